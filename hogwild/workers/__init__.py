@@ -1,1 +1,1 @@
-""""""
+"""Workers: the one loop, as threads or processes, and what supervises them."""

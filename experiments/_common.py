@@ -1,0 +1,82 @@
+"""What the studies share: the digits, equality of bits, a quiet torch to measure in, and one style of figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#c73e3a", "#7c8794"
+
+
+@contextmanager
+def measuring(seed: int) -> Iterator[None]:
+    """One torch thread (its number decides bits) and torch's generator at `seed`; both put back at the end."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """scikit-learn's digits: images of shape [1500, 1, 8, 8] in 0..1 and labels to train on, 297 to test on."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(found.target, dtype=torch.int64)
+    return images[:1500], labels[:1500], images[1500:], labels[1500:]
+
+
+def same_bits(left: Iterable[Tensor], right: Iterable[Tensor]) -> bool:
+    """True when the two have the same tensors to the last bit: −0.0 is not 0.0, and NaN equals itself."""
+
+    def contents(tensors: Iterable[Tensor]) -> list[tuple[torch.dtype, torch.Size, bytes]]:
+        return [(one.dtype, one.shape, one.detach().cpu().numpy().tobytes()) for one in tensors]
+
+    return contents(left) == contents(right)
+
+
+def largest_difference(left: Iterable[Tensor], right: Iterable[Tensor]) -> float:
+    """The largest absolute difference between two sequences of tensors of equal shapes."""
+    return max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
+
+
+def relative_difference(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
+    """The Euclidean norm of the difference over that of `right`, all tensors taken as one vector, in float64."""
+    a = torch.cat([one.detach().double().reshape(-1) for one in left])
+    b = torch.cat([one.detach().double().reshape(-1) for one in right])
+    return float((a - b).norm() / b.norm())
+
+
+def figure(width: float, height: float, columns: int, title: str) -> tuple[Figure, list[Axes]]:
+    """A figure of `width` × `height` inches with one row of axes; it belongs to no window and no global state."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), layout="constrained")
+    made.suptitle(title, fontsize=12, weight="bold")
+    axes = list(made.subplots(1, columns, squeeze=False)[0])
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(True, color="#e6e9ed", linewidth=0.8)
+        one.set_axisbelow(True)
+    return made, axes
+
+
+def save(made: Figure, path: Path) -> Path:
+    """Write a figure as PNG, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,148 @@
+"""RunConfig: every setting of a run that is a plain value; frozen, validated, to and from TOML.
+
+The docstring under each field is also the help text of its flag.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from hogwild.errors import ArgumentError
+
+KINDS = ("threads", "processes")
+ON_NONFINITE = ("raise", "skip", "ignore")
+ON_WORKER_FAILURE = ("replace", "continue", "raise")
+MAX_CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The settings of a run.
+
+    Raises:
+        ArgumentError: a value that cannot work; the message names it, the rule it broke, and what would work.
+    """
+
+    name: str = "run"
+    """What the run is called: the experiment's name, where it has one."""
+    update: str = "hogwild"
+    """How a gradient is computed and reaches the shared model: racing, hogwild, locked, snapshot, ordered or sync."""
+    workers: int = 2
+    """Workers that train at once."""
+    kind: str = "processes"
+    """What a worker is: threads or processes."""
+    staleness: int = 1
+    """ordered: update u computes its gradient on version u - staleness. It allows staleness + 1 workers, and changes the result."""
+    micro_batches: int = 2
+    """sync: batches that are averaged into one update."""
+    gradient: str | None = None
+    """How gradients are computed: backward or grad. None is the rule's own way."""
+    epochs: int | None = None
+    """Passes over the data. Exactly one of epochs and updates is set."""
+    updates: int | None = None
+    """Updates to make."""
+    batch_size: int = 64
+    """Samples in a batch; the last of an epoch has what is left."""
+    shuffle: bool = True
+    """Visit the samples in a new order every epoch."""
+    seed: int = 0
+    """Decides the initial model of an experiment, the shuffles, and what each update draws."""
+    optimizer: str = ""
+    """The optimizer's name."""
+    lr: float | None = None
+    """The learning rate. None is the experiment's own."""
+    clip_grad_norm: float | None = None
+    """Clip each update's gradient to this norm."""
+    evaluate_every: int | None = None
+    """Evaluate every so many updates. None is once an epoch."""
+    checkpoint_every: int | None = None
+    """Save a checkpoint every so many updates. None is never."""
+    audit: bool = False
+    """Measure what share of the computed gradient was applied."""
+    on_nonfinite: str = "raise"
+    """What to do with a loss or gradient that is not finite: raise, skip (leave the update out) or ignore."""
+    on_worker_failure: str = "replace"
+    """What to do when a worker dies: replace, continue (without it) or raise."""
+    max_restarts: int = 3
+    """Workers to replace before giving up."""
+    worker_timeout: float | None = None
+    """Seconds after which a worker that commits nothing has failed. None is never."""
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        for name, least in (("workers", 1), ("batch_size", 1), ("staleness", 0), ("micro_batches", 1), ("max_restarts", 0)):
+            _require_int(name, getattr(self, name), least)
+        for name in ("epochs", "updates", "evaluate_every", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                _require_int(name, getattr(self, name), 1)
+        if (self.epochs is None) == (self.updates is None):
+            given = "neither" if self.epochs is None else "both"
+            raise ArgumentError(f"{given} of epochs and updates given; exactly one says how long to train")
+        _require_int("seed", self.seed, 0)
+        for name in ("clip_grad_norm", "worker_timeout", "lr"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ArgumentError(f"{name} {value!r} is not above 0")
+
+    def _check_choices(self) -> None:
+        for name, choices in (
+            ("kind", KINDS),
+            ("on_nonfinite", ON_NONFINITE),
+            ("on_worker_failure", ON_WORKER_FAILURE),
+            ("gradient", (None, "backward", "grad")),
+        ):
+            value = getattr(self, name)
+            if value not in choices:
+                known = ", ".join(repr(choice) for choice in choices if choice is not None)
+                raise ArgumentError(f"{name} {value!r} is not known; {known} are")
+
+    def to_toml(self) -> str:
+        """The settings as TOML; those that are None are left out."""
+        return tomli_w.dumps({key: value for key, value in asdict(self).items() if value is not None})
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
+        """The settings in a mapping, each of its field's type.
+
+        Raises:
+            ArgumentError: a key that no setting has, or a value of another type.
+        """
+        known = {field.name: str(field.type) for field in fields(cls)}
+        for key, value in values.items():
+            if key not in known:
+                raise ArgumentError(f"{key!r} is not a setting; the settings are {', '.join(known)}")
+            wanted = {"str": str, "int": int, "float": (int, float), "bool": bool}[known[key].split(" | ")[0]]
+            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+                raise ArgumentError(f"{key} {value!r} is a {type(value).__name__}; it must be a {known[key]}")
+        return cls(**values)
+
+    @classmethod
+    def load(cls, path: Path) -> RunConfig:
+        """The settings in a TOML file.
+
+        Raises:
+            ArgumentError: no such file, no TOML, or not the settings of a run.
+        """
+        try:
+            if path.stat().st_size > MAX_CONFIG_BYTES:
+                raise ArgumentError(f"{path} is over {MAX_CONFIG_BYTES} bytes, and no configuration is that long")
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ArgumentError(f"{path} is not a configuration that can be read: {error}") from error
+        try:
+            return cls.from_mapping(values)
+        except ArgumentError as error:
+            raise ArgumentError(f"{path}: {error}") from error
+
+
+def _require_int(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentError(f"{name} {value!r} is a {type(value).__name__}; it must be a whole number")
+    if value < least:
+        raise ArgumentError(f"{name} {value} is below {least}; {least} or more works")

@@ -1,0 +1,229 @@
+"""The words that workers steer by: counters, tickets and who owns them.
+
+Every word has one writer at a time, or is written under the ticket lock, and is 8 bytes at an 8-byte address:
+a reader sees the old value or the new one, never half of each. Nothing here relies on Python's GIL.
+
+Invariants that survive a worker killed between any two lines:
+  - a ticket below NEXT is finished, or lies in the reissue list, or is named in the row of a worker (living, or
+    dead and not yet buried);
+  - no ticket has two owners: a row names its ticket before NEXT passes it or the list lets go of it, and what a
+    dead worker owned is reissued only after the operating system has confirmed the death.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from enum import IntEnum
+
+from hogwild.memory import ALIGNMENT, Arena, Space
+
+NOBODY = -1  # no ticket, no worker
+_LINE = ALIGNMENT // 8  # words in a cache line: words that different workers write do not share one
+
+
+class Word(IntEnum):
+    """The words of a run; each has a cache line of its own."""
+
+    NEXT = 0  # the next ticket to hand out; written under the ticket lock
+    TOTAL = 1  # tickets there are; written by the parent, or by the worker that stops the run
+    HEAD = 2  # the newest version that is complete; written by the one committer there is at a time
+    STOP = 3  # 1: finish what is claimed and claim no more
+    ABORT = 4  # 1: stop waiting at once, the run has failed
+    OBSERVED = 5  # the last version copied out for evaluation; written by the worker that copied it
+    EVALUATED = 6  # the last version evaluated; written by the parent
+
+
+class Field(IntEnum):
+    """The words of one worker's row, written by that worker alone."""
+
+    TICKET = 0  # the ticket it owns, or NOBODY
+    PHASE = 1
+    COMMITS = 2  # updates it has applied
+    COMPUTED = 3  # gradients it has computed
+    SKIPPED = 4  # updates it left out because their gradient was not finite
+    STARTED = 5  # CLOCK_MONOTONIC at its first claim, nanoseconds
+    ENDED = 6  # the same after its last commit
+    WAITED = 7  # nanoseconds spent waiting for other workers
+    PIN = 8  # the slot it reads, where a rule lets workers pin one
+
+
+_ROW = 2 * _LINE  # words of a row
+
+
+class Phase(IntEnum):
+    """What a worker is doing with its ticket."""
+
+    IDLE = 0
+    COMPUTING = 1  # the shared model is untouched by this ticket
+    WRITING = 2  # the shared model may hold part of it
+    APPLIED = 3  # the shared model holds all of it
+
+
+class Aborted(Exception):  # noqa: N818 - leaves a wait, and never reaches a caller
+    """The run has failed elsewhere; whoever waits leaves."""
+
+
+Lock = AbstractContextManager[object]
+
+# On x86-64 stores become visible in the order in which they were made, so what was written before a word is seen
+# by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
+_ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
+
+_SPINS = 20
+_SHORTEST_SLEEP = 20e-6
+_LONGEST_SLEEP = 500e-6  # a waiting worker looks at least every millisecond, timer slack included
+
+
+class Control:
+    """The counters of one run, as one worker (or the parent, `index=NOBODY`) sees them."""
+
+    def __init__(self, arena: Arena, offset: int, workers: int, spares: int) -> None:
+        self.workers = workers
+        self._words = arena.words(offset, _LINE * len(Word))
+        rows = offset + 8 * _LINE * len(Word)
+        self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers)]
+        self._reissued = arena.words(rows + 8 * _ROW * workers, spares)
+        self.ticket_lock: Lock
+        self.commit_lock: Lock
+
+    @staticmethod
+    def reserve(space: Space, workers: int, spares: int) -> int:
+        """Reserve what a control of that many workers and reissued tickets needs."""
+        return space.reserve(8 * (_LINE * len(Word) + _ROW * workers + spares))
+
+    def prepare(self, first: int, total: int) -> None:
+        """Before any worker starts: tickets `first` to `total` - 1 are to be handed out."""
+        self[Word.NEXT] = self[Word.HEAD] = self[Word.OBSERVED] = self[Word.EVALUATED] = first
+        self[Word.TOTAL] = total
+        for row in self._rows:
+            row[Field.TICKET] = NOBODY
+        for i in range(len(self._reissued)):
+            self._reissued[i] = NOBODY
+
+    def __getitem__(self, word: Word) -> int:
+        return self._words[_LINE * word]
+
+    def __setitem__(self, word: Word, value: int) -> None:
+        self._words[_LINE * word] = value
+
+    def row(self, worker: int) -> memoryview[int]:
+        """The row of that worker; index it with `Field`."""
+        return self._rows[worker]
+
+    def commits(self) -> int:
+        """Updates applied so far. Not a snapshot: commits made while the rows are read may or may not count."""
+        return sum([row[Field.COMMITS] for row in self._rows])
+
+    # --- publishing
+
+    def publish(self, word: Word, value: int) -> None:
+        """Set a word so that whoever observes it also sees all that was written before."""
+        if _ORDERED_STORES:
+            self[word] = value
+        else:
+            with self.ticket_lock:
+                self[word] = value
+
+    def observe(self, word: Word) -> int:
+        """Read a word that was published."""
+        if _ORDERED_STORES:
+            return self[word]
+        with self.ticket_lock:
+            return self[word]
+
+    def wait_until(self, condition: Callable[[], bool], worker: int) -> None:
+        """Wait by yielding, then by sleeps of 20 µs to half a millisecond.
+
+        Raises:
+            Aborted: the run has failed.
+        """
+        if condition():
+            return
+        began = time.monotonic_ns()
+        for _ in range(_SPINS):
+            os.sched_yield()
+            if condition():
+                break
+        else:
+            pause = _SHORTEST_SLEEP
+            while not condition():
+                if self[Word.ABORT]:
+                    raise Aborted
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_SLEEP)
+        self._rows[worker][Field.WAITED] += time.monotonic_ns() - began
+
+    # --- tickets
+
+    def claim(self, worker: int) -> int | None:
+        """A ticket that nobody else has: the lowest reissued one, else the next. None when there are no more."""
+        row = self._rows[worker]
+        with self.ticket_lock:
+            where = self._lowest_reissued()
+            if where is not None:
+                ticket = self._reissued[where]
+                row[Field.PHASE] = Phase.COMPUTING
+                row[Field.TICKET] = ticket
+                self._reissued[where] = NOBODY
+                return ticket
+            ticket = self[Word.NEXT]
+            if self[Word.STOP] or ticket >= self[Word.TOTAL]:
+                return None
+            row[Field.PHASE] = Phase.COMPUTING
+            row[Field.TICKET] = ticket
+            self[Word.NEXT] = ticket + 1
+            return ticket
+
+    def finish(self, worker: int) -> None:
+        """The worker's ticket is dealt with."""
+        row = self._rows[worker]
+        row[Field.TICKET] = NOBODY
+        row[Field.PHASE] = Phase.IDLE
+
+    def hand_back(self, worker: int) -> None:
+        """The worker gives its ticket up, for anyone to take."""
+        with self.ticket_lock:
+            self._reissue(self._rows[worker][Field.TICKET])
+            self.finish(worker)
+
+    def orphan_before(self, ticket: int) -> bool:
+        """True when a ticket below `ticket` waits for somebody to take it."""
+        return any(NOBODY < other < ticket for other in self._reissued)
+
+    def bury(self, worker: int, settle: Callable[[int, Phase], bool]) -> int | None:
+        """Deal with what a worker owned whose death has been confirmed; called by the parent.
+
+        `settle(ticket, phase)` says whether the ticket has to be computed again. Returns the ticket where it was
+        neither finished nor reissued, which is the one update in doubt.
+        """
+        row = self._rows[worker]
+        with self.ticket_lock:
+            ticket, phase = row[Field.TICKET], Phase(row[Field.PHASE])
+            in_doubt = None
+            if NOBODY < ticket < self[Word.NEXT] and ticket not in self._reissued:
+                if settle(ticket, phase):
+                    self._reissue(ticket)
+                elif phase is Phase.WRITING:
+                    in_doubt = ticket
+            self.finish(worker)
+            return in_doubt
+
+    def waiting_tickets(self) -> list[int]:
+        """Tickets that were handed out and given up, and that nobody has taken again."""
+        return [ticket for ticket in self._reissued if ticket != NOBODY]
+
+    def owned_tickets(self) -> Iterator[int]:
+        """Tickets that some worker's row names."""
+        return (row[Field.TICKET] for row in self._rows if row[Field.TICKET] != NOBODY)
+
+    def _lowest_reissued(self) -> int | None:
+        held = [(ticket, i) for i, ticket in enumerate(self._reissued) if ticket != NOBODY]
+        return min(held)[1] if held else None
+
+    def _reissue(self, ticket: int) -> None:
+        if ticket not in self._reissued:
+            self._reissued[list(self._reissued).index(NOBODY)] = ticket

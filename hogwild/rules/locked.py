@@ -1,0 +1,25 @@
+"""`locked`: private gradients, applied in place under one lock.
+
+What holds when workers race: no step is lost or applied twice; steps follow one another, so the optimizer's state is
+that of a serial sequence of steps, and versions are exact.
+What does not: a read takes no lock, so it may mix elements of versions; which worker commits first is left to
+chance. After a kill inside the lock one update may be applied in part; the lock itself is free again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hogwild.optimizer import Gathered
+from hogwild.rules.base import Gradient
+from hogwild.rules.inplace import InPlace
+
+
+class Locked(InPlace):
+    """`torch.autograd.grad`; read in place, write in place under one lock."""
+
+    name: ClassVar[str] = "locked"
+
+    def _apply(self, update: int, gradient: Gradient, gathered: Gathered) -> None:
+        with self.control.commit_lock:
+            super()._apply(update, gradient, gathered)

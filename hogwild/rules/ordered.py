@@ -1,0 +1,103 @@
+"""`ordered`: update u reads exactly version u − τ, and versions are made in the order of the updates.
+
+    ticket u   wait for version u − τ → gradient on that slot → wait for version u → write u + 1 → head = u + 1
+
+    ring of τ + 2 slots    … │ u − τ │ … │ u − 1 │  u  │ u + 1 │      slot of version v: v mod (τ + 2)
+                               read by update u      newest  being written over version u − τ − 1,
+                                                             whose last reader, update u − 1, has committed
+
+What holds whoever is fast, slow or killed: version u + 1 is a function of version u, the optimizer's state at u,
+and a gradient computed on version max(0, u − τ) from batch u; none of them depends on who computed it. There is one
+committer at a time, the owner of ticket `head`, so publishing needs no lock. A ticket that its owner left
+unpublished can be computed again, for the slot it reads is not written until that ticket commits.
+What does not hold: the model is τ updates older where a gradient is computed than where it is applied
+(Langford et al. 2009), which costs accuracy as τ and the momentum grow (Mitliagkas et al. 2016).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from hogwild.control import Field, Phase, Word
+from hogwild.errors import ArgumentError
+from hogwild.rules.base import Gradient
+from hogwild.rules.ring import Versioned
+from hogwild.state import Needs, SharedState
+
+
+class Ordered(Versioned):
+    """`torch.autograd.grad` on exactly version u − τ; the next version in update order."""
+
+    name: ClassVar[str] = "ordered"
+    same_bits: ClassVar[bool] = True
+
+    def __init__(self, staleness: int = 1) -> None:
+        if staleness < 0:
+            raise ArgumentError(
+                f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy"
+            )
+        self.staleness = staleness
+
+    def needs(self, workers: int) -> Needs:  # noqa: ARG002
+        """A ring of τ + 2 slots and two copies of the optimizer's state, however many workers there are."""
+        return Needs(slots=self.staleness + 2, state_copies=2)
+
+    def check(self, workers: int) -> None:
+        """More than τ + 1 workers cannot be busy."""
+        if workers > self.staleness + 1:
+            raise ArgumentError(
+                f"{workers} workers are over the {self.staleness + 1} that staleness {self.staleness} keeps busy; "
+                f"set staleness={workers - 1} (it changes the result) or workers={self.staleness + 1}"
+            )
+
+    def ready(self, update: int) -> bool:
+        """Version u − τ exists."""
+        return self.control.observe(Word.HEAD) >= update - self.staleness
+
+    def read(self, update: int) -> nn.Module:
+        """The replica on version max(0, u − τ)."""
+        self.version_read = max(0, update - self.staleness)
+        slot = self.state.slots[self._slot(self.version_read)]
+        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+
+    def commit(self, update: int, gradient: Gradient) -> bool:
+        """Wait for version u, then make version u + 1 of it."""
+        seat, control = self.seat, self.control
+        gathered = self.prepare(update, gradient)
+        control.wait_until(
+            lambda: (
+                control.observe(Word.HEAD) == update
+                or update >= control[Word.TOTAL]
+                or control.orphan_before(update)
+            ),
+            seat.index,
+        )
+        if update >= control[Word.TOTAL]:  # the run was stopped at an earlier version
+            return True
+        if control.observe(Word.HEAD) != update:
+            return False
+        control.row(seat.index)[Field.PHASE] = Phase.WRITING
+        source, target = self._slot(update), self._slot(update + 1)
+        self.write_version(update, update, source, target, gathered)
+        if gathered is not None:
+            self.write_buffers(gradient.version == update, source, target)
+        self.state.journal.write(update, update, seat.index, gradient.version, update + 1, gradient.loss)
+        seat.observe(update + 1, target)
+        seat.pause("publishing")
+        control.publish(Word.HEAD, update + 1)
+        seat.pause("published")
+        return True
+
+    def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+        """A ticket is done once its version is published."""
+        return self.control.observe(Word.HEAD) <= ticket
+
+    def newest(self, state: SharedState) -> tuple[int, int]:
+        """The head."""
+        version = state.control.observe(Word.HEAD)
+        return version, self._slot(version)
+
+    def _slot(self, version: int) -> int:
+        return version % (self.staleness + 2)

@@ -1,0 +1,64 @@
+"""`racing`: every worker's `backward()` accumulates into one shared `.grad`; step and zero take no lock.
+
+What holds when workers race: every element of the model and of `.grad` is a value that some worker wrote there.
+What does not: a step applies whatever lies in `.grad` at that moment, so a gradient may be applied twice (two workers
+step before either zeroes), wiped before it was applied (zeroed by another), or half of each. A parameter that a
+batch did not reach is stepped by what the others left there, zero included. After a kill `.grad` may keep part of
+the dead worker's gradient, and one update may be applied in part.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from hogwild.optimizer import Gathered
+from hogwild.rules.base import Gradient, Loss, backward_gradients, losses_of
+from hogwild.rules.inplace import InPlace
+from hogwild.state import Needs
+
+
+class Racing(InPlace):
+    """`backward()` into one shared `.grad`; step and zero, unlocked."""
+
+    name: ClassVar[str] = "racing"
+    gradient_by: str = "backward"
+
+    def needs(self, workers: int) -> Needs:  # noqa: ARG002
+        """One slot and the one shared gradient."""
+        return Needs(gradients=1)
+
+    def gradient(self, loss: Loss, replica: nn.Module) -> Gradient:
+        """Accumulate the batch's gradient into the shared `.grad`; what is returned has no gradient of its own."""
+        parameters = self.seat.binding.parameters
+        shared = self.state.gradients[0].tensors
+        scalars, streamed = losses_of(loss(replica))
+        if streamed:  # how many there are is known only at the end, so their mean is added in one go
+            value, gradients = backward_gradients((scalar for scalar in scalars), parameters)
+            for target, gradient in zip(shared, gradients, strict=True):
+                if gradient is not None:
+                    target.add_(gradient)
+            return Gradient([], value, self.version_read)
+        (scalar,) = scalars
+        value = float(scalar.detach())
+        for parameter, target in zip(parameters, shared, strict=True):
+            parameter.grad = target
+        scalar.backward()  # type: ignore[no-untyped-call]
+        for parameter in parameters:
+            parameter.grad = None
+        return Gradient([], value, self.version_read)
+
+    def commit(self, update: int, gradient: Gradient) -> bool:
+        """Step by whatever the shared `.grad` holds, then zero it."""
+        shared = self.state.gradients[0]
+        gathered = Gathered(shared.tensors, shared.flats if self.state.plan.optimizer.flat else [])
+        if self.seat.usable(update, gradient.loss, gathered):
+            self.seat.clip(gathered)
+            self._apply(update, gradient, gathered)
+        with torch.no_grad():
+            for flat in shared.flats:
+                flat.zero_()
+        self._observe(update)
+        return True

@@ -1,0 +1,40 @@
+"""What the versioned rules share: whole versions of the model in a ring of slots.
+
+Invariant: a version, once published, is never written again until nobody can read it; the next version and the next
+optimizer state are written beside the newest ones, so a worker killed while it writes harms nothing.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hogwild.optimizer import Gathered
+from hogwild.rules.base import Rule
+
+
+class Versioned(Rule):
+    """A rule whose commits make version v + 1 out of version v and a gradient."""
+
+    replayable: ClassVar[bool] = True
+
+    def write_version(
+        self, update: int, version: int, source: int, target: int, gathered: Gathered | None
+    ) -> None:
+        """Write version `version + 1` into slot `target` from slot `source`; None as gradients leaves all as it is.
+
+        The buffers of the target are left to the caller where there are gradients.
+        """
+        old, new = self.state.slots[source], self.state.slots[target]
+        before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
+        after.copy_from(before)
+        if gathered is None:
+            new.copy_from(old)
+            return
+        new.copy_parameters(old)
+        self.seat.pause("writing")
+        self.seat.optimizer.step(update, gathered, new.parameters, new.flats, after)
+
+    def write_buffers(self, on_newest: bool, source: int, target: int) -> None:
+        """Commit the buffers of the worker's last forward pass; `on_newest`: it was made on the source itself."""
+        base, into = self.state.slots[source].buffers, self.state.slots[target].buffers
+        self.seat.binding.commit_buffers(base, into, unchanged=on_newest)

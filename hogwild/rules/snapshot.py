@@ -1,0 +1,86 @@
+"""`snapshot`: whole versions are read, and made first come, first served.
+
+    head   one word: version and the number of its slot
+    pin    in each worker's row: the slot it reads, the one it made last
+
+What holds when workers race: every gradient is computed on one whole version; no step is lost or applied twice; the
+journal's rows (update, version read) determine every bit of the run. A ring of workers + 1 slots is enough: at a
+commit the other workers pin at most workers − 1 slots and the head is one more, which leaves one to write.
+What does not: which update makes which version is left to chance, so two runs differ.
+A commit killed before the head's one store has changed nothing that anybody reads; one killed after it is done.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from hogwild.control import Field, Phase, Word
+from hogwild.rules.base import Gradient, Seat
+from hogwild.rules.ring import Versioned
+from hogwild.state import Needs, SharedState
+
+_SLOT_BITS = 16
+
+
+class Snapshot(Versioned):
+    """`torch.autograd.grad` on a whole version; the next version under one lock."""
+
+    name: ClassVar[str] = "snapshot"
+
+    def needs(self, workers: int) -> Needs:
+        """A ring of workers + 1 slots and two copies of the optimizer's state."""
+        return Needs(slots=workers + 1, state_copies=2)
+
+    def attach(self, seat: Seat) -> None:
+        """Pin the newest version for the first read."""
+        super().attach(seat)
+        with self.control.commit_lock:
+            self._version, slot = self.newest(self.state)
+            self.control.row(seat.index)[Field.PIN] = slot
+
+    def read(self, update: int) -> nn.Module:  # noqa: ARG002
+        """The replica on the pinned version."""
+        slot = self.state.slots[self.control.row(self.seat.index)[Field.PIN]]
+        self.version_read = self._version
+        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+
+    def commit(self, update: int, gradient: Gradient) -> bool:
+        """Make the next version of the newest one, and pin it."""
+        seat, control = self.seat, self.control
+        gathered = self.prepare(update, gradient)
+        with control.commit_lock:
+            control.row(seat.index)[Field.PHASE] = Phase.WRITING
+            version, source = self.newest(self.state)
+            if version >= control[Word.TOTAL]:
+                return True
+            target = self._free_slot(source)
+            self.write_version(update, version, source, target, gathered)
+            if gathered is not None:
+                self.write_buffers(gradient.version == version, source, target)
+            self.state.journal.write(
+                version, update, seat.index, gradient.version, version + 1, gradient.loss
+            )
+            seat.observe(version + 1, target)
+            seat.pause("publishing")
+            control.publish(Word.HEAD, (version + 1) << _SLOT_BITS | target)
+            seat.pause("published")
+            control.row(seat.index)[Field.PIN] = target
+            self._version = version + 1
+        return True
+
+    def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+        """A ticket is done once a published version came of it."""
+        version, _ = self.newest(self.state)
+        return not self.state.journal.has(ticket, version)
+
+    def newest(self, state: SharedState) -> tuple[int, int]:
+        """Version and slot of the head."""
+        head = state.control.observe(Word.HEAD)
+        return head >> _SLOT_BITS, head & (1 << _SLOT_BITS) - 1
+
+    def _free_slot(self, head: int) -> int:
+        control, me = self.control, self.seat.index
+        taken = {control.row(worker)[Field.PIN] for worker in range(control.workers) if worker != me}
+        return min(set(range(len(self.state.slots))) - taken - {head})

@@ -1,0 +1,156 @@
+"""`sync`: update u averages the gradients of M micro-batches, all computed on version u.
+
+    ticket t = u M + m: wait for version u → gradient of micro-batch t → gradient slot m → whoever finds all M there
+    sums them in the order of m, divides, and makes version u + 1
+
+What holds whoever is fast, slow or killed: version u + 1 is a function of version u and of batches uM … uM + M − 1,
+summed in one order. The commit is made under a lock by anyone who finds the set complete, waiting workers included,
+so a committer that dies is replaced by the next one to look. Gradient slots are stamped with u + 1 and need no
+clearing. Running averages of normalisation layers are exact for the first micro-batch; the changes of the others
+are re-based (see `hogwild.replica.BufferRule`).
+What it costs: workers wait for the slowest of a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.control import Field, Phase, Word
+from hogwild.errors import ArgumentError
+from hogwild.rules.base import Gradient
+from hogwild.rules.ring import Versioned
+from hogwild.state import GradientSlot, Needs, SharedState
+
+_STAMP, _USABLE = 0, 1  # the two words of a gradient slot
+
+
+class Sync(Versioned):
+    """`torch.autograd.grad` on M micro-batches of exactly version u; one update from their average."""
+
+    name: ClassVar[str] = "sync"
+    same_bits: ClassVar[bool] = True
+
+    def __init__(self, micro_batches: int = 2) -> None:
+        if micro_batches < 1:
+            raise ArgumentError(f"micro_batches {micro_batches} is below 1; 2 keeps two workers busy")
+        self.tickets_per_update = micro_batches
+
+    def needs(self, workers: int) -> Needs:  # noqa: ARG002
+        """Two slots, two copies of the optimizer's state, and M gradients."""
+        return Needs(slots=2, state_copies=2, gradients=self.tickets_per_update)
+
+    def check(self, workers: int) -> None:
+        """More than M workers cannot be busy."""
+        if workers > self.tickets_per_update:
+            raise ArgumentError(
+                f"{workers} workers are over the {self.tickets_per_update} micro-batches of an update; set "
+                f"micro_batches={workers} (it changes the result) or workers={self.tickets_per_update}"
+            )
+
+    def ready(self, update: int) -> bool:
+        """The version that this ticket's update reads exists. Whoever looks completes a finished set on the way."""
+        wanted = update // self.tickets_per_update
+        if self.control.observe(Word.HEAD) < wanted:
+            self._complete_set()
+        return self.control.observe(Word.HEAD) >= wanted
+
+    def read(self, update: int) -> nn.Module:
+        """The replica on the version that this ticket's update reads."""
+        self.version_read = update // self.tickets_per_update
+        slot = self.state.slots[self.version_read % 2]
+        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+
+    def commit(self, update: int, gradient: Gradient) -> bool:
+        """Store the micro-batch's gradient, and make the next version if the set is now complete."""
+        number, member = divmod(update, self.tickets_per_update)
+        gathered = self.seat.optimizer.gather(gradient.values)
+        usable = self.seat.usable(update, gradient.loss, gathered)
+        slot = self.state.gradients[member]
+        self.control.row(self.seat.index)[Field.PHASE] = Phase.WRITING
+        self.seat.pause("writing")
+        for i, tensor in enumerate(gathered.tensors):
+            slot.present[i] = int(tensor is not None)
+            if tensor is not None:
+                slot.tensors[i].copy_(tensor)
+        for target, value in zip(slot.buffers, self.seat.binding.changed_buffers(), strict=True):
+            target.copy_(value)
+        slot.loss.fill_(gradient.loss)
+        slot.words[_USABLE] = int(usable)
+        slot.words[_STAMP] = number + 1
+        self._complete_set()
+        return True
+
+    def close(self) -> None:
+        """Complete the last set, should the worker that was about to have died."""
+        self._complete_set()
+
+    def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+        """A ticket is done once its gradient lies complete in its slot."""
+        number, member = divmod(ticket, self.tickets_per_update)
+        return (
+            self.control.observe(Word.HEAD) <= number
+            and self.state.gradients[member].words[_STAMP] != number + 1
+        )
+
+    def newest(self, state: SharedState) -> tuple[int, int]:
+        """The head."""
+        version = state.control.observe(Word.HEAD)
+        return version, version % 2
+
+    def _members(self, number: int) -> int:
+        """Micro-batches of that update: M, or what is left at the end of the run."""
+        return min(self.tickets_per_update, self.control[Word.TOTAL] - number * self.tickets_per_update)
+
+    def _set_is_complete(self, number: int) -> bool:
+        members = self._members(number)
+        return members > 0 and all(
+            slot.words[_STAMP] == number + 1 for slot in self.state.gradients[:members]
+        )
+
+    def _complete_set(self) -> None:
+        if not self._set_is_complete(self.control.observe(Word.HEAD)):
+            return
+        with self.control.commit_lock:
+            number = self.control.observe(Word.HEAD)
+            if self._set_is_complete(number):
+                self._make_version(number, self.state.gradients[: self._members(number)])
+
+    def _make_version(self, number: int, parts: Sequence[GradientSlot]) -> None:
+        seat = self.seat
+        loss = sum(part.loss.item() for part in parts) / len(parts)
+        gathered = None
+        if all(part.words[_USABLE] for part in parts):
+            gathered = seat.optimizer.gather([self._average(i, parts) for i in range(len(parts[0].tensors))])
+            seat.clip(gathered)
+        self.write_version(number, number, number % 2, (number + 1) % 2, gathered)
+        if gathered is not None:
+            self._rebase_buffers(number, parts)
+        self.state.journal.write(number, number, seat.index, number, number + 1, loss)
+        seat.observe(number + 1, (number + 1) % 2)
+        seat.pause("publishing")
+        self.control.publish(Word.HEAD, number + 1)
+        seat.pause("published")
+
+    @staticmethod
+    def _average(i: int, parts: Sequence[GradientSlot]) -> Tensor | None:
+        """The gradients of parameter i, summed in order and divided by the number of micro-batches."""
+        present = [part.tensors[i] for part in parts if part.present[i]]
+        if not present:
+            return None
+        total = present[0].clone()
+        for gradient in present[1:]:
+            total.add_(gradient)
+        return total.div_(len(parts))
+
+    @torch.no_grad()
+    def _rebase_buffers(self, number: int, parts: Sequence[GradientSlot]) -> None:
+        before = self.state.slots[number % 2].buffers
+        newest: Sequence[Tensor] = before
+        for part in parts:
+            newest = self.seat.binding.rebase(before, part.buffers, newest)
+        for target, value in zip(self.state.slots[(number + 1) % 2].buffers, newest, strict=True):
+            target.copy_(value)

@@ -1,0 +1,175 @@
+"""(seed, update) → the samples of that batch; and where batches come from.
+
+Invariant: a batch depends on the seed and the number of the update alone, so it does not matter who computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from hogwild.errors import ArgumentError
+from hogwild.seeding import mix
+
+_SHUFFLE = 1  # keeps the shuffle's random stream apart from that of the updates
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Makes batches that are not drawn from a data set: episodes, simulations, streams.
+
+    `batch` must depend on its arguments alone for a run to be reproducible. A source with `__len__` (batches in an
+    epoch) may be trained for `epochs`; one without is trained for `updates`. Each worker holds its own copy.
+    """
+
+    def batch(self, update: int, generator: torch.Generator) -> Any:
+        """The batch of that update; `generator` is seeded by (seed, update)."""
+        ...
+
+
+class Schedule:
+    """Which samples belong to update u: a fresh shuffle every epoch, each sample once, a partial last batch.
+
+    Args:
+        samples: size of the data set.
+        batch_size: samples in a batch; the last of an epoch has what is left.
+        shuffle: False visits the samples in order.
+        seed: of the shuffles.
+    """
+
+    def __init__(self, samples: int, batch_size: int, shuffle: bool = True, seed: int = 0) -> None:
+        self.samples = samples
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        """Updates in an epoch."""
+        return -(-self.samples // self.batch_size)
+
+    def indices(self, update: int) -> Tensor:
+        """The sample numbers of that update, int64 of shape (B,), B ≤ batch_size."""
+        epoch, batch = divmod(update, len(self))
+        start = batch * self.batch_size
+        stop = min(start + self.batch_size, self.samples)
+        if not self.shuffle:
+            return torch.arange(start, stop)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(mix(self.seed, _SHUFFLE, epoch))
+            self._order = torch.randperm(self.samples, generator=generator)
+            self._epoch = epoch
+        return self._order[start:stop]
+
+
+class TensorSource:
+    """Batches of one tensor, or of a tuple or mapping of tensors that are equally long."""
+
+    def __init__(self, data: Any, schedule: Schedule) -> None:
+        self.data = data
+        self.schedule = schedule
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def batch(self, update: int, generator: torch.Generator) -> Any:  # noqa: ARG002
+        """The rows of that update, in the structure of the data."""
+        indices = self.schedule.indices(update)
+        return _map_tensors(lambda tensor: tensor.index_select(0, indices), self.data)
+
+
+class DatasetSource:
+    """Batches of a map-style data set: `dataset[i]` or `dataset.__getitems__([...])`, then `collate`."""
+
+    def __init__(self, dataset: Any, schedule: Schedule, collate: Callable[[list[Any]], Any]) -> None:
+        self.dataset = dataset
+        self.schedule = schedule
+        self.collate = collate
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def batch(self, update: int, generator: torch.Generator) -> Any:  # noqa: ARG002
+        """The collated samples of that update."""
+        indices = self.schedule.indices(update).tolist()
+        fetch = getattr(self.dataset, "__getitems__", None)
+        samples = fetch(indices) if fetch is not None else [self.dataset[i] for i in indices]
+        return self.collate(samples)
+
+
+def as_source(
+    data: Any, *, batch_size: int, shuffle: bool, seed: int, collate: Callable[[list[Any]], Any] | None
+) -> Source:
+    """The source of the batches of `data`.
+
+    Raises:
+        ArgumentError: `data` is of no kind that can be indexed, is empty, is smaller than a batch, or holds
+            tensors of different lengths or on another device than the CPU.
+    """
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, TensorDataset) and collate is None:
+        data = data.tensors
+    tensors = _as_tensors(data) if collate is None else None
+    samples = _length_of(data, tensors)
+    if samples == 0:
+        raise ArgumentError("data is empty; training needs at least one sample")
+    if batch_size > samples:
+        raise ArgumentError(
+            f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works"
+        )
+    schedule = Schedule(samples, batch_size, shuffle, seed)
+    if tensors is not None:
+        return TensorSource(tensors, schedule)
+    return DatasetSource(data, schedule, collate or default_collate)
+
+
+def _length_of(data: Any, tensors: Any) -> int:
+    if tensors is not None:
+        leaves: list[Tensor] = []
+        _map_tensors(leaves.append, tensors)
+        lengths = {len(leaf) for leaf in leaves}
+        if len(lengths) != 1:
+            raise ArgumentError(
+                f"data holds tensors of different lengths, {sorted(lengths)}; they must be equally long"
+            )
+        for leaf in leaves:
+            if leaf.device.type != "cpu":
+                raise ArgumentError(
+                    f"data lies on {leaf.device}, and workers train on the CPU; pass data.cpu()"
+                )
+        return lengths.pop()
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise ArgumentError(
+            f"data is a {type(data).__name__}; pass tensors, a data set with __getitem__ and __len__ "
+            f"(of a DataLoader: its dataset), or an object with batch(update, generator)"
+        )
+    return len(data)
+
+
+def _as_tensors(data: Any) -> Any:
+    """`data` with arrays as tensors where it is tensors all through, else None."""
+    if isinstance(data, np.ndarray):
+        return torch.from_numpy(data)
+    if isinstance(data, Tensor):
+        return data if data.dim() else None
+    if isinstance(data, Mapping):
+        values = {key: _as_tensors(value) for key, value in data.items()}
+        return values if values and all(value is not None for value in values.values()) else None
+    if type(data) is tuple and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
+        return tuple(_as_tensors(part) for part in data)
+    return None
+
+
+def _map_tensors(function: Callable[[Tensor], Any], data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return function(data)
+    if isinstance(data, Mapping):
+        return {key: _map_tensors(function, value) for key, value in data.items()}
+    return tuple(_map_tensors(function, part) for part in data)

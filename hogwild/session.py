@@ -1,0 +1,279 @@
+"""One run from its arguments to its result: lay out memory, start workers, supervise, gather.
+
+    Job → Anatomy → trial step → StatePlan → SharedState → Team → Supervisor → Run
+
+Only this module knows that there is one machine.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hogwild.config import RunConfig
+from hogwild.control import Field, Word
+from hogwild.digest import digest
+from hogwild.errors import ArgumentError, NotReproducible
+from hogwild.memory import Layout
+from hogwild.optimizer import Factory, OptimizerPlan, group_of, make_optimizer
+from hogwild.replica import Anatomy
+from hogwild.rules import Ordered, Rule
+from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage
+from hogwild.schedule import DatasetSource, Source, TensorSource
+from hogwild.seeding import BitFlags
+from hogwild.state import SharedState, StatePlan
+from hogwild.trial import Trial, try_step
+from hogwild.watcher import Watcher
+from hogwild.workers.events import Team
+from hogwild.workers.loop import Task, Worker
+from hogwild.workers.processes import ProcessTeam
+from hogwild.workers.supervisor import Policy, Supervisor
+from hogwild.workers.threads import ThreadTeam
+
+Loss = Callable[[nn.Module, Any], Any]
+Evaluate = Callable[[nn.Module], dict[str, float]]
+
+_DIGESTS = 100  # digests in a journal, about
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done: the arguments of `train` or `launch`, checked one by one but not yet together."""
+
+    config: RunConfig
+    rule: Rule
+    model: nn.Module
+    optimizer: Factory
+    source: Source | None
+    loss: Loss | None
+    work: Callable[[Worker], None]
+    lr_schedule: Callable[[int], float] | None
+    evaluate: Evaluate | None
+    stop: Stop | None
+    progress: Callable[[Progress], None] | None
+
+    @property
+    def epoch_tickets(self) -> int:
+        """Tickets of an epoch (batches, or micro-batches under `sync`); 0 where there are no epochs."""
+        length = getattr(self.source, "__len__", None)
+        return int(length()) if length is not None else 0
+
+    @property
+    def tickets(self) -> int:
+        """Tickets of the whole run.
+
+        Raises:
+            ArgumentError: epochs are given, and the source does not say how long one is.
+        """
+        if self.config.updates is not None:
+            return self.config.updates * self.rule.tickets_per_update
+        if not self.epoch_tickets:
+            raise ArgumentError(f"epochs {self.config.epochs} given, and the source has no __len__; set updates instead")
+        return (self.config.epochs or 0) * self.epoch_tickets
+
+    def updates_in(self, tickets: int) -> int:
+        """Updates made of so many tickets."""
+        return -(-tickets // self.rule.tickets_per_update)
+
+    def samples_in(self, tickets: int, first_batch: int) -> int:
+        """Samples in so many tickets; `first_batch` is the size of one, for sources that do not say."""
+        if isinstance(self.source, TensorSource | DatasetSource):
+            schedule = self.source.schedule
+            epochs, rest = divmod(tickets, len(schedule))
+            return epochs * schedule.samples + min(rest * schedule.batch_size, schedule.samples)
+        return tickets * first_batch
+
+
+class Session:
+    """A run being made.
+
+    Args:
+        job: what to do.
+        began: CLOCK_MONOTONIC seconds when the caller asked for it.
+
+    Raises:
+        ArgumentError: the parts of the job do not fit together, or the memory does not suffice.
+    """
+
+    def __init__(self, job: Job, began: float) -> None:
+        self.job = job
+        self._began = began
+        self._tickets = job.tickets
+        anatomy = Anatomy.of(job.model)
+        prototype = make_optimizer(job.optimizer, list(job.model.named_parameters()))
+        groups = group_of(prototype)
+        anatomy = anatomy.restricted_to(set(groups))
+        self._trained, self._constant = list(anatomy.trained.values()), list(anatomy.constant.values())
+        self._trial = self._try()
+        _warn_of_staleness(job.rule, prototype)
+        plan = self._plan(anatomy, prototype, groups)
+        self._state = SharedState.create(plan)
+        self._state.control.prepare(0, self._tickets)
+        self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()))
+        self._watcher = Watcher(job.model, self._state, job.rule, job.evaluate, job.stop, job.progress)
+        self._watcher.samples_in = self._samples_in
+        self._team = self._make_team(plan)
+
+    def run(self, out: Path | None) -> Run:
+        """Train. The model holds the newest version when this returns or raises.
+
+        Raises:
+            WorkerError, NonFiniteError, NotReproducible: see `hogwild.train`.
+        """
+        config = self.job.config
+        policy = Policy(config.on_worker_failure, config.max_restarts)
+        supervisor = Supervisor(self._team, self._state, self.job.rule, policy, self._watcher.look)
+        try:
+            supervisor.supervise()
+        except (KeyboardInterrupt, SystemExit):
+            self._watcher.take_newest()
+            if out is not None:
+                self._result(supervisor, "interrupted", out).save(out)
+            raise
+        except BaseException:
+            self._watcher.take_newest()
+            raise
+        self._watcher.take_newest()
+        self._watcher.evaluate_newest()
+        stopped = "stop" if self._state.control[Word.TOTAL] < self._tickets else None
+        run = self._result(supervisor, stopped, out)
+        if out is not None:
+            run.save(out)
+        return run
+
+    def _try(self) -> Trial:
+        job = self.job
+        if job.source is None or job.loss is None:
+            return Trial(frozenset(), 1, ())
+        trial = try_step(job.model, self._trained, job.source, job.loss, job.config.seed, job.config.workers)
+        if trial.draws and job.config.kind == "threads" and job.rule.same_bits:
+            raise NotReproducible(
+                f"the training draws random numbers in {'; '.join(trial.draws)}, which all threads share, so "
+                f"{job.rule.name} cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
+            )
+        return trial
+
+    def _plan(self, anatomy: Anatomy, prototype: Optimizer, groups: dict[int, int]) -> StatePlan:
+        parameters = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in self._trained])
+        rows = self.job.updates_in(self._tickets)
+        return StatePlan(
+            workers=self.job.config.workers,
+            spares=2 * self.job.config.workers + self.job.config.max_restarts,
+            rows=rows,
+            digest_every=max(1, rows // _DIGESTS),
+            parameters=parameters,
+            constants=Layout.of(list(anatomy.constant.items())),
+            buffers=Layout.of(list(anatomy.buffers.items())),
+            names=_names(self.job.model, anatomy),
+            optimizer=OptimizerPlan.of(prototype, self._trained, parameters, self._trial.sparse),
+            needs=self.job.rule.needs(self.job.config.workers),
+        )
+
+    def _make_team(self, plan: StatePlan) -> Team:
+        job, config = self.job, self.job.config
+        task = Task(
+            plan=plan,
+            rule=job.rule,
+            work=job.work,
+            source=job.source,
+            loss=job.loss,
+            optimizer=job.optimizer,
+            lr_schedule=job.lr_schedule,
+            clip_grad_norm=config.clip_grad_norm,
+            on_nonfinite=config.on_nonfinite,
+            seed=config.seed,
+            flags=BitFlags.capture(),
+            evaluate_every=self._evaluate_every(),
+            stops=job.stop is not None,
+            checkpoint=None,
+            pause=None,
+        )
+        kind = ProcessTeam if config.kind == "processes" else ThreadTeam
+        return kind(task, self._state, job.model, self._trained, self._constant)
+
+    def _evaluate_every(self) -> int:
+        """Updates between evaluations; 0 where nothing is to be evaluated on the way."""
+        if self.job.evaluate is None and self.job.stop is None:
+            return 0
+        return self.job.config.evaluate_every or self.job.updates_in(self.job.epoch_tickets)
+
+    def _samples_in(self, updates: int) -> int:
+        return self.job.samples_in(
+            min(updates * self.job.rule.tickets_per_update, self._tickets), self._trial.samples
+        )
+
+    def _result(self, supervisor: Supervisor, stopped: str | None, out: Path | None) -> Run:
+        state, outcome, rule = self._state, supervisor.outcome, self.job.rule
+        version, _ = rule.newest(state)
+        first, last = self._watcher.span()
+        model_state = {name: value.detach().clone() for name, value in _tensors(self.job.model).items()}
+        journal = state.journal.rows()
+        return Run(
+            config=self.job.config,
+            state=model_state,
+            digest=digest(model_state),
+            updates=version,
+            samples=self._samples_in(version),
+            seconds=last - first,
+            startup_seconds=first - self._began,
+            journal=journal,
+            digests=state.journal.digests(version) if rule.replayable else {},
+            evaluations=tuple(self._watcher.evaluations),
+            logged=tuple(
+                {"update": logged.update, "worker": logged.worker, **logged.metrics} for logged in outcome.logged
+            ),
+            workers=tuple(self._usage(index, supervisor) for index in range(state.control.workers)),
+            staleness=Staleness.of(journal, rule.staleness if isinstance(rule, Ordered) else None),
+            failures=tuple(outcome.failures),
+            in_doubt=tuple(outcome.in_doubt),
+            stopped=stopped,
+            out=out,
+        )
+
+    def _usage(self, index: int, supervisor: Supervisor) -> WorkerUsage:
+        row = self._state.control.row(index)
+        end = supervisor.outcome.finished.get(index)
+        return WorkerUsage(
+            worker=index,
+            computed=row[Field.COMPUTED],
+            skipped=row[Field.SKIPPED],
+            cpu_seconds=end.cpu_seconds if end else float("nan"),
+            waited_seconds=row[Field.WAITED] / 1e9,
+            rss=end.rss if end else 0,
+            pss=end.pss if end else None,
+        )
+
+
+def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def _names(model: nn.Module, anatomy: Anatomy) -> dict[str, tuple[str, int]]:
+    """Each name of the state dict → what it is and its position; tied tensors have several names."""
+    places = {id(p): ("parameter", i) for i, p in enumerate(anatomy.trained.values())}
+    places.update({id(p): ("constant", i) for i, p in enumerate(anatomy.constant.values())})
+    places.update({id(b): ("buffer", i) for i, b in enumerate(anatomy.buffers.values())})
+    kept = _tensors(model).keys()
+    members = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: places[id(tensor)] for name, tensor in members if name in kept}
+
+
+def _warn_of_staleness(rule: Rule, optimizer: Optimizer) -> None:
+    """Asynchrony acts as momentum (Mitliagkas et al. 2016); on top of momentum it can keep a model from learning."""
+    if not isinstance(rule, Ordered) or rule.staleness < 3:
+        return
+    momentum = any(group.get("momentum") or "betas" in group for group in optimizer.param_groups)
+    if momentum:
+        warnings.warn(
+            f"staleness {rule.staleness} with {type(optimizer).__name__} and its momentum may not learn; lower the "
+            f"momentum or the learning rate, or compare with `hogwild run staleness`",
+            stacklevel=4,
+        )

@@ -1,0 +1,175 @@
+"""What the workers of a run share: slots, frozen parameters, optimizer state, gradients, control and journal.
+
+A `StatePlan` says where each lies and travels to the workers; `SharedState` is the same, opened in one process.
+
+Legend: K slots, P parameters, M gradients held at a time (racing: one; sync: one per micro-batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hogwild.control import Control
+from hogwild.journal import DIGEST_BYTES, ROW, Journal, digest_count
+from hogwild.memory import Arena, Block, Layout, Space
+from hogwild.optimizer import OptimizerPlan, StateCopy
+
+
+class Slot:
+    """One full copy of parameters and buffers.
+
+    `parameters` and `buffers` hold one view per tensor, in layout order; `flats` one 1-dim tensor per parameter range.
+    """
+
+    def __init__(self, parameters: Layout, buffers: Layout, arena: Arena, offset: int) -> None:
+        block = Block.shared(arena, offset)
+        self.parameters = parameters.views(block)
+        self.flats = parameters.flats(block)
+        self.buffers = buffers.views(Block.shared(arena, offset + parameters.nbytes))
+        self.parameter_bytes = arena.bytes(offset, parameters.nbytes)
+        self.bytes = arena.bytes(offset, parameters.nbytes + buffers.nbytes)
+
+    def copy_parameters(self, other: Slot) -> None:
+        """Make the parameters, padding included, equal to another slot's."""
+        self.parameter_bytes[:] = other.parameter_bytes
+
+    def copy_from(self, other: Slot) -> None:
+        """Become equal to another slot."""
+        self.bytes[:] = other.bytes
+
+
+class GradientSlot:
+    """One shared gradient with what else a forward pass left.
+
+    `tensors` holds one view per parameter and `flats` one tensor per range; `present[i]` is 1 where parameter i
+    received a gradient; `buffers` are the buffers after the forward pass, `loss` (float64, shape (1,)) the batch's loss,
+    `words` two words for the rule's own use.
+    """
+
+    def __init__(self, parameters: Layout, buffers: Layout, arena: Arena, offset: int) -> None:
+        block = Block.shared(arena, offset)
+        self.tensors = parameters.views(block)
+        self.flats = parameters.flats(block)
+        offset += parameters.nbytes
+        self.buffers = buffers.views(Block.shared(arena, offset))
+        offset += buffers.nbytes
+        self.words = arena.words(offset, 2)
+        self.loss = arena.tensor(offset + 16, 1, torch.float64)
+        self.present = arena.words(offset + 24, len(parameters.entries))
+
+    @staticmethod
+    def size(parameters: Layout, buffers: Layout) -> int:
+        """Bytes of one gradient slot."""
+        return parameters.nbytes + buffers.nbytes + 8 * (3 + len(parameters.entries))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a rule needs of shared memory: `slots` (K), copies of the optimizer's state, and gradients (M)."""
+
+    slots: int = 1
+    state_copies: int = 1
+    gradients: int = 0
+
+
+@dataclass(frozen=True)
+class _Offsets:
+    control: int
+    journal: int
+    digests: int
+    slots: tuple[int, ...]
+    constants: int
+    states: tuple[int, ...]
+    gradients: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StatePlan:
+    """Where everything lies in the arena, and what it is called.
+
+    `names` maps each entry of the model's state dict to (`"parameter"`, `"constant"` or `"buffer"`, position);
+    `rows` is the number of updates that the journal can hold.
+    """
+
+    workers: int
+    spares: int
+    rows: int
+    digest_every: int
+    parameters: Layout
+    constants: Layout
+    buffers: Layout
+    names: dict[str, tuple[str, int]]
+    optimizer: OptimizerPlan
+    needs: Needs
+
+    @cached_property
+    def offsets(self) -> _Offsets:
+        """Where each piece starts."""
+        space = Space()
+        slot = self.parameters.nbytes + self.buffers.nbytes
+        state = StateCopy.size(self.optimizer)
+        gradient = GradientSlot.size(self.parameters, self.buffers)
+        return _Offsets(
+            control=Control.reserve(space, self.workers, self.spares),
+            journal=space.reserve(self.rows * ROW.itemsize),
+            digests=space.reserve(DIGEST_BYTES * digest_count(self.rows, self.digest_every)),
+            slots=tuple(space.reserve(slot) for _ in range(self.needs.slots + 1)),
+            constants=space.reserve(self.constants.nbytes),
+            states=tuple(space.reserve(state) for _ in range(self.needs.state_copies)),
+            gradients=tuple(space.reserve(gradient) for _ in range(self.needs.gradients)),
+            nbytes=space.nbytes,
+        )
+
+
+class SharedState:
+    """The shared state of a run, opened in one process.
+
+    `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate.
+    """
+
+    def __init__(self, plan: StatePlan, arena: Arena) -> None:
+        self.plan = plan
+        self.arena = arena
+        at = plan.offsets
+        self.control = Control(arena, at.control, plan.workers, plan.spares)
+        self.journal = Journal(arena, at.journal, plan.rows, at.digests, plan.digest_every)
+        slots = [Slot(plan.parameters, plan.buffers, arena, offset) for offset in at.slots]
+        self.slots, self.observed = slots[:-1], slots[-1]
+        self.constants = plan.constants.views(Block.shared(arena, at.constants))
+        self.optimizer_states = [StateCopy(plan.optimizer, arena, offset) for offset in at.states]
+        self.gradients = [
+            GradientSlot(plan.parameters, plan.buffers, arena, offset) for offset in at.gradients
+        ]
+
+    @classmethod
+    def create(cls, plan: StatePlan) -> SharedState:
+        """A new arena for that plan.
+
+        Raises:
+            ArgumentError: there is not enough memory for it.
+        """
+        return cls(plan, Arena(plan.offsets.nbytes))
+
+    def prepare(
+        self, parameters: Sequence[Tensor], constants: Sequence[Tensor], buffers: Sequence[Tensor]
+    ) -> None:
+        """Write the initial model into slot 0 and the optimizer's initial state into its first copy."""
+        for target, value in (
+            *zip(self.slots[0].parameters, parameters, strict=True),
+            *zip(self.slots[0].buffers, buffers, strict=True),
+            *zip(self.constants, constants, strict=True),
+        ):
+            target.copy_(value.detach())
+        self.optimizer_states[0].prepare()
+        self.journal.prepare()
+
+    def state_dict(self, slot: Slot) -> dict[str, Tensor]:
+        """The model's state dict as views of that slot."""
+        places = {"parameter": slot.parameters, "buffer": slot.buffers, "constant": self.constants}
+        return {name: places[kind][position] for name, (kind, position) in self.plan.names.items()}

@@ -1,0 +1,171 @@
+"""train() and launch(): the two ways in. They check the arguments and hand a `Job` to a `Session`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hogwild.config import RunConfig
+from hogwild.optimizer import Factory
+from hogwild.rules import Rule, make_rule
+from hogwild.run import Progress, Run, Stop
+from hogwild.schedule import as_source
+from hogwild.session import Evaluate, Job, Loss, Session
+from hogwild.workers.loop import Worker, train_loop
+from hogwild.workers.processes import start_server
+
+def train(
+    model: nn.Module,
+    data: Any,
+    loss: Loss,
+    *,
+    optimizer: Factory,
+    update: str | Rule = "hogwild",
+    workers: int = 2,
+    kind: str = "processes",
+    staleness: int = 1,
+    micro_batches: int = 2,
+    gradient: str | None = None,
+    epochs: int | None = None,
+    updates: int | None = None,
+    batch_size: int = 64,
+    shuffle: bool = True,
+    collate: Callable[[list[Any]], Any] | None = None,
+    seed: int = 0,
+    lr_schedule: Callable[[int], float] | None = None,
+    clip_grad_norm: float | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int | None = None,
+    stop: Stop | None = None,
+    on_nonfinite: str = "raise",
+    on_worker_failure: str = "replace",
+    max_restarts: int = 3,
+    out: str | Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    name: str = "run",
+) -> Run:
+    """Train a model, in place, from several workers at once.
+
+    Args:
+        model: any `nn.Module` on the CPU; holds the trained values on return, in its own memory.
+        data: a tensor or array; a tuple or mapping of equally long ones; a map-style data set; or a `Source`.
+        loss: (model, batch) → a scalar, a list of scalars (averaged), or a generator of scalars (each backpropagated
+            and freed as it comes, their sum divided by the count). The batch has the structure of the data.
+        optimizer: called with `list(model.named_parameters())`, as torch.optim takes them:
+            `functools.partial(torch.optim.SGD, lr=0.1)`.
+        update: the rule: racing, hogwild, locked, snapshot, ordered, sync, or a `Rule` of yours.
+        workers: how many train at once.
+        kind: "threads" or "processes".
+        staleness: `ordered` reads the version that is so many updates old; at most staleness + 1 workers.
+        micro_batches: `sync` averages so many batches into one update; at most so many workers.
+        gradient: "backward" or "grad"; None is the rule's own way.
+        epochs, updates: exactly one says how long to train.
+        batch_size, shuffle, collate: how data is made into batches; a `Source` makes its own.
+        seed: of the shuffles and of whatever an update draws.
+        lr_schedule: number of the update → factor on every learning rate.
+        clip_grad_norm: clip each update's gradient to this norm.
+        evaluate: model → named floats, called in this process on a copy that no worker writes.
+        evaluate_every: updates between evaluations; None is once an epoch.
+        stop: called with a `Progress` after each evaluation; True ends the run at that version.
+        on_nonfinite: "raise", "skip" (leave the update out) or "ignore".
+        on_worker_failure: "replace" a dead worker, "continue" without it, or "raise".
+        max_restarts: workers to replace before giving up.
+        out: directory to save the run in.
+        progress: called with a `Progress` several times a second.
+        name: what the run is called.
+
+    Raises:
+        ArgumentError: an argument that cannot work, found before any worker starts.
+        WorkerError: a worker raised, or died and was not to be replaced. Ends with the worker's traceback.
+        NonFiniteError: a loss or gradient was not finite, under on_nonfinite="raise".
+        NotReproducible: `ordered` or `sync` in threads, and the training draws from a generator that threads share.
+    """
+    began = time.monotonic()
+    rule = make_rule(update, staleness=staleness, micro_batches=micro_batches, gradient=gradient)
+    config = RunConfig(
+        name=name,
+        update=rule.name,
+        workers=workers,
+        kind=kind,
+        staleness=staleness,
+        micro_batches=micro_batches,
+        gradient=gradient,
+        epochs=epochs,
+        updates=updates,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        clip_grad_norm=clip_grad_norm,
+        evaluate_every=evaluate_every,
+        on_nonfinite=on_nonfinite,
+        on_worker_failure=on_worker_failure,
+        max_restarts=max_restarts,
+    )
+    rule.check(workers)
+    if kind == "processes":
+        start_server()
+    source = as_source(data, batch_size=batch_size, shuffle=shuffle, seed=seed, collate=collate)
+    job = Job(config, rule, model, optimizer, source, loss, train_loop, lr_schedule, evaluate, stop, progress)
+    return Session(job, began).run(Path(out) if out is not None else None)
+
+
+def launch(
+    work: Callable[[Worker], None],
+    model: nn.Module,
+    *,
+    optimizer: Factory,
+    updates: int,
+    update: str | Rule = "hogwild",
+    workers: int = 2,
+    kind: str = "processes",
+    staleness: int = 1,
+    micro_batches: int = 2,
+    seed: int = 0,
+    lr_schedule: Callable[[int], float] | None = None,
+    clip_grad_norm: float | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int | None = None,
+    stop: Stop | None = None,
+    on_nonfinite: str = "raise",
+    on_worker_failure: str = "replace",
+    max_restarts: int = 3,
+    out: str | Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    name: str = "run",
+) -> Run:
+    """Run a loop of your own in every worker: `work(worker)`, written in the calls that our own loop is written in.
+
+        def work(worker):
+            while (update := worker.claim()) is not None:
+                replica = worker.read(update)
+                gradient = torch.autograd.grad(my_loss(replica, update), list(replica.parameters()))
+                worker.commit(update, gradient)
+
+    Arguments and errors are those of `train`. Nothing is tried before the run, for nobody knows what `work` does.
+    """
+    began = time.monotonic()
+    rule = make_rule(update, staleness=staleness, micro_batches=micro_batches, gradient=None)
+    config = RunConfig(
+        name=name,
+        update=rule.name,
+        workers=workers,
+        kind=kind,
+        staleness=staleness,
+        micro_batches=micro_batches,
+        updates=updates,
+        seed=seed,
+        clip_grad_norm=clip_grad_norm,
+        evaluate_every=evaluate_every,
+        on_nonfinite=on_nonfinite,
+        on_worker_failure=on_worker_failure,
+        max_restarts=max_restarts,
+    )
+    rule.check(workers)
+    if kind == "processes":
+        start_server()
+    job = Job(config, rule, model, optimizer, None, None, work, lr_schedule, evaluate, stop, progress)
+    return Session(job, began).run(Path(out) if out is not None else None)

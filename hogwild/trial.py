@@ -1,0 +1,124 @@
+"""One step before the run: does the loss work, what does it draw, which gradients are sparse?
+
+It is made on a copy of the model, in the caller's process, and leaves model and random generators as they were.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hogwild.errors import ArgumentError, HogwildError
+from hogwild.replica import replicate
+from hogwild.rules.base import autograd_gradients
+from hogwild.schedule import DatasetSource, Source, TensorSource
+from hogwild.seeding import DrawDetector, preserved_generators, seed_update
+from hogwild.workers.loop import WorkerInfo, informed
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one step showed: positions of parameters with sparse gradients, samples in the batch, and for each shared
+    generator that it drew from, what drew."""
+
+    sparse: frozenset[int]
+    samples: int
+    draws: tuple[str, ...]
+
+
+def try_step(
+    model: nn.Module,
+    trained: Sequence[nn.Parameter],
+    source: Source,
+    loss: Callable[[nn.Module, Any], Any],
+    seed: int,
+    workers: int,
+) -> Trial:
+    """Compute the gradient of update 0 once.
+
+    Raises:
+        ArgumentError: the loss raised, is not a finite scalar, or does not depend on the model; or the data raised.
+    """
+    if not isinstance(source, TensorSource | DatasetSource):
+        source = copy.deepcopy(source)
+    # The stand-ins share the caller's memory: forward and backward passes only read it.
+    stand_ins = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
+    replica = replicate(model, stand_ins)
+    parameters = [stand_ins[id(parameter)] for parameter in trained]
+    info = WorkerInfo(0, workers, seed, lambda update, metrics: None)
+    with preserved_generators(), informed(info), torch.enable_grad():
+        seed_update(seed, 0)
+        info.start(0)
+        detector = DrawDetector()
+        culprits = _watch_modules(replica)
+        batch = _fetch(source, info)
+        in_data = detector.drawn()
+        value, gradients = _step(replica, parameters, loss, batch)
+        draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
+    if not math.isfinite(value):
+        raise ArgumentError(f"loss is {value} at the first step; scale the data or lower the initial weights")
+    if all(gradient is None for gradient in gradients):
+        raise ArgumentError("loss does not depend on any trained parameter of the model it is given; use that model in it")
+    sparse = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None and gradient.is_sparse)
+    return Trial(sparse, _samples_in(batch), draws)
+
+
+def _fetch(source: Source, info: WorkerInfo) -> Any:
+    try:
+        return source.batch(0, info.generator)
+    except Exception as error:
+        raise ArgumentError(f"data could not give its first batch: {type(error).__name__}: {error}") from error
+
+
+def _step(
+    replica: nn.Module, parameters: Sequence[nn.Parameter], loss: Callable[[nn.Module, Any], Any], batch: Any
+) -> tuple[float, Sequence[torch.Tensor | None]]:
+    try:
+        return autograd_gradients(loss(replica, batch), parameters)
+    except HogwildError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {error}") from error
+
+
+def _watch_modules(model: nn.Module) -> list[str]:
+    """The innermost modules whose forward pass moves torch's default generator, by name, as the pass finds them."""
+    found: list[str] = []
+    stack: list[torch.Tensor] = []
+
+    def before(module: nn.Module, args: Any) -> None:  # noqa: ARG001
+        stack.append(torch.get_rng_state())
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
+        moved = not torch.equal(stack.pop(), torch.get_rng_state())
+        if moved and not any(name.startswith(names[module]) for name in found):
+            found.append(names[module])
+
+    names = {module: f"{name} ({type(module).__name__})".lstrip() for name, module in model.named_modules()}
+    for module in model.modules():
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+    return found
+
+
+def _culprit(generator: str, in_data: Sequence[str], modules: Sequence[str]) -> str:
+    if generator in in_data:
+        return "fetching a batch"
+    return ", ".join(modules) if modules and generator.startswith("torch") else "the loss"
+
+
+def _samples_in(batch: Any) -> int:
+    """Samples in a batch: the length of the first tensor in it, or one."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    if isinstance(batch, tuple | list) and batch:
+        return _samples_in(batch[0])
+    return 1

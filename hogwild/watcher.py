@@ -1,0 +1,127 @@
+"""What the parent does while workers train: evaluates the versions they show, asks `stop`, reports progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from hogwild.control import Field, Word
+from hogwild.rules import Rule
+from hogwild.run import Progress, Stop
+from hogwild.seeding import preserved_generators
+from hogwild.state import SharedState, Slot
+
+_REPORT_EVERY = 0.2  # seconds
+_RECENT = 50  # updates whose mean loss is reported
+
+
+class Watcher:
+    """Watches over a run from the parent.
+
+    The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
+    the newest. Its training flags are put back after every evaluation, and the random generators with them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        state: SharedState,
+        rule: Rule,
+        evaluate: Callable[[nn.Module], dict[str, float]] | None,
+        stop: Stop | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.evaluations: list[dict[str, float]] = []
+        self.samples_in: Callable[[int], int] = lambda updates: updates
+        self._model = model
+        self._state = state
+        self._rule = rule
+        self._evaluate = evaluate
+        self._stop = stop
+        self._progress = progress
+        self._reported = 0.0
+
+    def look(self) -> None:
+        """Evaluate a version that is shown, if any, and report progress when it is time."""
+        control = self._state.control
+        version = control.observe(Word.OBSERVED)
+        if version > control[Word.EVALUATED]:
+            self._take(self._state.observed)
+            self._evaluate_model(version)
+            if self._stop is not None and self._stop(self.progress(version)):
+                control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
+            control.publish(Word.EVALUATED, version)
+        if self._progress is not None and time.monotonic() - self._reported > _REPORT_EVERY:
+            self._reported = time.monotonic()
+            self._progress(self.progress())
+
+    def take_newest(self) -> None:
+        """Give the model the newest complete version; no worker runs any more."""
+        _, slot = self._rule.newest(self._state)
+        self._take(self._state.slots[slot])
+
+    def evaluate_newest(self) -> None:
+        """Evaluate the final version, unless that was done already, and report progress a last time."""
+        version, _ = self._rule.newest(self._state)
+        if not self.evaluations or self.evaluations[-1]["update"] != version:
+            self._evaluate_model(version)
+        if self._progress is not None:
+            self._progress(self.progress())
+
+    def progress(self, updates: int | None = None) -> Progress:
+        """How the run stands; `updates` are those applied, counted now if None."""
+        state = self._state
+        control = state.control
+        if updates is None:
+            updates, _ = self._rule.newest(state)
+        first, last = self.span()
+        seconds = max(last - first, 0.0)
+        return Progress(
+            updates=updates,
+            total=-(-control[Word.TOTAL] // self._rule.tickets_per_update),
+            seconds=seconds,
+            samples_per_second=self.samples_in(updates) / seconds if seconds else 0.0,
+            loss=state.journal.recent_loss(updates, _RECENT),
+            per_worker=tuple(control.row(i)[Field.COMPUTED] for i in range(control.workers)),
+            metrics=self._last_metrics(),
+        )
+
+    def span(self) -> tuple[float, float]:
+        """CLOCK_MONOTONIC seconds of the first claim and the last commit so far; equal before there are any."""
+        rows = [self._state.control.row(i) for i in range(self._state.control.workers)]
+        starts = [row[Field.STARTED] for row in rows if row[Field.STARTED]]
+        first = min(starts) / 1e9 if starts else time.monotonic()
+        return first, max([row[Field.ENDED] / 1e9 for row in rows if row[Field.ENDED]], default=first)
+
+    def _last_metrics(self) -> Mapping[str, float]:
+        last = self.evaluations[-1] if self.evaluations else {}
+        return {key: value for key, value in last.items() if key not in ("update", "seconds")}
+
+    @torch.no_grad()
+    def _take(self, slot: Slot) -> None:
+        state = self._state
+        names = state.plan
+        parameters = dict(self._model.named_parameters())
+        buffers = dict(self._model.named_buffers())
+        _copy(parameters, [entry.name for entry in names.parameters.entries], slot.parameters)
+        _copy(buffers, [entry.name for entry in names.buffers.entries], slot.buffers)
+
+    def _evaluate_model(self, version: int) -> None:
+        if self._evaluate is None:
+            return
+        flags = [(module, module.training) for module in self._model.modules()]
+        first, _ = self.span()
+        with preserved_generators():
+            metrics = self._evaluate(self._model)
+        for module, training in flags:
+            module.training = training
+        row = {"update": version, "seconds": time.monotonic() - first}
+        self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
+
+
+def _copy(targets: Mapping[str, torch.Tensor], names: Sequence[str], values: Sequence[torch.Tensor]) -> None:
+    for name, value in zip(names, values, strict=True):
+        targets[name].copy_(value)

@@ -1,0 +1,94 @@
+"""What the parent hears from its workers, threads and processes alike."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import psutil
+
+from hogwild.workers.loop import Task, Worker
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A worker called `worker_info().log(...)`."""
+
+    worker: int
+    update: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A worker found no more tickets. `cpu_seconds` is its own; `rss` and `pss` are of its process, in bytes."""
+
+    worker: int
+    cpu_seconds: float
+    rss: int
+    pss: int | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker raised: at which update (−1: before the first), what, and its own traceback as text."""
+
+    worker: int
+    update: int
+    error: BaseException
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Died:
+    """A worker process ended without a word, and has been reaped: its exit code, negative for a signal."""
+
+    worker: int
+    exit_code: int
+
+
+Event = Logged | Finished | Failed | Died
+
+
+class Team(Protocol):
+    """The workers of a run, of one kind."""
+
+    task: Task
+
+    def start(self, index: int) -> None:
+        """Start worker `index`, for the first time or again after its end."""
+        ...
+
+    def running(self) -> set[int]:
+        """Workers that have been started and have not ended."""
+        ...
+
+    def events(self, timeout: float) -> Iterable[Event]:
+        """What has come since the last call, waiting up to `timeout` seconds for the first."""
+        ...
+
+    def kill(self) -> None:
+        """End every worker that still runs, at once where that is possible."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the team holds; no worker runs any more."""
+        ...
+
+
+def failure(worker: Worker | None, index: int, error: BaseException) -> Failed:
+    """The event that tells of an exception being handled now."""
+    return Failed(index, worker.info.update if worker else -1, error, traceback.format_exc())
+
+
+def usage(index: int, *, owns_process: bool) -> Finished:
+    """The event that tells of a worker's end, measured now by the worker itself."""
+    memory = psutil.Process().memory_full_info() if owns_process and sys.platform == "linux" else None
+    rss = memory.rss if memory else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = time.process_time() if owns_process else time.thread_time()
+    return Finished(index, seconds, rss, memory.pss if memory else None)

@@ -1,0 +1,320 @@
+"""The one loop: what a worker does, thread or process, ours or a user's.
+
+    claim → read → batch and gradient → commit → claim …
+
+A worker waits only in `claim` (for the version it is to read) and in `commit` (for its turn), and in both it gives
+its ticket back when an earlier one was left by a dead worker and nobody has taken it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hogwild.control import Field, Word
+from hogwild.digest import digest_bytes
+from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
+from hogwild.optimizer import Factory, Gathered, SharedOptimizer
+from hogwild.replica import Binding
+from hogwild.rules import Gradient, Rule
+from hogwild.schedule import Source
+from hogwild.seeding import BitFlags, mix, seed_update
+from hogwild.state import SharedState, StatePlan
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every worker of a run is given; the parts that are functions may be lambdas and closures.
+
+    `evaluate_every`, `checkpoint_every` and the plan's `digest_every` count versions; 0 is never. `stops` says that
+    an evaluation may end the run, so that training waits for it. `pause` is called at each named seam.
+    """
+
+    plan: StatePlan
+    rule: Rule
+    work: Callable[[Worker], None]
+    source: Source | None
+    loss: Callable[[nn.Module, Any], Any] | None
+    optimizer: Factory
+    lr_schedule: Callable[[int], float] | None
+    clip_grad_norm: float | None
+    on_nonfinite: str
+    seed: int
+    flags: BitFlags
+    evaluate_every: int
+    stops: bool
+    checkpoint: Checkpointer | None
+    pause: Callable[[str, Worker], None] | None
+
+
+Checkpointer = Callable[[SharedState, int], None]
+"""Saves the version it is told, which is complete and stays unwritten while it runs: (state, version)."""
+
+
+class WorkerInfo:
+    """What code inside a worker may know about it, as `torch.utils.data.get_worker_info` does for loaders.
+
+    Attributes:
+        index: number of the worker, from 0.
+        workers: how many there are.
+        update: number of the update being computed (under `sync`, of the micro-batch).
+        seed: of the run.
+        generator: a `torch.Generator` seeded by (seed, update).
+    """
+
+    def __init__(
+        self, index: int, workers: int, seed: int, log: Callable[[int, dict[str, float]], None]
+    ) -> None:
+        self.index = index
+        self.workers = workers
+        self.update = -1
+        self.seed = seed
+        self.generator = torch.Generator()
+        self._log = log
+
+    def log(self, **metrics: float) -> None:
+        """Record named numbers for this update; they appear in `run.logged`."""
+        self._log(self.update, {name: float(value) for name, value in metrics.items()})
+
+    def start(self, update: int) -> None:
+        """Begin an update."""
+        self.update = update
+        self.generator.manual_seed(mix(self.seed, update))
+
+
+_local = threading.local()
+
+
+def worker_info() -> WorkerInfo | None:
+    """Inside a worker, what it may know of itself; outside, None."""
+    return getattr(_local, "info", None)
+
+
+@contextmanager
+def informed(info: WorkerInfo) -> Iterator[None]:
+    """Inside, this thread is that worker."""
+    _local.info = info
+    try:
+        yield
+    finally:
+        _local.info = None
+
+
+class Worker:
+    """One worker, as the loop, the rules and a user's own `work(worker)` see it.
+
+    Attributes:
+        index: number of the worker, from 0.
+        replica: its module.
+        info: the `WorkerInfo` of this worker.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        task: Task,
+        state: SharedState,
+        replica: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        *,
+        owns_process: bool,
+        log: Callable[[int, dict[str, float]], None],
+    ) -> None:
+        self.index = index
+        self.task = task
+        self.state = state
+        self.control = state.control
+        self.replica = replica
+        self.binding = Binding(replica, parameters, task.plan.buffers)
+        self.optimizer = SharedOptimizer(
+            task.optimizer,
+            list(replica.named_parameters()),
+            parameters,
+            task.plan.optimizer,
+            task.lr_schedule,
+        )
+        self.info = WorkerInfo(index, task.plan.workers, task.seed, log)
+        self.rule = copy.deepcopy(task.rule)
+        self._owns_process = owns_process
+        self._row = self.control.row(index)
+        self._quiet = None if owns_process or not self.rule.same_bits else torch.get_rng_state()
+        trained = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
+        self.rule.attach(self)
+
+    def run(self) -> None:
+        """Do the task's work until there are no more tickets."""
+        with informed(self.info):
+            self.task.work(self)
+
+    # --- the calls that a loop is written in
+
+    def claim(self) -> int | None:
+        """The number of an update that is this worker's to compute, once the version it reads exists. None: done."""
+        control = self.control
+        while True:
+            self.pause("claiming")
+            ticket = control.claim(self.index)
+            if ticket is None:
+                self.rule.close()
+                return None
+            if not self._row[Field.STARTED]:
+                self._row[Field.STARTED] = time.monotonic_ns()
+            self.pause("claimed")
+            control.wait_until(lambda t=ticket: self._may_start(t), self.index)  # type: ignore[misc]
+            if self.rule.ready(ticket):
+                self._begin(ticket)
+                return ticket
+            self._leave(ticket)
+
+    def _may_start(self, ticket: int) -> bool:
+        control = self.control
+        return self.rule.ready(ticket) or ticket >= control[Word.TOTAL] or control.orphan_before(ticket)
+
+    def _leave(self, ticket: int) -> None:
+        """Give up a ticket that cannot start: for an orphan, or because the run was stopped before it."""
+        if ticket >= self.control[Word.TOTAL]:
+            self.control.finish(self.index)
+        else:
+            self.control.hand_back(self.index)
+
+    def _begin(self, ticket: int) -> None:
+        self.info.start(ticket)
+        if self._owns_process:
+            seed_update(self.task.seed, ticket)
+
+    def read(self, update: int) -> nn.Module:
+        """The replica, at the version that this update is to be computed on."""
+        return self.rule.read(update)
+
+    def batch(self, update: int) -> Any:
+        """The batch of that update."""
+        if self.task.source is None:
+            raise ArgumentError("this run has no data; give launch() some, or do not ask for batches")
+        return self.task.source.batch(update, self.info.generator)
+
+    def gradient(self, update: int, replica: nn.Module) -> Gradient:
+        """The gradient of the task's loss on the batch of that update."""
+        loss = self.task.loss
+        if loss is None:
+            raise ArgumentError("this run has no loss; compute the gradient yourself and commit it")
+        batch = self.batch(update)
+        self.pause("computing")
+        gradient = self.rule.gradient(lambda module: loss(module, batch), replica)
+        self._refuse_draws(update)
+        return gradient
+
+    def commit(
+        self, update: int, gradient: Gradient | Sequence[Tensor | None], loss: float = float("nan")
+    ) -> bool:
+        """Apply a gradient to the shared model.
+
+        `gradient` is what `gradient` returned, or one tensor or None for each trainable parameter in the order of
+        `replica.parameters()`. Returns False where the update was handed back because an earlier one was orphaned:
+        go on with `claim`, somebody will compute it again.
+        """
+        if not isinstance(gradient, Gradient):
+            values: list[Tensor | None] = [None] * len(self._order)
+            for i, value in zip(self._order, gradient, strict=True):
+                values[i] = value
+            gradient = Gradient(values, loss, self.rule.version_read)
+        self._row[Field.COMPUTED] += 1
+        self.pause("committing")
+        if not self.rule.commit(update, gradient):
+            self.control.hand_back(self.index)
+            return False
+        self._row[Field.ENDED] = time.monotonic_ns()
+        self.control.finish(self.index)
+        return True
+
+    # --- what a rule may ask of its worker
+
+    def usable(self, update: int, loss: float, gradients: Gathered) -> bool:
+        """False where the update is to be left out; see `hogwild.rules.base.Seat`."""
+        policy = self.task.on_nonfinite
+        if policy == "ignore" or (
+            (np.isfinite(loss) or (np.isnan(loss) and self.task.loss is None)) and gradients.finite()
+        ):
+            return True
+        if policy == "skip":
+            self._row[Field.SKIPPED] += 1
+            return False
+        what = f"the loss is {loss}" if not np.isfinite(loss) else "the gradient is not finite"
+        raise NonFiniteError(
+            f"{what} at update {update}, worker {self.index}; the shared model was not touched by it "
+            f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)"
+        )
+
+    def clip(self, gradients: Gathered) -> None:
+        """Clip to `clip_grad_norm` as `torch.nn.utils.clip_grad_norm_` does; see `hogwild.rules.base.Seat`."""
+        if self.task.clip_grad_norm is None:
+            return
+        parameters = self.binding.parameters
+        for parameter, gradient in zip(parameters, gradients.tensors, strict=True):
+            parameter.grad = gradient
+        ordered = [parameters[i] for i in self._order]
+        torch.nn.utils.clip_grad_norm_(ordered, self.task.clip_grad_norm)
+        for parameter in parameters:
+            parameter.grad = None
+
+    def due(self, version: int) -> bool:
+        """True when something looks at that version."""
+        return self._evaluated(version) or self._digested(version) or self.task.checkpoint is not None
+
+    def observe(self, version: int, slot: int) -> None:
+        """Let evaluation, digest and checkpoint look at a version that is complete and not yet published."""
+        if self._digested(version):
+            tensors = self.state.state_dict(self.state.slots[slot])
+            self.state.journal.write_digest(version, digest_bytes(tensors))
+        if self.task.checkpoint is not None:
+            self.task.checkpoint(self.state, version)
+        if self._evaluated(version):
+            self._show(version, slot)
+
+    def _evaluated(self, version: int) -> bool:
+        every = self.task.evaluate_every
+        return every > 0 and version % every == 0
+
+    def _digested(self, version: int) -> bool:
+        return self.rule.replayable and version % self.task.plan.digest_every == 0
+
+    def _show(self, version: int, slot: int) -> None:
+        """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
+        control = self.control
+        control.wait_until(lambda: control.observe(Word.EVALUATED) == control[Word.OBSERVED], self.index)
+        if control[Word.OBSERVED] >= version:  # whoever had this ticket before showed it, then died
+            return
+        self.state.observed.copy_from(self.state.slots[slot])
+        control.publish(Word.OBSERVED, version)
+        if self.task.stops:
+            control.wait_until(lambda: control.observe(Word.EVALUATED) >= version, self.index)
+
+    def pause(self, seam: str) -> None:
+        """A named seam of the protocol, at which tests plant delays and kills."""
+        if self.task.pause is not None:
+            self.task.pause(seam, self)
+
+    def _refuse_draws(self, update: int) -> None:
+        """One generator serves all threads of a process, so a draw would depend on who came first."""
+        if self._quiet is not None and not torch.equal(self._quiet, torch.get_rng_state()):
+            raise NotReproducible(
+                f"update {update} drew from torch's default generator, which all threads share, so {self.rule.name} "
+                f"cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
+            )
+
+
+def train_loop(worker: Worker) -> None:
+    """Our own work: compute and commit every update there is."""
+    while (update := worker.claim()) is not None:
+        replica = worker.read(update)
+        gradient = worker.gradient(update, replica)
+        worker.commit(update, gradient)

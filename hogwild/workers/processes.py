@@ -1,0 +1,253 @@
+"""Workers as processes: started by `forkserver` on Linux and by `spawn` elsewhere, never by a bare fork.
+
+    parent ──Package, Arena, pipe──▶ worker process        one thread trains; one waits for the parent's death
+           ◀── Logged, Finished, Failed ──                 shared memory and file locks need no messages
+
+The fork server has torch imported, so a worker starts in milliseconds. A pipe belongs to one worker and takes no
+lock, so a worker that dies leaves nothing held; the parent learns of the death from the operating system.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import connection, spawn
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch import nn
+
+from hogwild.control import Aborted, Control
+from hogwild.errors import WorkerError
+from hogwild.memory import Arena
+from hogwild.replica import carry, extras_of
+from hogwild.state import SharedState, StatePlan
+from hogwild.workers.events import Died, Event, Failed, Finished, Logged, failure, usage
+from hogwild.workers.locks import FileLock
+from hogwild.workers.loop import Task, Worker
+from hogwild.workers.package import Package
+
+_PRELOAD = "hogwild.workers.preload"
+_TICKET_BYTE, _COMMIT_BYTE = (
+    0,
+    1,
+)  # of the arena's file; which bytes are locked has no bearing on what they hold
+_EXTRAS = "a parameter's attributes or hooks"
+_start_lock = threading.Lock()
+
+
+def start_server() -> None:
+    """Let the fork server begin to import torch, ahead of the first worker. Does nothing where there is none."""
+    if _context().get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
+
+
+def _context() -> BaseContext:
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload([_PRELOAD])
+    return context
+
+
+class ProcessTeam:
+    """Worker processes over one arena.
+
+    Args:
+        task: what they do.
+        state: the parent's view of the shared state.
+        model: the caller's, pickled without its parameters.
+        trained, constant: its parameters, in the order of the plan's layouts.
+
+    Raises:
+        ArgumentError: something cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        state: SharedState,
+        model: nn.Module,
+        trained: Sequence[nn.Parameter],
+        constant: Sequence[nn.Parameter],
+    ) -> None:
+        self.task = task
+        self._arena = state.arena
+        self._plan = state.plan
+        _set_locks(state.control, state.arena)
+        stand_ins = {id(p): ("parameter", i) for i, p in enumerate(trained)}
+        stand_ins.update({id(p): ("constant", i) for i, p in enumerate(constant)})
+        parts = {name: getattr(task, name) for name in Task.__dataclass_fields__ if name != "plan"}
+        extras = [extras_of(parameter) for parameter in (*trained, *constant)]
+        self._package = Package({"model": model, **parts, _EXTRAS: extras}, stand_ins)
+        self._context = _context()
+        self._processes: dict[int, BaseProcess] = {}
+        self._pipes: dict[int, connection.Connection] = {}
+        self._told_end: set[int] = set()
+
+    def start(self, index: int) -> None:
+        """Start worker `index`."""
+        receiver, sender = self._context.Pipe(duplex=False)
+        process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
+            target=_main,
+            args=(index, self._plan, self._arena, self._package, sender),
+            name=f"hogwild-{index}",
+            daemon=True,
+        )
+        with _start_lock, _without_main():
+            process.start()
+        sender.close()
+        self._processes[index] = process
+        self._pipes[index] = receiver
+        self._told_end.discard(index)
+
+    def running(self) -> set[int]:
+        """Workers whose process has not been reaped."""
+        return set(self._processes)
+
+    def events(self, timeout: float) -> Iterable[Event]:
+        """What the processes have told, and which of them have ended without a word."""
+        sentinels = [process.sentinel for process in self._processes.values()]
+        connection.wait([*self._pipes.values(), *sentinels], timeout)
+        for index in list(self._processes):
+            yield from self._hear(index)
+
+    def _hear(self, index: int) -> Iterator[Event]:
+        process = self._processes[index]
+        ended = process.exitcode is not None
+        yield from self._received(index)
+        if ended:
+            process.join()
+            del self._processes[index]
+            self._pipes.pop(index).close()
+            if index not in self._told_end:
+                yield Died(index, process.exitcode or 0)
+            process.close()
+
+    def _received(self, index: int) -> Iterator[Event]:
+        pipe = self._pipes[index]
+        try:
+            while pipe.poll():
+                event: Event = pickle.loads(pipe.recv_bytes())
+                if isinstance(event, Finished | Failed):
+                    self._told_end.add(index)
+                yield event
+        except (EOFError, OSError):  # closed, or cut off in the middle of a message by the worker's death
+            return
+
+    def kill(self) -> None:
+        """SIGKILL every process and reap it."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join()
+
+    def close(self) -> None:
+        """Reap what is left and give back file descriptors."""
+        self.kill()
+        for index in list(self._processes):
+            self._processes.pop(index).close()
+            self._pipes.pop(index).close()
+        self._package.close()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Inside, this thread starts processes that do not import the caller's `__main__`.
+
+    The package brings what they need of it by value, so a script without a guard, a notebook and `python -` work.
+    """
+    original = spawn.get_preparation_data
+    me = threading.get_ident()
+
+    def without_main(name: str) -> dict[str, Any]:
+        data = original(name)
+        if threading.get_ident() == me:
+            data.pop("init_main_from_name", None)
+            data.pop("init_main_from_path", None)
+        return data
+
+    spawn.get_preparation_data = without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = original
+
+
+def _set_locks(control: Control, arena: Arena) -> None:
+    control.ticket_lock = FileLock(arena.descriptor, _TICKET_BYTE)
+    control.commit_lock = FileLock(arena.descriptor, _COMMIT_BYTE)
+
+
+# --- in the worker process
+
+
+def _main(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the parent decides what ends
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    worker = None
+    try:
+        worker = _make_worker(index, plan, arena, package, pipe)
+        worker.run()
+        _tell(pipe, usage(index, owns_process=True))
+    except Aborted:
+        _tell(pipe, usage(index, owns_process=True))
+    except BaseException as error:
+        _tell(pipe, failure(worker, index, error))
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _tell(pipe: connection.Connection, event: Event) -> None:
+    try:
+        message = pickle.dumps(event)
+        pickle.loads(message)  # some exceptions can be pickled but not read back
+    except Exception:
+        if not isinstance(event, Failed):
+            raise
+        message = pickle.dumps(
+            Failed(event.worker, event.update, WorkerError(repr(event.error)), event.traceback)
+        )
+    pipe.send_bytes(message)
+
+
+def _make_worker(
+    index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection
+) -> Worker:
+    state = SharedState(plan, arena)
+    _set_locks(state.control, arena)
+    parameters = [nn.Parameter(view) for view in state.slots[0].parameters]
+    constants = [nn.Parameter(view, requires_grad=False) for view in state.constants]
+    found: dict[tuple[str, int], nn.Parameter] = {("parameter", i): p for i, p in enumerate(parameters)}
+    found.update({("constant", i): p for i, p in enumerate(constants)})
+    parts = package.open(found)
+    replica = parts.pop("model")
+    for parameter, extras in zip((*parameters, *constants), parts.pop(_EXTRAS), strict=True):
+        carry(extras, parameter)
+    task = Task(plan=plan, **parts)
+    task.flags.apply()
+    return Worker(
+        index,
+        task,
+        state,
+        replica,
+        parameters,
+        owns_process=True,
+        log=lambda update, metrics: _tell(pipe, Logged(index, update, metrics)),
+    )

@@ -1,0 +1,135 @@
+"""Workers as threads of this process.
+
+They share the interpreter: under the GIL they run side by side only while torch computes. Nothing below relies on
+the GIL. A thread can be neither killed nor replaced; one that hangs in user code ends with the program.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from hogwild.control import Aborted, Lock
+from hogwild.replica import carry, extras_of, replicate
+from hogwild.schedule import DatasetSource, TensorSource
+from hogwild.state import SharedState
+from hogwild.workers.events import Event, Logged, failure, usage
+from hogwild.workers.loop import Task, Worker
+
+
+class ThreadTeam:
+    """Worker threads over one arena.
+
+    Args:
+        task: what they do.
+        state: the parent's view of the shared state, from whose arena each makes its own.
+        model: the caller's, which is copied for each worker and not touched.
+        trained, constant: its parameters, in the order of the plan's layouts.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        state: SharedState,
+        model: nn.Module,
+        trained: Sequence[nn.Parameter],
+        constant: Sequence[nn.Parameter],
+    ) -> None:
+        self.task = task
+        self._state = state
+        self._model = model
+        self._trained = trained
+        self._constant = constant
+        self._threads: dict[int, threading.Thread] = {}
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._locks: tuple[Lock, Lock] = threading.Lock(), threading.Lock()
+        state.control.ticket_lock, state.control.commit_lock = self._locks
+        self._torch_threads = torch.get_num_threads()
+
+    def start(self, index: int) -> None:
+        """Start worker `index`."""
+        thread = threading.Thread(target=self._main, args=(index,), name=f"hogwild-{index}", daemon=True)
+        self._threads[index] = thread
+        thread.start()
+
+    def running(self) -> set[int]:
+        """Workers that have not ended."""
+        return {index for index, thread in self._threads.items() if thread.is_alive()}
+
+    def events(self, timeout: float) -> Iterable[Event]:
+        """What the threads have told."""
+        try:
+            yield self._events.get(timeout=timeout)
+            while True:
+                yield self._events.get_nowait()
+        except queue.Empty:
+            return
+
+    def kill(self) -> None:
+        """Wait for the threads to leave: those that wait do so at once, those that compute after their update."""
+        for thread in self._threads.values():
+            thread.join()
+
+    def close(self) -> None:
+        """Join all threads and give torch its threads back."""
+        for thread in self._threads.values():
+            thread.join()
+        torch.set_num_threads(self._torch_threads)
+
+    def _main(self, index: int) -> None:
+        worker = None
+        try:
+            torch.set_num_threads(1)
+            worker = self._make_worker(index)
+            worker.run()
+            self._events.put(usage(index, owns_process=False))
+        except Aborted:
+            self._events.put(usage(index, owns_process=False))
+        except BaseException as error:
+            self._events.put(failure(worker, index, error))
+
+    def _make_worker(self, index: int) -> Worker:
+        state = SharedState(self._state.plan, self._state.arena)
+        state.control.ticket_lock, state.control.commit_lock = self._locks
+        replica, parameters = make_replica(self._model, self._trained, self._constant, state)
+        return Worker(
+            index,
+            self._own_task(),
+            state,
+            replica,
+            parameters,
+            owns_process=False,
+            log=lambda update, metrics: self._events.put(Logged(index, update, metrics)),
+        )
+
+    def _own_task(self) -> Task:
+        """The task with a source of the worker's own; data sets are only read, and shared."""
+        source = self.task.source
+        if isinstance(source, TensorSource | DatasetSource):
+            source = copy.copy(source)
+            source.schedule = copy.copy(source.schedule)
+        else:
+            source = copy.deepcopy(source)
+        return replace(self.task, source=source)
+
+
+def make_replica(
+    model: nn.Module, trained: Sequence[nn.Parameter], constant: Sequence[nn.Parameter], state: SharedState
+) -> tuple[nn.Module, list[nn.Parameter]]:
+    """A replica of the model on shared memory, and its trained parameters in layout order."""
+    substitutes = {}
+    parameters = []
+    for parameter, view in zip(trained, state.slots[0].parameters, strict=True):
+        parameters.append(nn.Parameter(view))
+        substitutes[id(parameter)] = parameters[-1]
+    for parameter, view in zip(constant, state.constants, strict=True):
+        substitutes[id(parameter)] = nn.Parameter(view, requires_grad=False)
+    for parameter in (*trained, *constant):
+        carry(extras_of(parameter), substitutes[id(parameter)])
+    return replicate(model, substitutes), parameters
