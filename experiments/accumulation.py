@@ -6,11 +6,15 @@ completely fail", under `torch.no_grad()` or through `.data` alike, although the
 
     hogwild run accumulation
     hogwild run accumulation --data FOLDER      # the IDX files of MNIST, as in the question
+
+Seen with torch 2.13 on digits, seed 0, 1,000 updates of 30 images, in 15 s: the two gradients have the same
+bits at the first batch and part at the second, where `p.grad` holds the sum of both. `autograd.grad` reaches an
+accuracy of .953, `backward()` without zeroing .094 (guessing: .1), to the same bits with `.data`; zeroed, it
+ends with the bits of `autograd.grad`. At the end the accumulated gradient is 75 times as long as the batch's.
 """
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -22,7 +26,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from hogwild.errors import ArgumentError
 from hogwild.experiment import Claim, Findings, Study, StudySettings
 
 from ._common import (
@@ -33,6 +36,8 @@ from ._common import (
     RED,
     digits,
     figure,
+    idx_images,
+    idx_labels,
     largest_difference,
     measuring,
     relative_difference,
@@ -83,7 +88,7 @@ class Data:
         generator = torch.Generator().manual_seed(seed)
         for _ in range(self.epochs):
             order = torch.randperm(len(self.train[0]), generator=generator)
-            for chosen in order.split(self.batch):
+            for chosen in torch.split(order, self.batch):
                 yield self.train[0][chosen], self.train[1][chosen]
 
 
@@ -155,7 +160,7 @@ def _step(model: nn.Module, gradients: list[Tensor], through_data: bool) -> None
         return
     with torch.no_grad():
         for one, grad in zip(model.parameters(), gradients, strict=True):
-            one -= LR * grad
+            one.sub_(LR * grad)
 
 
 def _norm(gradients: list[Tensor]) -> float:
@@ -165,11 +170,10 @@ def _norm(gradients: list[Tensor]) -> float:
 def accuracy(model: nn.Module, test: Batch) -> float:
     """The share of the test set classified right, with BatchNorm in evaluation mode."""
     model.eval()
+    right = 0
     with torch.no_grad():
-        right = sum(
-            int((model(images).argmax(1) == labels).sum())
-            for images, labels in zip(*(one.split(1000) for one in test), strict=True)
-        )
+        for images, labels in zip(torch.split(test[0], 1000), torch.split(test[1], 1000), strict=True):
+            right += int((model(images).argmax(1) == labels).sum())
     return right / len(test[1])
 
 
@@ -184,36 +188,7 @@ def load(settings: StudySettings) -> Data:
         interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)
         for images in (train_images, test_images)
     ]
-    epochs = 40 if settings.full else 20
-    return Data("digits", (enlarged[0], train_labels), (enlarged[1], test_labels), 60, epochs)
-
-
-def idx_images(folder: Path, part: str) -> Tensor:
-    """`<part>-images-idx3-ubyte` as floats in 0..1, shape [N, 1, 28, 28]."""
-    raw = _idx(folder, f"{part}-images-idx3-ubyte")
-    return raw.unsqueeze(1).float() / 255
-
-
-def idx_labels(folder: Path, part: str) -> Tensor:
-    """`<part>-labels-idx1-ubyte` as int64, shape [N]."""
-    return _idx(folder, f"{part}-labels-idx1-ubyte").long()
-
-
-def _idx(folder: Path, name: str) -> Tensor:
-    """One IDX file of unsigned bytes, plain or gzipped.
-
-    The format (LeCun, Cortes & Burges): two zero bytes, a type code (8: unsigned byte), the number of
-    dimensions, the size of each as a big-endian 32-bit integer, then the values.
-    """
-    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
-        if path.is_file():
-            with opener(path, "rb") as file:
-                raw = file.read()
-            if raw[:3] != b"\x00\x00\x08":
-                raise ArgumentError(f"{path} is not an IDX file of unsigned bytes")
-            sizes = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3])]
-            return torch.frombuffer(bytearray(raw[4 + 4 * len(sizes) :]), dtype=torch.uint8).view(sizes)
-    raise ArgumentError(f"{folder} has no file {name} or {name}.gz; name the folder of MNIST's IDX files")
+    return Data("digits", (enlarged[0], train_labels), (enlarged[1], test_labels), 30, 20)
 
 
 def _first_gradients(start: nn.Module, data: Data, seed: int) -> list[Claim]:
@@ -256,12 +231,12 @@ def _same_end(text: str, left: Trained, right: Trained) -> Claim:
 
 def _endings(runs: dict[str, Trained]) -> list[Claim]:
     works, fails, zeroed = (runs[name] for name in LOOPS)
-    growth = max(fails.used) / max(fails.true)
+    used, true = _end(fails.used), _end(fails.true)
     return [
         Claim("autograd.grad trains", f"accuracy {works.accuracy:.3f}", works.accuracy >= 0.9),
         Claim(
             "backward() without zeroing makes the model completely fail",
-            f"accuracy {fails.accuracy:.3f}, mean loss of the last epoch {_last(fails):.2f} against {_last(works):.3f}",
+            f"accuracy {fails.accuracy:.3f}; loss at the end {_end(fails.losses):.2f} against {_end(works.losses):.3f}",
             fails.accuracy <= works.accuracy - 0.3,
         ),
         Claim(
@@ -275,48 +250,47 @@ def _endings(runs: dict[str, Trained]) -> list[Claim]:
         _same_end("autograd.grad and zeroed backward() end with the same bits", works, zeroed),
         _same_end("and so does .data with zeroing: .data was never the fault", works, runs[".data, zeroed"]),
         Claim(
-            "the accumulated gradient outgrows every true one",
-            f"norm up to {max(fails.used):.1f}, of one batch's gradient at most {max(fails.true):.2f}",
-            growth >= 3,
+            "the accumulated gradient outgrows the true one",
+            f"at the end its norm is {used:.1f}, that of the batch's own gradient {true:.2f}",
+            used >= 10 * true,
         ),
     ]
 
 
-def _last(trained: Trained) -> float:
-    tail = trained.losses[-len(trained.losses) // 20 :]
+def _end(values: list[float]) -> float:
+    """The mean over the last twentieth of a run."""
+    tail = values[-max(1, len(values) // 20) :]
     return sum(tail) / len(tail)
+
+
+def _smooth(values: list[float]) -> tuple[list[int], list[float]]:
+    """The mean of each 20 values, with the update in the middle of them."""
+    starts = range(0, len(values) - 19, 20)
+    return [start + 10 for start in starts], [sum(values[start : start + 20]) / 20 for start in starts]
 
 
 def _plot(runs: dict[str, Trained], data: Data, path: Path) -> Path:
     works, fails, zeroed = (runs[name] for name in LOOPS)
     title = f"p −= {LR} · g on {data.name}, batches of {data.batch}, {len(works.losses):,} updates"
     made, (left, right) = figure(11, 4.4, 2, title)
-    updates = range(1, len(works.losses) + 1)
-    left.plot(updates, fails.used, color=RED, lw=1.4, label="in .grad, not zeroed: the sum so far")
-    left.plot(updates, fails.true, color=ORANGE, lw=0.8, label="of the same batch alone")
-    left.plot(updates, works.used, color=BLUE, lw=0.8, label="autograd.grad, in its own run")
-    left.set_yscale("log")
+    left.plot(*_smooth(fails.used), color=RED, lw=2, label="backward, not zeroed: what is in .grad")
+    left.plot(*_smooth(fails.true), color=ORANGE, lw=1.5, label="the same run: of each batch alone")
+    left.plot(*_smooth(works.used), color=BLUE, lw=1.5, label="autograd.grad")
     left.set_ylabel("Euclidean norm of the gradient (nats per unit)")
     left.set_title("The gradient used", fontsize=10)
-    for name, run_, colour, style in (
+    for name, one, colour, style in (
         ("backward, not zeroed", fails, RED, "-"),
         ("autograd.grad", works, BLUE, "-"),
         ("backward, zeroed (same bits)", zeroed, GREEN, ":"),
     ):
-        right.plot(
-            updates,
-            run_.losses,
-            style,
-            color=colour,
-            lw=2.2 if style == ":" else 1.0,
-            label=f"{name}: accuracy {run_.accuracy:.1%}",
-        )
-    right.axhline(math.log(10), color=GREY, lw=0.9, ls="--", label="guessing: ln 10")
-    right.set_yscale("log")
-    right.set_ylabel("cross-entropy of the batch (nats)")
+        label = f"{name}: accuracy {one.accuracy:.1%}"
+        right.plot(*_smooth(one.losses), style, color=colour, lw=3 if style == ":" else 1.5, label=label)
+    right.axhline(math.log(10), color=GREY, lw=1, ls="--", label="guessing: ln 10")
+    right.set_ylabel("cross-entropy of a batch (nats)")
     right.set_title("What it does to the loss", fontsize=10)
     for axes in (left, right):
-        axes.set_xlabel("update")
+        axes.set_yscale("log")
+        axes.set_xlabel("update (each point the mean of 20)")
         axes.legend(fontsize=8)
     return save(made, path)
 

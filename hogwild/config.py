@@ -76,7 +76,13 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self._check_choices()
-        for name, least in (("workers", 1), ("batch_size", 1), ("staleness", 0), ("micro_batches", 1), ("max_restarts", 0)):
+        for name, least in (
+            ("workers", 1),
+            ("batch_size", 1),
+            ("staleness", 0),
+            ("micro_batches", 1),
+            ("max_restarts", 0),
+        ):
             _require_int(name, getattr(self, name), least)
         for name in ("epochs", "updates", "evaluate_every", "checkpoint_every"):
             if getattr(self, name) is not None:
@@ -117,8 +123,7 @@ class RunConfig:
         for key, value in values.items():
             if key not in known:
                 raise ArgumentError(f"{key!r} is not a setting; the settings are {', '.join(known)}")
-            wanted = {"str": str, "int": int, "float": (int, float), "bool": bool}[known[key].split(" | ")[0]]
-            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            if not _is_of(value, known[key].split(" | ")[0]):
                 raise ArgumentError(f"{key} {value!r} is a {type(value).__name__}; it must be a {known[key]}")
         return cls(**values)
 
@@ -139,6 +144,14 @@ class RunConfig:
             return cls.from_mapping(values)
         except ArgumentError as error:
             raise ArgumentError(f"{path}: {error}") from error
+
+
+def _is_of(value: Any, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return wanted == "bool"
+    if isinstance(value, int):
+        return wanted in ("int", "float")
+    return type(value).__name__ == wanted
 
 
 def _require_int(name: str, value: Any, least: int) -> None:

@@ -35,6 +35,7 @@ class Word(IntEnum):
     ABORT = 4  # 1: stop waiting at once, the run has failed
     OBSERVED = 5  # the last version copied out for evaluation; written by the worker that copied it
     EVALUATED = 6  # the last version evaluated; written by the parent
+    BASE = 7  # updates applied before this run, for rules that count commits; written by the parent
 
 
 class Field(IntEnum):
@@ -97,7 +98,7 @@ class Control:
 
     def prepare(self, first: int, total: int) -> None:
         """Before any worker starts: tickets `first` to `total` - 1 are to be handed out."""
-        self[Word.NEXT] = self[Word.HEAD] = self[Word.OBSERVED] = self[Word.EVALUATED] = first
+        self[Word.NEXT] = first
         self[Word.TOTAL] = total
         for row in self._rows:
             row[Field.TICKET] = NOBODY
@@ -115,8 +116,8 @@ class Control:
         return self._rows[worker]
 
     def commits(self) -> int:
-        """Updates applied so far. Not a snapshot: commits made while the rows are read may or may not count."""
-        return sum([row[Field.COMMITS] for row in self._rows])
+        """Updates applied so far, those of a run that was resumed included. Not a snapshot: commits made while the rows are read may or may not count."""
+        return self[Word.BASE] + sum([row[Field.COMMITS] for row in self._rows])
 
     # --- publishing
 

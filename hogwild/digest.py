@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+MARK_BYTES = 8
+
 
 def digest(model: nn.Module | Mapping[str, Any]) -> str:
     """The digest of a module or of its state dict, which are the same: 64 hexadecimal digits.
@@ -29,9 +31,14 @@ def digest_bytes(state: Mapping[str, Any]) -> bytes:
     return sha.digest()
 
 
+def tensor_marks(state: Mapping[str, Tensor]) -> bytes:
+    """Eight bytes of SHA-256 for each tensor of a state dict, in name order: enough to tell which ones differ."""
+    return b"".join(hashlib.sha256(raw_bytes(state[name])).digest()[:MARK_BYTES] for name in sorted(state))
+
+
 def raw_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a tensor's elements in row-major order; no copy where it is contiguous."""
     if tensor.numel() == 0:
         return memoryview(b"")
     flat = tensor.detach().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data

@@ -112,7 +112,5 @@ def load(name: str) -> Experiment:
         raise ArgumentError(f"no experiment is named {name!r}; there are {', '.join(sorted(points))}")
     experiment = points[name].load()
     if not isinstance(experiment, Training | Study):
-        raise ArgumentError(
-            f"experiment {name!r} is a {type(experiment).__name__}, not a Training or a Study"
-        )
+        raise ArgumentError(f"experiment {name!r} is a {type(experiment).__name__}, not a Training or a Study")
     return experiment

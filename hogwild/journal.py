@@ -1,16 +1,20 @@
-"""What happened, update by update: one row each, and a digest of the model every so many versions.
+"""What happened, update by update: one row each, and the bits of the model, sealed every so many versions.
 
 Row k of the saved journal made version k + 1: rows stand in commit order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from hogwild.digest import MARK_BYTES, digest_bytes, tensor_marks
 from hogwild.memory import Arena
 
 ROW = np.dtype(
@@ -29,18 +33,36 @@ DIGEST_BYTES = 32  # SHA-256
 _FIELDS = ROW.itemsize // 8
 
 
+@dataclass(frozen=True)
+class Seal:
+    """The bits of one version: the digest of the whole, and a mark for each tensor of the state dict, in name order."""
+
+    digest: str
+    marks: str
+
+    def differing(self, other: Seal, names: Sequence[str]) -> list[str]:
+        """Those of the sorted tensor names whose marks differ."""
+        width = 2 * MARK_BYTES
+        return [
+            name
+            for i, name in enumerate(names)
+            if self.marks[width * i : width * (i + 1)] != other.marks[width * i : width * (i + 1)]
+        ]
+
+
 class Journal:
     """The journal of a run that is under way, in shared memory. Each row has one writer.
 
     Rules with one committer at a time write row `version - 1`; rules that race write row `update`.
     """
 
-    def __init__(self, arena: Arena, rows_at: int, rows: int, digests_at: int, digest_every: int) -> None:
+    def __init__(self, arena: Arena, rows_at: int, rows: int, seals_at: int, digest_every: int, tensors: int) -> None:
         self._rows = arena.array(rows_at, rows, ROW)
-        self._words = arena.words(rows_at, rows * ROW.itemsize // 8)
-        self._losses = arena.tensor(rows_at, rows * ROW.itemsize // 8, torch.float64).numpy()
+        self._words = arena.words(rows_at, rows * _FIELDS)
+        self._losses = arena.array(rows_at, rows * _FIELDS, np.dtype(np.float64))
         self.digest_every = digest_every
-        self._digests = arena.bytes(digests_at, DIGEST_BYTES * digest_count(rows, digest_every))
+        self._seal_bytes = seal_bytes(tensors)
+        self._seals = arena.tensor(seals_at, self._seal_bytes * (rows // digest_every), torch.uint8)
 
     def prepare(self) -> None:
         """Before any worker starts: no row is written."""
@@ -56,10 +78,11 @@ class Journal:
         self._losses[start + 4] = loss
         words[start] = update
 
-    def write_digest(self, version: int, digest: bytes) -> None:
-        """Note the digest of a version that is a multiple of `digest_every`."""
-        place = DIGEST_BYTES * (version // self.digest_every - 1)
-        self._digests[place : place + DIGEST_BYTES] = digest
+    def write_seal(self, version: int, state: Mapping[str, Tensor]) -> None:
+        """Note the bits of a version that is a multiple of `digest_every`."""
+        place = self._seal_bytes * (version // self.digest_every - 1)
+        seal = bytearray(digest_bytes(state) + tensor_marks(state))
+        self._seals[place : place + self._seal_bytes] = torch.frombuffer(seal, dtype=torch.uint8)
 
     def has(self, update: int, rows: int) -> bool:
         """True when one of the first `rows` rows is of that update."""
@@ -76,15 +99,23 @@ class Journal:
         losses = rows["loss"][rows["update"] >= 0]
         return float(losses.mean()) if len(losses) else float("nan")
 
-    def digests(self, versions: int) -> dict[int, str]:
-        """version → hexadecimal digest, up to `versions`."""
-        every = self.digest_every
-        return {
-            version: bytes(self._digests[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)]).hex()
-            for i, version in enumerate(range(every, versions + 1, every))
-        }
+    def seals(self, versions: int) -> dict[int, Seal]:
+        """version → its seal, every `digest_every` versions up to `versions`."""
+        seals = {}
+        for i, version in enumerate(range(self.digest_every, versions + 1, self.digest_every)):
+            seal = self._seals[self._seal_bytes * i : self._seal_bytes * (i + 1)].numpy().tobytes()
+            seals[version] = Seal(seal[:DIGEST_BYTES].hex(), seal[DIGEST_BYTES:].hex())
+        return seals
+
+    def first_rows(self, count: int) -> Tensor:
+        """The first rows as an int64 tensor (count, fields), in shared memory: what a checkpoint saves."""
+        return torch.from_numpy(self._rows[:count].view(np.int64).reshape(count, _FIELDS))
+
+    def first_seals(self, versions: int) -> Tensor:
+        """The bytes of the seals of the first versions, uint8, in shared memory."""
+        return self._seals[: self._seal_bytes * (versions // self.digest_every)]
 
 
-def digest_count(rows: int, every: int) -> int:
-    """How many digests a journal of that many rows holds."""
-    return rows // every
+def seal_bytes(tensors: int) -> int:
+    """Bytes of a seal of that many tensors."""
+    return DIGEST_BYTES + MARK_BYTES * tensors

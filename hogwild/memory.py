@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import psutil
@@ -81,7 +81,7 @@ class Arena:
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            "descriptor": reduction.DupFd(self.descriptor),  # type: ignore[attr-defined]
+            "descriptor": reduction.DupFd(self.descriptor),
             "nbytes": self.nbytes,
             "private": self.private,
         }
@@ -115,7 +115,7 @@ class Arena:
     def words(self, offset: int, length: int) -> memoryview[int]:
         """`length` signed 8-byte words. Reading or writing one is one aligned load or store."""
         span = memoryview(self._map)[offset : offset + 8 * length]
-        return cast("memoryview[int]", span.cast("q"))
+        return span.cast("q")
 
     def bytes(self, offset: int, length: int) -> memoryview:
         """`length` raw bytes that start `offset` bytes into the arena."""

@@ -43,6 +43,7 @@ ELEMENTWISE: frozenset[type[Optimizer]] = frozenset(
         "ASGD",
     )
 )
+_SCALARS = frozenset({"step", "mu_product", "eta", "mu"})  # state of an elementwise optimizer that is one number
 _NOT_FLAT = (
     "fused",
     "foreach",
@@ -78,9 +79,7 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
         )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or (closure and closure.default is inspect.Parameter.empty):
-        raise ArgumentError(
-            f"{type(optimizer).__name__} needs a closure, which no worker can call; use SGD or Adam"
-        )
+        raise ArgumentError(f"{type(optimizer).__name__} needs a closure, which no worker can call; use SGD or Adam")
     given = {id(parameter) for _, parameter in named}
     chosen = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not chosen or any(id(parameter) not in given for parameter in chosen):
@@ -136,12 +135,8 @@ class OptimizerPlan:
         groups = group_of(optimizer)
         cells = []
         for i, parameter in enumerate(parameters):
-            stand_in = (
-                torch.zeros(_STAND_IN, dtype=parameter.dtype) if elementwise else torch.zeros_like(parameter)
-            )
-            cells.append(
-                _cells_of(optimizer, groups[id(parameter)], parameter, stand_in, i in sparse, elementwise)
-            )
+            stand_in = torch.zeros(_STAND_IN, dtype=parameter.dtype) if elementwise else torch.zeros_like(parameter)
+            cells.append(_cells_of(optimizer, groups[id(parameter)], parameter, stand_in, i in sparse, elementwise))
         initial = tuple(dict(optimizer.state[p]) if p in optimizer.state else {} for p in parameters)
         same_dtype = all(
             cell.dtype == parameter.dtype
@@ -160,7 +155,7 @@ def _cells_of(
     groups[group] = [stand_in]
     trial = _with_parameters(optimizer, groups)
     for key, value in optimizer.state.get(parameter, {}).items():
-        full = isinstance(value, Tensor) and value.shape == parameter.shape
+        full = like and key not in _SCALARS
         trial.state[stand_in][key] = value.new_zeros(stand_in.shape) if full else _copied(value)
     options = {key: value for key, value in trial.param_groups[group].items() if key != "params"}
     stand_in.grad = torch.ones_like(stand_in)
@@ -173,15 +168,13 @@ def _cells_of(
             f"{type(optimizer).__name__} keeps state in its parameter groups ("
             f"{', '.join(key for key in after if after[key] != options.get(key))}), which workers cannot share"
         )
-    return {
-        key: _cell(value, stand_in, like) for key, value in trial.state[stand_in].items() if value is not None
-    }
+    state = trial.state[stand_in]
+    return {key: _cell(value, like and key not in _SCALARS) for key, value in state.items() if value is not None}
 
 
-def _cell(value: Any, stand_in: Tensor, like: bool) -> Cell:
+def _cell(value: Any, like: bool) -> Cell:
     if isinstance(value, Tensor):
-        full = like and value.shape == stand_in.shape
-        return Cell(value.dtype, tuple(value.shape), like=full)
+        return Cell(value.dtype, tuple(value.shape), like=like)
     if isinstance(value, int | float):
         return Cell(torch.float64, (), number=type(value))
     raise ArgumentError(
@@ -276,9 +269,7 @@ class StateCopy:
         """Before any worker starts: the state that the optimizer had before its first step."""
         for i, state in enumerate(self.plan.initial):
             for key, value in state.items():
-                self.tensors[i][key].copy_(value) if isinstance(value, Tensor) else self.tensors[i][
-                    key
-                ].fill_(value)
+                self.tensors[i][key].copy_(value) if isinstance(value, Tensor) else self.tensors[i][key].fill_(value)
             self.started[i] = int(bool(state))
 
     def copy_from(self, other: StateCopy) -> None:
@@ -287,7 +278,7 @@ class StateCopy:
 
     def make_ragged(self, number: int) -> None:
         """Give every member of a range its own scalars, before part of the range is stepped."""
-        if self.ragged[number]:
+        if self.ragged[number] or not self.plan.flat:
             return
         first, *others = self.plan.layout.ranges[number].members
         for key, cell in self.plan.cells[first].items():
@@ -394,9 +385,7 @@ class SharedOptimizer:
                 first = span.members[0]
                 parameter.data = flats[number]
                 parameter.grad = gradients.flats[number]
-                _bind(
-                    optimizer, parameter, state.flats[number], self._plan.cells[first], state.started[first]
-                )
+                _bind(optimizer, parameter, state.flats[number], self._plan.cells[first], state.started[first])
         optimizer.step()
         for number, span in enumerate(self._plan.layout.ranges):
             if whole[number]:
@@ -408,7 +397,7 @@ class SharedOptimizer:
     def _step_tensors(
         self, whole: Sequence[bool], gradients: Gathered, views: Sequence[Tensor], state: StateCopy
     ) -> None:
-        stepped = []
+        stepped: list[int] = []
         for number, span in enumerate(self._plan.layout.ranges):
             if not whole[number]:
                 state.make_ragged(number)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from hogwild.errors import ArgumentError
 from hogwild.memory import Layout
@@ -65,10 +65,8 @@ def _refuse_unusable(model: nn.Module) -> None:
             )
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:
-        if isinstance(tensor, UninitializedTensorMixin):
-            raise ArgumentError(
-                f"{name} is lazy and not yet materialised; run one batch through the model first"
-            )
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise ArgumentError(f"{name} is lazy and not yet materialised; run one batch through the model first")
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             raise ArgumentError(
                 f"{name} is a {tensor.layout} tensor on {tensor.device}, and workers share dense tensors of the CPU; "
@@ -95,9 +93,7 @@ def _refuse_overlap(tensors: Sequence[tuple[str, Tensor]]) -> None:
 
 def _spans_meet(a: Tensor, b: Tensor) -> bool:
     def span(tensor: Tensor) -> tuple[int, int]:
-        extent = 1 + sum(
-            (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        )
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         return tensor.data_ptr(), tensor.data_ptr() + extent * tensor.element_size()
 
     (a_start, a_end), (b_start, b_end) = span(a), span(b)
@@ -124,9 +120,7 @@ class BufferRule:
     momentum: float | None = None
     counter: int | None = None
 
-    def commit(
-        self, index: int, before: Sequence[Tensor], after: Sequence[Tensor], base: Sequence[Tensor]
-    ) -> Tensor:
+    def commit(self, index: int, before: Sequence[Tensor], after: Sequence[Tensor], base: Sequence[Tensor]) -> Tensor:
         """The new value of buffer `index`; the sequences hold all buffers, for their counters."""
         b, a, newest = before[index], after[index], base[index]
         if torch.equal(b, a):
@@ -219,9 +213,7 @@ class Binding:
         for target, value in zip(into, after, strict=True):
             target.copy_(value)
 
-    def rebase(
-        self, before: Sequence[Tensor], after: Sequence[Tensor], base: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def rebase(self, before: Sequence[Tensor], after: Sequence[Tensor], base: Sequence[Tensor]) -> list[Tensor]:
         """What the buffers become when a change from `before` to `after` is committed to `base`."""
         return [rule.commit(i, before, after, base) for i, rule in enumerate(self._rules)]
 
@@ -256,4 +248,4 @@ def carry(extras: Extras, target: nn.Parameter) -> None:
     vars(target).update(attributes)
     if target.requires_grad:
         for hook in hooks:
-            target.register_hook(hook)
+            target.register_hook(hook)  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,8 +18,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hogwild.config import RunConfig
+from hogwild.journal import Seal
 
 FORMAT = 1  # of the run directory
+_SEALED = ("model.safetensors", "journal.npy")  # a changed byte in one of them is found
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Run:
         seconds: from the first claim to the last commit.
         startup_seconds: from the call of `train` to the first claim.
         journal: one row per update, in commit order; fields as in `hogwild.journal.ROW`.
-        digests: version → digest, every so many versions, for the rules that can be replayed.
+        seals: version → the bits of that version, every so many, for the rules that can be replayed.
         evaluations: one mapping per evaluation: `update`, `seconds` since the first claim, and the metrics.
         logged: what workers recorded by `worker_info().log(...)`, with `update` and `worker`.
         workers: one `WorkerUsage` each.
@@ -89,7 +92,7 @@ class Run:
     seconds: float
     startup_seconds: float
     journal: NDArray[Any]
-    digests: Mapping[int, str]
+    seals: Mapping[int, Seal]
     evaluations: tuple[Mapping[str, float], ...]
     logged: tuple[Mapping[str, float], ...]
     workers: tuple[WorkerUsage, ...]
@@ -166,7 +169,12 @@ class Run:
             (staging / "config.toml").write_text(self.config.to_toml(), encoding="utf-8")
             lines = [json.dumps({k: _json_number(v) for k, v in row.items()}) for row in self.evaluations]
             (staging / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            record = {"format": FORMAT, **self.summary(), "digests": {str(k): v for k, v in self.digests.items()}}
+            record = {
+                "format": FORMAT,
+                **self.summary(),
+                "seals": {str(version): [seal.digest, seal.marks] for version, seal in self.seals.items()},
+                "sha256": {name: file_digest(staging / name) for name in _SEALED},
+            }
             (staging / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             # run.json comes last: a directory without it is not taken for a whole run.
             (out / "run.json").unlink(missing_ok=True)
@@ -174,6 +182,22 @@ class Run:
                 os.replace(staging / name, out / name)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def begin_directory(out: Path, config: RunConfig) -> None:
+    """Before training: the directory and its config.toml, so that a run that is killed can be resumed.
+
+    A directory without run.json is not taken for a whole run.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "run.json").unlink(missing_ok=True)
+    (out / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _json_number(value: float | None) -> float | None:

@@ -121,9 +121,7 @@ def as_source(
     if samples == 0:
         raise ArgumentError("data is empty; training needs at least one sample")
     if batch_size > samples:
-        raise ArgumentError(
-            f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works"
-        )
+        raise ArgumentError(f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works")
     schedule = Schedule(samples, batch_size, shuffle, seed)
     if tensors is not None:
         return TensorSource(tensors, schedule)
@@ -141,9 +139,7 @@ def _length_of(data: Any, tensors: Any) -> int:
             )
         for leaf in leaves:
             if leaf.device.type != "cpu":
-                raise ArgumentError(
-                    f"data lies on {leaf.device}, and workers train on the CPU; pass data.cpu()"
-                )
+                raise ArgumentError(f"data lies on {leaf.device}, and workers train on the CPU; pass data.cpu()")
         return lengths.pop()
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise ArgumentError(

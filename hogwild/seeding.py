@@ -95,7 +95,7 @@ class BitFlags:
             deterministic=torch.are_deterministic_algorithms_enabled(),
             deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
             matmul_precision=torch.get_float32_matmul_precision(),
-            mkldnn=torch.backends.mkldnn.enabled,
+            mkldnn=bool(torch.backends.mkldnn.enabled),
             flush_denormal=bool(torch.tensor(1e-310, dtype=torch.float64).mul(1.0).eq(0.0)),
         )
 

@@ -7,7 +7,6 @@ Only this module knows that there is one machine.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hogwild.checkpoint import Checkpointer, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
 from hogwild.digest import digest
@@ -26,7 +26,7 @@ from hogwild.memory import Layout
 from hogwild.optimizer import Factory, OptimizerPlan, group_of, make_optimizer
 from hogwild.replica import Anatomy
 from hogwild.rules import Ordered, Rule
-from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage
+from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage, begin_directory
 from hogwild.schedule import DatasetSource, Source, TensorSource
 from hogwild.seeding import BitFlags
 from hogwild.state import SharedState, StatePlan
@@ -41,6 +41,19 @@ from hogwild.workers.threads import ThreadTeam
 Loss = Callable[[nn.Module, Any], Any]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
+_DECIDE_BITS = (
+    "update",
+    "staleness",
+    "micro_batches",
+    "gradient",
+    "epochs",
+    "updates",
+    "batch_size",
+    "shuffle",
+    "seed",
+    "clip_grad_norm",
+    "on_nonfinite",
+)
 _DIGESTS = 100  # digests in a journal, about
 
 
@@ -59,6 +72,8 @@ class Job:
     evaluate: Evaluate | None
     stop: Stop | None
     progress: Callable[[Progress], None] | None
+    out: Path | None
+    resume: Path | None
 
     @property
     def epoch_tickets(self) -> int:
@@ -76,7 +91,9 @@ class Job:
         if self.config.updates is not None:
             return self.config.updates * self.rule.tickets_per_update
         if not self.epoch_tickets:
-            raise ArgumentError(f"epochs {self.config.epochs} given, and the source has no __len__; set updates instead")
+            raise ArgumentError(
+                f"epochs {self.config.epochs} given, and the source has no __len__; set updates instead"
+            )
         return (self.config.epochs or 0) * self.epoch_tickets
 
     def updates_in(self, tickets: int) -> int:
@@ -116,19 +133,23 @@ class Session:
         _warn_of_staleness(job.rule, prototype)
         plan = self._plan(anatomy, prototype, groups)
         self._state = SharedState.create(plan)
-        self._state.control.prepare(0, self._tickets)
         self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()))
+        self._first = self._resume(job.resume) if job.resume else 0
+        self._state.control.prepare(self._first * job.rule.tickets_per_update, self._tickets)
+        job.rule.begin(self._state.control, self._first)
         self._watcher = Watcher(job.model, self._state, job.rule, job.evaluate, job.stop, job.progress)
-        self._watcher.samples_in = self._samples_in
+        self._watcher.samples_in = lambda updates: self._samples_in(updates) - self._samples_in(self._first)
         self._team = self._make_team(plan)
 
-    def run(self, out: Path | None) -> Run:
+    def run(self) -> Run:
         """Train. The model holds the newest version when this returns or raises.
 
         Raises:
             WorkerError, NonFiniteError, NotReproducible: see `hogwild.train`.
         """
-        config = self.job.config
+        config, out = self.job.config, self.job.out
+        if out is not None:
+            begin_directory(out, config)
         policy = Policy(config.on_worker_failure, config.max_restarts)
         supervisor = Supervisor(self._team, self._state, self.job.rule, policy, self._watcher.look)
         try:
@@ -137,6 +158,8 @@ class Session:
             self._watcher.take_newest()
             if out is not None:
                 self._result(supervisor, "interrupted", out).save(out)
+                version, slot = self.job.rule.newest(self._state)
+                Checkpointer(out, 1).save(self._state, self.job.rule, version, slot)
             raise
         except BaseException:
             self._watcher.take_newest()
@@ -148,6 +171,21 @@ class Session:
         if out is not None:
             run.save(out)
         return run
+
+    def _resume(self, directory: Path) -> int:
+        """Go on from the directory's checkpoint; returns its version.
+
+        Raises:
+            ArgumentError: the run there was made with another setting that decides bits.
+        """
+        saved, config = RunConfig.load(directory / "config.toml"), self.job.config
+        for name in _DECIDE_BITS:
+            if getattr(saved, name) != getattr(config, name):
+                raise ArgumentError(
+                    f"{name} is {getattr(config, name)!r}, and the run in {directory} was made with "
+                    f"{getattr(saved, name)!r}; a resumed run needs the same"
+                )
+        return restore(directory, self._state, self.job.rule)
 
     def _try(self) -> Trial:
         job = self.job
@@ -193,7 +231,7 @@ class Session:
             flags=BitFlags.capture(),
             evaluate_every=self._evaluate_every(),
             stops=job.stop is not None,
-            checkpoint=None,
+            checkpoint=Checkpointer(job.out, config.checkpoint_every) if job.out and config.checkpoint_every else None,
             pause=None,
         )
         kind = ProcessTeam if config.kind == "processes" else ThreadTeam
@@ -206,9 +244,7 @@ class Session:
         return self.job.config.evaluate_every or self.job.updates_in(self.job.epoch_tickets)
 
     def _samples_in(self, updates: int) -> int:
-        return self.job.samples_in(
-            min(updates * self.job.rule.tickets_per_update, self._tickets), self._trial.samples
-        )
+        return self.job.samples_in(min(updates * self.job.rule.tickets_per_update, self._tickets), self._trial.samples)
 
     def _result(self, supervisor: Supervisor, stopped: str | None, out: Path | None) -> Run:
         state, outcome, rule = self._state, supervisor.outcome, self.job.rule
@@ -221,11 +257,11 @@ class Session:
             state=model_state,
             digest=digest(model_state),
             updates=version,
-            samples=self._samples_in(version),
+            samples=self._samples_in(version) - self._samples_in(self._first),
             seconds=last - first,
             startup_seconds=first - self._began,
             journal=journal,
-            digests=state.journal.digests(version) if rule.replayable else {},
+            seals=state.journal.seals(version) if rule.replayable else {},
             evaluations=tuple(self._watcher.evaluations),
             logged=tuple(
                 {"update": logged.update, "worker": logged.worker, **logged.metrics} for logged in outcome.logged

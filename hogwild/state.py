@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hogwild.control import Control
-from hogwild.journal import DIGEST_BYTES, ROW, Journal, digest_count
+from hogwild.journal import ROW, Journal, seal_bytes
 from hogwild.memory import Arena, Block, Layout, Space
 from hogwild.optimizer import OptimizerPlan, StateCopy
 
@@ -47,8 +47,8 @@ class GradientSlot:
     """One shared gradient with what else a forward pass left.
 
     `tensors` holds one view per parameter and `flats` one tensor per range; `present[i]` is 1 where parameter i
-    received a gradient; `buffers` are the buffers after the forward pass, `loss` (float64, shape (1,)) the batch's loss,
-    `words` two words for the rule's own use.
+    received a gradient; `buffers` are the buffers after the forward pass; `loss` (float64, shape (1,)) is the batch's
+    loss; `words` are two words for the rule's own use.
     """
 
     def __init__(self, parameters: Layout, buffers: Layout, arena: Arena, offset: int) -> None:
@@ -81,7 +81,7 @@ class Needs:
 class _Offsets:
     control: int
     journal: int
-    digests: int
+    seals: int
     slots: tuple[int, ...]
     constants: int
     states: tuple[int, ...]
@@ -118,7 +118,7 @@ class StatePlan:
         return _Offsets(
             control=Control.reserve(space, self.workers, self.spares),
             journal=space.reserve(self.rows * ROW.itemsize),
-            digests=space.reserve(DIGEST_BYTES * digest_count(self.rows, self.digest_every)),
+            seals=space.reserve(seal_bytes(len(self.names)) * (self.rows // self.digest_every)),
             slots=tuple(space.reserve(slot) for _ in range(self.needs.slots + 1)),
             constants=space.reserve(self.constants.nbytes),
             states=tuple(space.reserve(state) for _ in range(self.needs.state_copies)),
@@ -138,14 +138,12 @@ class SharedState:
         self.arena = arena
         at = plan.offsets
         self.control = Control(arena, at.control, plan.workers, plan.spares)
-        self.journal = Journal(arena, at.journal, plan.rows, at.digests, plan.digest_every)
+        self.journal = Journal(arena, at.journal, plan.rows, at.seals, plan.digest_every, len(plan.names))
         slots = [Slot(plan.parameters, plan.buffers, arena, offset) for offset in at.slots]
         self.slots, self.observed = slots[:-1], slots[-1]
         self.constants = plan.constants.views(Block.shared(arena, at.constants))
         self.optimizer_states = [StateCopy(plan.optimizer, arena, offset) for offset in at.states]
-        self.gradients = [
-            GradientSlot(plan.parameters, plan.buffers, arena, offset) for offset in at.gradients
-        ]
+        self.gradients = [GradientSlot(plan.parameters, plan.buffers, arena, offset) for offset in at.gradients]
 
     @classmethod
     def create(cls, plan: StatePlan) -> SharedState:
@@ -156,9 +154,7 @@ class SharedState:
         """
         return cls(plan, Arena(plan.offsets.nbytes))
 
-    def prepare(
-        self, parameters: Sequence[Tensor], constants: Sequence[Tensor], buffers: Sequence[Tensor]
-    ) -> None:
+    def prepare(self, parameters: Sequence[Tensor], constants: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         """Write the initial model into slot 0 and the optimizer's initial state into its first copy."""
         for target, value in (
             *zip(self.slots[0].parameters, parameters, strict=True),

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import RunConfig
+from hogwild.errors import ArgumentError
 from hogwild.optimizer import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.run import Progress, Run, Stop
@@ -17,6 +18,7 @@ from hogwild.schedule import as_source
 from hogwild.session import Evaluate, Job, Loss, Session
 from hogwild.workers.loop import Worker, train_loop
 from hogwild.workers.processes import start_server
+
 
 def train(
     model: nn.Module,
@@ -45,6 +47,8 @@ def train(
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
     out: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     name: str = "run",
 ) -> Run:
@@ -75,6 +79,9 @@ def train(
         on_worker_failure: "replace" a dead worker, "continue" without it, or "raise".
         max_restarts: workers to replace before giving up.
         out: directory to save the run in.
+        checkpoint_every: updates between checkpoints in `out`; None is only when the run is interrupted.
+        resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`
+            the result has the bits of the run that was never stopped; workers and kind may be others.
         progress: called with a `Progress` several times a second.
         name: what the run is called.
 
@@ -101,6 +108,7 @@ def train(
         seed=seed,
         clip_grad_norm=clip_grad_norm,
         evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
         on_nonfinite=on_nonfinite,
         on_worker_failure=on_worker_failure,
         max_restarts=max_restarts,
@@ -109,8 +117,22 @@ def train(
     if kind == "processes":
         start_server()
     source = as_source(data, batch_size=batch_size, shuffle=shuffle, seed=seed, collate=collate)
-    job = Job(config, rule, model, optimizer, source, loss, train_loop, lr_schedule, evaluate, stop, progress)
-    return Session(job, began).run(Path(out) if out is not None else None)
+    job = Job(
+        config=config,
+        rule=rule,
+        model=model,
+        optimizer=optimizer,
+        source=source,
+        loss=loss,
+        work=train_loop,
+        lr_schedule=lr_schedule,
+        evaluate=evaluate,
+        stop=stop,
+        progress=progress,
+        out=_path(out, checkpoint_every),
+        resume=Path(resume) if resume is not None else None,
+    )
+    return Session(job, began).run()
 
 
 def launch(
@@ -134,6 +156,8 @@ def launch(
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
     out: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     name: str = "run",
 ) -> Run:
@@ -160,6 +184,7 @@ def launch(
         seed=seed,
         clip_grad_norm=clip_grad_norm,
         evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
         on_nonfinite=on_nonfinite,
         on_worker_failure=on_worker_failure,
         max_restarts=max_restarts,
@@ -167,5 +192,25 @@ def launch(
     rule.check(workers)
     if kind == "processes":
         start_server()
-    job = Job(config, rule, model, optimizer, None, None, work, lr_schedule, evaluate, stop, progress)
-    return Session(job, began).run(Path(out) if out is not None else None)
+    job = Job(
+        config=config,
+        rule=rule,
+        model=model,
+        optimizer=optimizer,
+        source=None,
+        loss=None,
+        work=work,
+        lr_schedule=lr_schedule,
+        evaluate=evaluate,
+        stop=stop,
+        progress=progress,
+        out=_path(out, checkpoint_every),
+        resume=Path(resume) if resume is not None else None,
+    )
+    return Session(job, began).run()
+
+
+def _path(out: str | Path | None, checkpoint_every: int | None) -> Path | None:
+    if out is None and checkpoint_every is not None:
+        raise ArgumentError(f"checkpoint_every {checkpoint_every} given without out; name a directory to save them in")
+    return Path(out) if out is not None else None

@@ -51,7 +51,7 @@ def try_step(
     stand_ins = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
     replica = replicate(model, stand_ins)
     parameters = [stand_ins[id(parameter)] for parameter in trained]
-    info = WorkerInfo(0, workers, seed, lambda update, metrics: None)
+    info = WorkerInfo(0, workers, seed, _ignore)
     with preserved_generators(), informed(info), torch.enable_grad():
         seed_update(seed, 0)
         info.start(0)
@@ -64,9 +64,15 @@ def try_step(
     if not math.isfinite(value):
         raise ArgumentError(f"loss is {value} at the first step; scale the data or lower the initial weights")
     if all(gradient is None for gradient in gradients):
-        raise ArgumentError("loss does not depend on any trained parameter of the model it is given; use that model in it")
+        raise ArgumentError(
+            "loss does not depend on any trained parameter of the model it is given; use that model in it"
+        )
     sparse = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None and gradient.is_sparse)
     return Trial(sparse, _samples_in(batch), draws)
+
+
+def _ignore(update: int, metrics: dict[str, float]) -> None:
+    """What the trial step logs belongs to no run."""
 
 
 def _fetch(source: Source, info: WorkerInfo) -> Any:

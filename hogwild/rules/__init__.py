@@ -39,9 +39,7 @@ def make_rule(update: str | Rule, *, staleness: int, micro_batches: int, gradien
     if gradient not in ("backward", "grad"):
         raise ArgumentError(f"gradient {gradient!r} is not known; 'backward' and 'grad' are")
     if gradient == "grad" and isinstance(rule, Racing):
-        raise ArgumentError(
-            "gradient 'grad' leaves .grad alone, and racing is a race for .grad; it needs 'backward'"
-        )
+        raise ArgumentError("gradient 'grad' leaves .grad alone, and racing is a race for .grad; it needs 'backward'")
     rule.gradient_by = gradient
     return rule
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from hogwild.control import Control, Phase
+from hogwild.control import Control, Phase, Word
 from hogwild.errors import ArgumentError
 from hogwild.optimizer import Gathered, SharedOptimizer
 from hogwild.replica import Binding
@@ -135,6 +135,23 @@ class Rule(ABC):
         """After the owner of a ticket died in that phase: must the ticket be computed again?"""
         return phase is Phase.COMPUTING
 
+    def begin(self, control: Control, version: int) -> None:
+        """Before any worker starts: the run goes on from this version, which lies in the slot `place(version)`."""
+        control[Word.BASE] = version
+        control[Word.OBSERVED] = control[Word.EVALUATED] = version
+
+    def place(self, version: int) -> int:  # noqa: ARG002
+        """The slot in which a version lies that a run begins with."""
+        return 0
+
+    def window(self, version: int) -> range:
+        """The versions that updates from `version` on will read, itself included."""
+        return range(version, version + 1)
+
+    def batch_of(self, ticket: int) -> int:
+        """The number of the batch that a ticket trains on, which also decides what it draws."""
+        return ticket
+
     def newest(self, state: SharedState) -> tuple[int, int]:
         """(version, number of its slot) of the newest complete version."""
         return state.control.commits(), 0
@@ -150,20 +167,14 @@ def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
         return (_scalar(part) for part in output), True
     if isinstance(output, list | tuple):
         if not output:
-            raise ArgumentError(
-                "loss returned an empty list; it must return a scalar, or a list with at least one"
-            )
+            raise ArgumentError("loss returned an empty list; it must return a scalar, or a list with at least one")
         return [torch.stack([_scalar(part).reshape(()) for part in output]).mean()], False
     return [_scalar(output)], False
 
 
 def _scalar(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
-        form = (
-            f"a tensor of shape {list(value.shape)}"
-            if isinstance(value, Tensor)
-            else f"a {type(value).__name__}"
-        )
+        form = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ArgumentError(f"loss returned {form}; it must return a scalar tensor (take .mean() or .sum())")
     if not value.requires_grad:
         raise ArgumentError(
@@ -206,9 +217,7 @@ def backward_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
     return _averaged(total, count, sums, streamed)
 
 
-def _averaged(
-    total: float, count: int, sums: list[Tensor | None], streamed: bool
-) -> tuple[float, list[Tensor | None]]:
+def _averaged(total: float, count: int, sums: list[Tensor | None], streamed: bool) -> tuple[float, list[Tensor | None]]:
     if count == 0:
         raise ArgumentError("loss yielded nothing; a generator of losses must yield at least one")
     if streamed:

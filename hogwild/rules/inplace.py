@@ -37,9 +37,7 @@ class InPlace(Rule):
         self.seat.pause("writing")
         self.seat.optimizer.step(update, gathered, slot.parameters, slot.flats, state)
         version = self.control.commits() + 1
-        self.seat.binding.commit_buffers(
-            slot.buffers, slot.buffers, unchanged=version == gradient.version + 1
-        )
+        self.seat.binding.commit_buffers(slot.buffers, slot.buffers, unchanged=version == gradient.version + 1)
         self.state.journal.write(update, update, self.seat.index, gradient.version, version, gradient.loss)
         row[Field.COMMITS] += 1
         row[Field.PHASE] = Phase.APPLIED

@@ -35,9 +35,7 @@ class Ordered(Versioned):
 
     def __init__(self, staleness: int = 1) -> None:
         if staleness < 0:
-            raise ArgumentError(
-                f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy"
-            )
+            raise ArgumentError(f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy")
         self.staleness = staleness
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
@@ -68,9 +66,7 @@ class Ordered(Versioned):
         gathered = self.prepare(update, gradient)
         control.wait_until(
             lambda: (
-                control.observe(Word.HEAD) == update
-                or update >= control[Word.TOTAL]
-                or control.orphan_before(update)
+                control.observe(Word.HEAD) == update or update >= control[Word.TOTAL] or control.orphan_before(update)
             ),
             seat.index,
         )
@@ -98,6 +94,14 @@ class Ordered(Versioned):
         """The head."""
         version = state.control.observe(Word.HEAD)
         return version, self._slot(version)
+
+    def place(self, version: int) -> int:
+        """Its slot in the ring."""
+        return self._slot(version)
+
+    def window(self, version: int) -> range:
+        """Versions v − τ to v."""
+        return range(max(0, version - self.staleness), version + 1)
 
     def _slot(self, version: int) -> int:
         return version % (self.staleness + 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from hogwild.control import Control, Word
 from hogwild.optimizer import Gathered
 from hogwild.rules.base import Rule
 
@@ -17,9 +18,12 @@ class Versioned(Rule):
 
     replayable: ClassVar[bool] = True
 
-    def write_version(
-        self, update: int, version: int, source: int, target: int, gathered: Gathered | None
-    ) -> None:
+    def begin(self, control: Control, version: int) -> None:
+        """The head is this version."""
+        control[Word.HEAD] = version
+        control[Word.OBSERVED] = control[Word.EVALUATED] = version
+
+    def write_version(self, update: int, version: int, source: int, target: int, gathered: Gathered | None) -> None:
         """Write version `version + 1` into slot `target` from slot `source`; None as gradients leaves all as it is.
 
         The buffers of the target are left to the caller where there are gradients.

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from hogwild.control import Field, Phase, Word
+from hogwild.control import Control, Field, Phase, Word
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.ring import Versioned
 from hogwild.state import Needs, SharedState
@@ -32,6 +32,11 @@ class Snapshot(Versioned):
     def needs(self, workers: int) -> Needs:
         """A ring of workers + 1 slots and two copies of the optimizer's state."""
         return Needs(slots=workers + 1, state_copies=2)
+
+    def begin(self, control: Control, version: int) -> None:
+        """The head is this version, in slot 0, which is every worker's first pin."""
+        super().begin(control, version)
+        control[Word.HEAD] = version << _SLOT_BITS
 
     def attach(self, seat: Seat) -> None:
         """Pin the newest version for the first read."""
@@ -59,9 +64,7 @@ class Snapshot(Versioned):
             self.write_version(update, version, source, target, gathered)
             if gathered is not None:
                 self.write_buffers(gradient.version == version, source, target)
-            self.state.journal.write(
-                version, update, seat.index, gradient.version, version + 1, gradient.loss
-            )
+            self.state.journal.write(version, update, seat.index, gradient.version, version + 1, gradient.loss)
             seat.observe(version + 1, target)
             seat.pause("publishing")
             control.publish(Word.HEAD, (version + 1) << _SLOT_BITS | target)

@@ -91,10 +91,11 @@ class Sync(Versioned):
     def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
         """A ticket is done once its gradient lies complete in its slot."""
         number, member = divmod(ticket, self.tickets_per_update)
-        return (
-            self.control.observe(Word.HEAD) <= number
-            and self.state.gradients[member].words[_STAMP] != number + 1
-        )
+        return self.control.observe(Word.HEAD) <= number and self.state.gradients[member].words[_STAMP] != number + 1
+
+    def place(self, version: int) -> int:
+        """Its slot of the two."""
+        return version % 2
 
     def newest(self, state: SharedState) -> tuple[int, int]:
         """The head."""
@@ -107,9 +108,7 @@ class Sync(Versioned):
 
     def _set_is_complete(self, number: int) -> bool:
         members = self._members(number)
-        return members > 0 and all(
-            slot.words[_STAMP] == number + 1 for slot in self.state.gradients[:members]
-        )
+        return members > 0 and all(slot.words[_STAMP] == number + 1 for slot in self.state.gradients[:members])
 
     def _complete_set(self) -> None:
         if not self._set_is_complete(self.control.observe(Word.HEAD)):

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hogwild.checkpoint import Checkpointer
 from hogwild.control import Field, Word
-from hogwild.digest import digest_bytes
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
 from hogwild.optimizer import Factory, Gathered, SharedOptimizer
 from hogwild.replica import Binding
@@ -56,10 +56,6 @@ class Task:
     pause: Callable[[str, Worker], None] | None
 
 
-Checkpointer = Callable[[SharedState, int], None]
-"""Saves the version it is told, which is complete and stays unwritten while it runs: (state, version)."""
-
-
 class WorkerInfo:
     """What code inside a worker may know about it, as `torch.utils.data.get_worker_info` does for loaders.
 
@@ -71,9 +67,7 @@ class WorkerInfo:
         generator: a `torch.Generator` seeded by (seed, update).
     """
 
-    def __init__(
-        self, index: int, workers: int, seed: int, log: Callable[[int, dict[str, float]], None]
-    ) -> None:
+    def __init__(self, index: int, workers: int, seed: int, log: Callable[[int, dict[str, float]], None]) -> None:
         self.index = index
         self.workers = workers
         self.update = -1
@@ -188,9 +182,10 @@ class Worker:
             self.control.hand_back(self.index)
 
     def _begin(self, ticket: int) -> None:
-        self.info.start(ticket)
+        batch = self.rule.batch_of(ticket)
+        self.info.start(batch)
         if self._owns_process:
-            seed_update(self.task.seed, ticket)
+            seed_update(self.task.seed, batch)
 
     def read(self, update: int) -> nn.Module:
         """The replica, at the version that this update is to be computed on."""
@@ -200,7 +195,7 @@ class Worker:
         """The batch of that update."""
         if self.task.source is None:
             raise ArgumentError("this run has no data; give launch() some, or do not ask for batches")
-        return self.task.source.batch(update, self.info.generator)
+        return self.task.source.batch(self.rule.batch_of(update), self.info.generator)
 
     def gradient(self, update: int, replica: nn.Module) -> Gradient:
         """The gradient of the task's loss on the batch of that update."""
@@ -213,9 +208,7 @@ class Worker:
         self._refuse_draws(update)
         return gradient
 
-    def commit(
-        self, update: int, gradient: Gradient | Sequence[Tensor | None], loss: float = float("nan")
-    ) -> bool:
+    def commit(self, update: int, gradient: Gradient | Sequence[Tensor | None], loss: float = float("nan")) -> bool:
         """Apply a gradient to the shared model.
 
         `gradient` is what `gradient` returned, or one tensor or None for each trainable parameter in the order of
@@ -268,21 +261,24 @@ class Worker:
 
     def due(self, version: int) -> bool:
         """True when something looks at that version."""
-        return self._evaluated(version) or self._digested(version) or self.task.checkpoint is not None
+        return self._evaluated(version) or self._digested(version) or self._saved(version)
 
     def observe(self, version: int, slot: int) -> None:
         """Let evaluation, digest and checkpoint look at a version that is complete and not yet published."""
         if self._digested(version):
             tensors = self.state.state_dict(self.state.slots[slot])
-            self.state.journal.write_digest(version, digest_bytes(tensors))
-        if self.task.checkpoint is not None:
-            self.task.checkpoint(self.state, version)
+            self.state.journal.write_seal(version, tensors)
+        if self.task.checkpoint is not None and self._saved(version):
+            self.task.checkpoint.save(self.state, self.rule, version, slot)
         if self._evaluated(version):
             self._show(version, slot)
 
     def _evaluated(self, version: int) -> bool:
         every = self.task.evaluate_every
         return every > 0 and version % every == 0
+
+    def _saved(self, version: int) -> bool:
+        return self.task.checkpoint is not None and self.task.checkpoint.due(version)
 
     def _digested(self, version: int) -> bool:
         return self.rule.replayable and version % self.task.plan.digest_every == 0

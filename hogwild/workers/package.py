@@ -104,7 +104,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if id(value) in self._stand_ins:
             return self._stand_ins[id(value)]
         if id(value) not in self._numbers:
-            if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_shared():
+            if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_shared():  # type: ignore[no-untyped-call]
                 self._numbers[id(value)] = ("shared", len(self.shared))
                 self.shared.append(value)
             elif _is_large(value):
@@ -120,9 +120,7 @@ def _is_large(value: Any) -> bool:
     return type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes >= _LARGE
 
 
-def _unpicklable(
-    objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]], error: Exception
-) -> str:
+def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]], error: Exception) -> str:
     """One line that names the first object that cannot be pickled."""
     for name, value in objects.items():
         try:

@@ -191,9 +191,7 @@ def _set_locks(control: Control, arena: Arena) -> None:
 
 
 def _main(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the parent decides what ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     worker = None
@@ -221,15 +219,11 @@ def _tell(pipe: connection.Connection, event: Event) -> None:
     except Exception:
         if not isinstance(event, Failed):
             raise
-        message = pickle.dumps(
-            Failed(event.worker, event.update, WorkerError(repr(event.error)), event.traceback)
-        )
+        message = pickle.dumps(Failed(event.worker, event.update, WorkerError(repr(event.error)), event.traceback))
     pipe.send_bytes(message)
 
 
-def _make_worker(
-    index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection
-) -> Worker:
+def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:
     state = SharedState(plan, arena)
     _set_locks(state.control, arena)
     parameters = [nn.Parameter(view) for view in state.slots[0].parameters]

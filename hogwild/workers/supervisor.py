@@ -54,9 +54,7 @@ class Supervisor:
         look: called with every poll; shows waiting versions to the evaluation and reports progress.
     """
 
-    def __init__(
-        self, team: Team, state: SharedState, rule: Rule, policy: Policy, look: Callable[[], None]
-    ) -> None:
+    def __init__(self, team: Team, state: SharedState, rule: Rule, policy: Policy, look: Callable[[], None]) -> None:
         self.outcome = Outcome()
         self._team = team
         self._state = state
@@ -160,11 +158,9 @@ def _as_error(failed: Failed) -> HogwildError:
     where = f"at update {failed.update}" if failed.update >= 0 else "before its first update"
     if isinstance(failed.error, HogwildError) and not isinstance(failed.error, WorkerError):
         return failed.error
-    error = WorkerError(
+    return WorkerError(
         f"worker {failed.worker} raised {type(failed.error).__name__} {where}\n\n{failed.traceback.rstrip()}"
     )
-    error.__cause__ = failed.error
-    return error
 
 
 def _cause(exit_code: int) -> str:

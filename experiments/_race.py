@@ -1,0 +1,170 @@
+"""Concurrent gradients of one shared parameter, counted: what `backward()` loses, and what `grad` does not.
+
+Two workers differentiate one vector of parameters, over and over, at the same time. Every gradient is exactly
+one in every value (d/dp of p · 1), and sums of ones below 2²⁴ are exact in float32, so whatever is missing in
+the end was lost.
+
+    worker 0 ─ backward ─┐
+                         ├─► one .grad, in memory both can write
+    worker 1 ─ backward ─┘
+
+Invariant: no sum can exceed what was computed, unless something is applied twice. What does not hold: that
+each addition survives. `.grad += g` reads, adds and writes, and between read and write the other may write.
+
+Shapes: K values in the parameter.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+import torch.multiprocessing  # teaches multiprocessing to pass shared tensors instead of copies  # noqa: F401
+from torch import Tensor, nn
+
+WORKERS = 2
+VALUES = 1000
+"""K: small enough for many passes, large enough that the two often add at the same time."""
+
+KINDS = ("one Parameter", "replicas", "processes")
+"""Threads on the same Parameter; threads, each with a Parameter of its own over the same memory; processes."""
+
+Work = Callable[["Shared", int, int], None]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The memory that all workers see.
+
+    Attributes:
+        value: the parameter's data, float32, [K].
+        grad: its `.grad`, float32, [K].
+        factor: one factor per worker, float32, [WORKERS, K]; the gradient of worker w is `factor[w]`.
+        total: one sum per worker for what `grad` returns, float32, [WORKERS, K].
+        gate: becomes 1 where a worker is ready, int32, [WORKERS].
+    """
+
+    value: Tensor
+    grad: Tensor
+    factor: Tensor
+    total: Tensor
+    gate: Tensor
+
+    def parameter(self) -> nn.Parameter:
+        """A new Parameter over this memory, with the shared `.grad`."""
+        made = nn.Parameter(self.value.detach())
+        made.grad = self.grad.detach()
+        return made
+
+
+def shared(factors: tuple[float, float] = (1.0, 1.0)) -> Shared:
+    """Zeros to work on, in memory that other processes can map."""
+    factor = torch.tensor(factors).unsqueeze(1).expand(WORKERS, VALUES).contiguous()
+    tensors = [torch.zeros(VALUES), torch.zeros(VALUES), factor, torch.zeros(WORKERS, VALUES)]
+    gate = torch.zeros(WORKERS, dtype=torch.int32)
+    return Shared(*(one.share_memory_() for one in (*tensors, gate)))  # type: ignore[no-untyped-call]
+
+
+def cores() -> int:
+    """How many cores this process may use; on one, workers take turns and seldom meet."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def accumulate(memory: Shared, worker: int, count: int, parameter: nn.Parameter | None = None) -> None:
+    """`backward()`, which adds into the shared `.grad`."""
+    p, factor = _ready(memory, worker, parameter)
+    for _ in range(count):
+        (p * factor).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def collect(memory: Shared, worker: int, count: int, parameter: nn.Parameter | None = None) -> None:
+    """`torch.autograd.grad`, whose result this worker adds into a sum of its own."""
+    p, factor = _ready(memory, worker, parameter)
+    for _ in range(count):
+        memory.total[worker] += torch.autograd.grad((p * factor).sum(), p)[0]
+
+
+def step_and_zero(memory: Shared, worker: int, count: int, parameter: nn.Parameter | None = None) -> None:
+    """The usual training step on a shared `.grad`: add to it, apply it, clear it."""
+    p, factor = _ready(memory, worker, parameter)
+    assert p.grad is not None
+    for _ in range(count):
+        (p * factor).sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            p -= p.grad
+        p.grad.zero_()
+
+
+def _ready(memory: Shared, worker: int, parameter: nn.Parameter | None) -> tuple[nn.Parameter, Tensor]:
+    """The parameter to use and the factor, once all workers have come this far."""
+    torch.set_num_threads(1)
+    memory.gate[worker] = 1
+    while int(memory.gate.sum()) < WORKERS:
+        time.sleep(0)
+    return memory.parameter() if parameter is None else parameter, memory.factor[worker]
+
+
+def race(work: Callable[..., None], kind: str, count: int, memory: Shared) -> None:
+    """Do the work in two workers of a kind at the same time, `count` passes each; what either raises is raised."""
+    parameter = memory.parameter() if kind == "one Parameter" else None
+    with _executor(kind) as workers:
+        for done in [workers.submit(work, memory, index, count, parameter) for index in range(WORKERS)]:
+            done.result()
+
+
+def _executor(kind: str) -> Executor:
+    if kind == "processes":
+        # fork() after autograd has run is refused by torch, or deadlocks.
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        return ProcessPoolExecutor(WORKERS, mp_context=context)
+    return ThreadPoolExecutor(WORKERS)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How many additions (one value, one pass) were computed, and how many of them are missing."""
+
+    computed: int
+    missing: float
+
+    def __str__(self) -> str:
+        share = f" ({self.missing / self.computed:.1e})" if self.missing else ""
+        return f"{self.missing:,.0f} of {self.computed:,} additions lost{share}"
+
+
+def lost(work: Callable[..., None], kind: str, count: int, attempts: int) -> Loss:
+    """Race until something is lost, at most `attempts` times; all attempts are counted."""
+    computed, missing = 0, 0.0
+    for _ in range(attempts):
+        memory = shared()
+        race(work, kind, count, memory)
+        got = memory.total.double().sum() if work is collect else memory.grad.double().sum()
+        computed += WORKERS * count * VALUES
+        missing += WORKERS * count * VALUES - float(got)
+        if missing:
+            break
+    return Loss(computed, missing)
+
+
+def applied(kind: str, count: int) -> float:
+    """The share of the computed gradient that `step_and_zero` applied: 1 when nothing raced."""
+    memory = shared()
+    race(step_and_zero, kind, count, memory)
+    return float(-memory.value.double().sum()) / (WORKERS * count * VALUES)
+
+
+def distinct(work: Callable[..., None], kind: str, count: int, runs: int) -> int:
+    """How many different results (in bits) some equal runs have whose workers' gradients are 0.1 and 1/3."""
+    found = set()
+    for _ in range(runs):
+        memory = shared((0.1, 1 / 3))
+        race(work, kind, count, memory)
+        result = memory.total.sum(dim=0) if work is collect else memory.grad
+        found.add(result.numpy().tobytes())
+    return len(found)
