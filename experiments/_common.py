@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-from hogwild.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,34 +38,6 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(found.target, dtype=torch.int64)
     return images[:1500], labels[:1500], images[1500:], labels[1500:]
-
-
-def idx_images(folder: Path, part: str) -> Tensor:
-    """`<part>-images-idx3-ubyte` as floats in 0..1, shape [N, 1, 28, 28]."""
-    raw = _idx(folder, f"{part}-images-idx3-ubyte")
-    return raw.unsqueeze(1).float() / 255
-
-
-def idx_labels(folder: Path, part: str) -> Tensor:
-    """`<part>-labels-idx1-ubyte` as int64, shape [N]."""
-    return _idx(folder, f"{part}-labels-idx1-ubyte").long()
-
-
-def _idx(folder: Path, name: str) -> Tensor:
-    """One IDX file of unsigned bytes, plain or gzipped.
-
-    The format (LeCun, Cortes & Burges): two zero bytes, a type code (8: unsigned byte), the number of
-    dimensions, the size of each as a big-endian 32-bit integer, then the values.
-    """
-    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
-        if path.is_file():
-            with opener(path, "rb") as file:
-                raw = file.read()
-            if raw[:3] != b"\x00\x00\x08":
-                raise ArgumentError(f"{path} is not an IDX file of unsigned bytes")
-            sizes = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3])]
-            return torch.frombuffer(bytearray(raw[4 + 4 * len(sizes) :]), dtype=torch.uint8).view(sizes)
-    raise ArgumentError(f"{folder} has no file {name} or {name}.gz; name the folder of MNIST's IDX files")
 
 
 def same_bits(left: Iterable[Tensor], right: Iterable[Tensor]) -> bool:

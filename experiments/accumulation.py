@@ -36,14 +36,13 @@ from ._common import (
     RED,
     digits,
     figure,
-    idx_images,
-    idx_labels,
     largest_difference,
     measuring,
     relative_difference,
     same_bits,
     save,
 )
+from ._idx import mnist
 
 LR = 0.1
 CHANNELS = 5
@@ -180,8 +179,7 @@ def accuracy(model: nn.Module, test: Batch) -> float:
 def load(settings: StudySettings) -> Data:
     """MNIST where a folder is named, else scikit-learn's digits, enlarged to the 28 × 28 of the question."""
     if settings.data is not None:
-        train_set = idx_images(settings.data, "train"), idx_labels(settings.data, "train")
-        test_set = idx_images(settings.data, "t10k"), idx_labels(settings.data, "t10k")
+        train_set, test_set = mnist(settings.data)
         return Data("MNIST", train_set, test_set, 300, 5 if settings.full else 1)
     train_images, train_labels, test_images, test_labels = digits()
     enlarged = [
@@ -281,7 +279,7 @@ def _plot(runs: dict[str, Trained], data: Data, path: Path) -> Path:
     for name, one, colour, style in (
         ("backward, not zeroed", fails, RED, "-"),
         ("autograd.grad", works, BLUE, "-"),
-        ("backward, zeroed (same bits)", zeroed, GREEN, ":"),
+        ("backward, zeroed", zeroed, GREEN, ":"),
     ):
         label = f"{name}: accuracy {one.accuracy:.1%}"
         right.plot(*_smooth(one.losses), style, color=colour, lw=3 if style == ":" else 1.5, label=label)

@@ -1,6 +1,8 @@
 """Train one shared-memory PyTorch model from many workers at once, and know exactly what that did to it."""
 
-from hogwild.digest import digest
+from hogwild.determinism.distance import Divergence, distance
+from hogwild.determinism.replay import Replay, replay
+from hogwild.determinism.states import digest
 from hogwild.errors import (
     ArgumentError,
     HogwildError,
@@ -19,11 +21,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "Divergence",
     "Gradient",
     "HogwildError",
     "NonFiniteError",
     "NotReproducible",
     "Progress",
+    "Replay",
     "Rule",
     "Run",
     "RunDirectoryError",
@@ -33,7 +37,9 @@ __all__ = [
     "WorkerError",
     "WorkerInfo",
     "digest",
+    "distance",
     "launch",
+    "replay",
     "train",
     "worker_info",
 ]

@@ -51,7 +51,7 @@ class Checkpointer:
         staging = self.directory / f".{FILE}.{os.getpid()}"
         try:
             save_file({name: tensor.clone() for name, tensor in tensors.items()}, staging, metadata)
-            os.replace(staging, self.directory / FILE)
+            staging.replace(self.directory / FILE)
         finally:
             staging.unlink(missing_ok=True)
 

@@ -38,7 +38,8 @@ class RunConfig:
     kind: str = "processes"
     """What a worker is: threads or processes."""
     staleness: int = 1
-    """ordered: update u computes its gradient on version u - staleness. It allows staleness + 1 workers, and changes the result."""
+    """ordered: update u computes its gradient on version u - staleness. Allows staleness + 1 workers; changes the
+    result."""
     micro_batches: int = 2
     """sync: batches that are averaged into one update."""
     gradient: str | None = None
@@ -57,12 +58,16 @@ class RunConfig:
     """The optimizer's name."""
     lr: float | None = None
     """The learning rate. None is the experiment's own."""
+    data: str | None = None
+    """A folder with the experiment's data, where it needs one."""
     clip_grad_norm: float | None = None
     """Clip each update's gradient to this norm."""
     evaluate_every: int | None = None
     """Evaluate every so many updates. None is once an epoch."""
     checkpoint_every: int | None = None
     """Save a checkpoint every so many updates. None is never."""
+    digest_every: int | None = None
+    """Note the bits of every so many versions, for replay. None is about a hundred times in a run."""
     audit: bool = False
     """Measure what share of the computed gradient was applied."""
     on_nonfinite: str = "raise"
@@ -84,7 +89,7 @@ class RunConfig:
             ("max_restarts", 0),
         ):
             _require_int(name, getattr(self, name), least)
-        for name in ("epochs", "updates", "evaluate_every", "checkpoint_every"):
+        for name in ("epochs", "updates", "evaluate_every", "checkpoint_every", "digest_every"):
             if getattr(self, name) is not None:
                 _require_int(name, getattr(self, name), 1)
         if (self.epochs is None) == (self.updates is None):

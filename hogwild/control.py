@@ -6,8 +6,9 @@ a reader sees the old value or the new one, never half of each. Nothing here rel
 Invariants that survive a worker killed between any two lines:
   - a ticket below NEXT is finished, or lies in the reissue list, or is named in the row of a worker (living, or
     dead and not yet buried);
-  - no ticket has two owners: a row names its ticket before NEXT passes it or the list lets go of it, and what a
-    dead worker owned is reissued only after the operating system has confirmed the death.
+  - no ticket has two owners: a row names its ticket before NEXT passes it or the list lets go of it; whoever takes
+    the ticket lock from a dead holder first undoes what it had begun; and what a dead worker owned is reissued only
+    after the operating system has confirmed the death.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from hogwild.memory import ALIGNMENT, Arena, Space
 
@@ -35,7 +36,8 @@ class Word(IntEnum):
     ABORT = 4  # 1: stop waiting at once, the run has failed
     OBSERVED = 5  # the last version copied out for evaluation; written by the worker that copied it
     EVALUATED = 6  # the last version evaluated; written by the parent
-    BASE = 7  # updates applied before this run, for rules that count commits; written by the parent
+    HOLDER = 7  # the worker that holds the ticket lock, or NOBODY; written under the lock
+    BASE = 8  # updates applied before this run, for rules that count commits; written by the parent
 
 
 class Field(IntEnum):
@@ -68,6 +70,23 @@ class Aborted(Exception):  # noqa: N818 - leaves a wait, and never reaches a cal
     """The run has failed elsewhere; whoever waits leaves."""
 
 
+class Seam(StrEnum):
+    """The moments of the protocol at which tests plant delays, kills and other faults."""
+
+    CLAIMING = "claiming"  # before a ticket is asked for
+    OWNING = "owning"  # holding the ticket lock: the ticket has an owner, the counter has not moved
+    CLAIMED = "claimed"
+    COMPUTING = "computing"  # the batch is there, the gradient is not
+    COMMITTING = "committing"  # the gradient is there
+    WRITING = "writing"  # while the shared model, or the next version, is written; in a lock where there is one
+    PUBLISHING = "publishing"  # the next version is complete, and not yet the head
+    PUBLISHED = "published"  # it is the head, and the ticket still has its owner
+
+
+def _go_on(seam: Seam) -> None:
+    """Nothing is planted."""
+
+
 Lock = AbstractContextManager[object]
 
 # On x86-64 stores become visible in the order in which they were made, so what was written before a word is seen
@@ -88,6 +107,7 @@ class Control:
         rows = offset + 8 * _LINE * len(Word)
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers)]
         self._reissued = arena.words(rows + 8 * _ROW * workers, spares)
+        self.pause: Callable[[Seam], None] = _go_on
         self.ticket_lock: Lock
         self.commit_lock: Lock
 
@@ -99,6 +119,7 @@ class Control:
     def prepare(self, first: int, total: int) -> None:
         """Before any worker starts: tickets `first` to `total` - 1 are to be handed out."""
         self[Word.NEXT] = first
+        self[Word.HOLDER] = NOBODY
         self[Word.TOTAL] = total
         for row in self._rows:
             row[Field.TICKET] = NOBODY
@@ -116,7 +137,10 @@ class Control:
         return self._rows[worker]
 
     def commits(self) -> int:
-        """Updates applied so far, those of a run that was resumed included. Not a snapshot: commits made while the rows are read may or may not count."""
+        """Updates applied so far, those before a resume included.
+
+        Not a snapshot: commits made while the rows are read may or may not count.
+        """
         return self[Word.BASE] + sum([row[Field.COMMITS] for row in self._rows])
 
     # --- publishing
@@ -162,22 +186,44 @@ class Control:
 
     def claim(self, worker: int) -> int | None:
         """A ticket that nobody else has: the lowest reissued one, else the next. None when there are no more."""
-        row = self._rows[worker]
         with self.ticket_lock:
-            where = self._lowest_reissued()
-            if where is not None:
-                ticket = self._reissued[where]
-                row[Field.PHASE] = Phase.COMPUTING
-                row[Field.TICKET] = ticket
-                self._reissued[where] = NOBODY
-                return ticket
-            ticket = self[Word.NEXT]
-            if self[Word.STOP] or ticket >= self[Word.TOTAL]:
-                return None
-            row[Field.PHASE] = Phase.COMPUTING
-            row[Field.TICKET] = ticket
-            self[Word.NEXT] = ticket + 1
+            self._enter(worker)
+            ticket = self._take(worker)
+            self[Word.HOLDER] = NOBODY
             return ticket
+
+    def _take(self, worker: int) -> int | None:
+        where = self._lowest_reissued()
+        if where is not None:
+            ticket = self._reissued[where]
+            self._own(worker, ticket)
+            self._reissued[where] = NOBODY
+            return ticket
+        ticket = self[Word.NEXT]
+        if self[Word.STOP] or ticket >= self[Word.TOTAL]:
+            return None
+        self._own(worker, ticket)
+        self[Word.NEXT] = ticket + 1
+        return ticket
+
+    def _own(self, worker: int, ticket: int) -> None:
+        row = self._rows[worker]
+        row[Field.PHASE] = Phase.COMPUTING
+        row[Field.TICKET] = ticket
+        self.pause(Seam.OWNING)
+
+    def _enter(self, worker: int) -> None:
+        """First thing under the ticket lock: name its holder, and undo what a holder that died in it had begun.
+
+        It may have named a ticket in its row that the counter had not passed, or that the reissue list still held;
+        somebody else will get that ticket, so the dead worker must not seem to own it.
+        """
+        dead = self[Word.HOLDER]
+        if dead != NOBODY:
+            row = self._rows[dead]
+            if row[Field.TICKET] >= self[Word.NEXT] or row[Field.TICKET] in self._reissued:
+                row[Field.TICKET] = NOBODY
+        self[Word.HOLDER] = worker
 
     def finish(self, worker: int) -> None:
         """The worker's ticket is dealt with."""
@@ -188,8 +234,10 @@ class Control:
     def hand_back(self, worker: int) -> None:
         """The worker gives its ticket up, for anyone to take."""
         with self.ticket_lock:
+            self._enter(worker)
             self._reissue(self._rows[worker][Field.TICKET])
             self.finish(worker)
+            self[Word.HOLDER] = NOBODY
 
     def orphan_before(self, ticket: int) -> bool:
         """True when a ticket below `ticket` waits for somebody to take it."""
@@ -203,14 +251,16 @@ class Control:
         """
         row = self._rows[worker]
         with self.ticket_lock:
+            self._enter(worker)
             ticket, phase = row[Field.TICKET], Phase(row[Field.PHASE])
             in_doubt = None
-            if NOBODY < ticket < self[Word.NEXT] and ticket not in self._reissued:
+            if ticket != NOBODY:
                 if settle(ticket, phase):
                     self._reissue(ticket)
                 elif phase is Phase.WRITING:
                     in_doubt = ticket
             self.finish(worker)
+            self[Word.HOLDER] = NOBODY
             return in_doubt
 
     def waiting_tickets(self) -> list[int]:

@@ -1,34 +1,34 @@
-"""The digest of a model: SHA-256 over name, dtype, shape and bytes of every tensor, in name order."""
+"""The digest of a state: SHA-256 over name, dtype, shape and bytes of every tensor, in name order."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 MARK_BYTES = 8
 
 
-def digest(model: nn.Module | Mapping[str, Any]) -> str:
-    """The digest of a module or of its state dict, which are the same: 64 hexadecimal digits.
-
-    Tensors are taken in row-major order whatever their strides; entries that are not tensors do not count.
-    """
-    return digest_bytes(model.state_dict() if isinstance(model, nn.Module) else model).hex()
-
-
 def digest_bytes(state: Mapping[str, Any]) -> bytes:
-    """The same of a state dict, as 32 bytes."""
+    """SHA-256 of a state dict of dense CPU tensors; entries that are not tensors do not count.
+
+    The same bytes as `hogwild.digest`, which also takes modules, arrays and files, and checks what it is given.
+    """
     sha = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name]
         if isinstance(tensor, Tensor):
-            sha.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+            sha.update(header(name, str(tensor.dtype), tensor.shape))
             sha.update(raw_bytes(tensor))
     return sha.digest()
+
+
+def header(name: str, dtype: str, shape: Sequence[int]) -> bytes:
+    """What the digest takes of a tensor before its bytes; `dtype` as torch writes it, such as torch.float32."""
+    return f"{name}\0{dtype}\0{list(shape)}\0".encode("utf-8", "surrogatepass")
 
 
 def tensor_marks(state: Mapping[str, Tensor]) -> bytes:

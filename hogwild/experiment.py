@@ -8,15 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
+from hogwild.optimizer import Factory
+from hogwild.rules import Rule
+from hogwild.run import Progress, Run
+from hogwild.trainer import train_config
 
 ENTRY_POINTS = "hogwild.experiments"
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "adafactor": torch.optim.Adafactor,
+}
+"""What the command line's `--optimizer` can name."""
 
 
 @dataclass(frozen=True)
@@ -114,3 +132,39 @@ def load(name: str) -> Experiment:
     if not isinstance(experiment, Training | Study):
         raise ArgumentError(f"experiment {name!r} is a {type(experiment).__name__}, not a Training or a Study")
     return experiment
+
+
+def optimizer_named(name: str, lr: float | None) -> Factory:
+    """The factory of a named optimizer; `lr` None leaves torch's own default.
+
+    Raises:
+        ArgumentError: no optimizer has that name.
+    """
+    if name not in OPTIMIZERS:
+        raise ArgumentError(f"optimizer {name!r} is not known; {', '.join(OPTIMIZERS)} are")
+    return OPTIMIZERS[name] if lr is None else partial(OPTIMIZERS[name], lr=lr)
+
+
+def train_experiment(
+    training: Training,
+    config: RunConfig,
+    *,
+    rule: Rule | None = None,
+    out: Path | None = None,
+    resume: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
+    problem = training.build(config.seed, Path(config.data) if config.data else None)
+    return train_config(
+        config,
+        problem.model,
+        problem.data,
+        problem.loss,
+        optimizer=optimizer_named(config.optimizer or "sgd", config.lr),
+        rule=rule,
+        evaluate=problem.evaluate,
+        out=out,
+        resume=resume,
+        progress=progress,
+    )

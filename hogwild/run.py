@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -179,7 +178,7 @@ class Run:
             # run.json comes last: a directory without it is not taken for a whole run.
             (out / "run.json").unlink(missing_ok=True)
             for name in ("model.safetensors", "journal.npy", "config.toml", "metrics.jsonl", "run.json"):
-                os.replace(staging / name, out / name)
+                (staging / name).replace(out / name)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from hogwild.checkpoint import Checkpointer, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
-from hogwild.digest import digest
+from hogwild.digest import digest_bytes
 from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.memory import Layout
 from hogwild.optimizer import Factory, OptimizerPlan, group_of, make_optimizer
@@ -33,7 +33,7 @@ from hogwild.state import SharedState, StatePlan
 from hogwild.trial import Trial, try_step
 from hogwild.watcher import Watcher
 from hogwild.workers.events import Team
-from hogwild.workers.loop import Task, Worker
+from hogwild.workers.loop import Task, Worker, planted
 from hogwild.workers.processes import ProcessTeam
 from hogwild.workers.supervisor import Policy, Supervisor
 from hogwild.workers.threads import ThreadTeam
@@ -206,7 +206,7 @@ class Session:
             workers=self.job.config.workers,
             spares=2 * self.job.config.workers + self.job.config.max_restarts,
             rows=rows,
-            digest_every=max(1, rows // _DIGESTS),
+            digest_every=self.job.config.digest_every or max(1, rows // _DIGESTS),
             parameters=parameters,
             constants=Layout.of(list(anatomy.constant.items())),
             buffers=Layout.of(list(anatomy.buffers.items())),
@@ -232,7 +232,7 @@ class Session:
             evaluate_every=self._evaluate_every(),
             stops=job.stop is not None,
             checkpoint=Checkpointer(job.out, config.checkpoint_every) if job.out and config.checkpoint_every else None,
-            pause=None,
+            pause=planted.get(),
         )
         kind = ProcessTeam if config.kind == "processes" else ThreadTeam
         return kind(task, self._state, job.model, self._trained, self._constant)
@@ -255,7 +255,7 @@ class Session:
         return Run(
             config=self.job.config,
             state=model_state,
-            digest=digest(model_state),
+            digest=digest_bytes(model_state).hex(),
             updates=version,
             samples=self._samples_in(version) - self._samples_in(self._first),
             seconds=last - first,

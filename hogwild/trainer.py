@@ -113,10 +113,53 @@ def train(
         on_worker_failure=on_worker_failure,
         max_restarts=max_restarts,
     )
-    rule.check(workers)
-    if kind == "processes":
+    return train_config(
+        config,
+        model,
+        data,
+        loss,
+        optimizer=optimizer,
+        rule=rule,
+        collate=collate,
+        lr_schedule=lr_schedule,
+        evaluate=evaluate,
+        stop=stop,
+        out=out,
+        resume=resume,
+        progress=progress,
+        began=began,
+    )
+
+
+def train_config(
+    config: RunConfig,
+    model: nn.Module,
+    data: Any,
+    loss: Loss,
+    *,
+    optimizer: Factory,
+    rule: Rule | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    lr_schedule: Callable[[int], float] | None = None,
+    evaluate: Evaluate | None = None,
+    stop: Stop | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    began: float | None = None,
+) -> Run:
+    """Train as the configuration says; arguments and errors are those of `train`.
+
+    `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked.
+    """
+    began = time.monotonic() if began is None else began
+    rule = rule or make_rule(
+        config.update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient
+    )
+    rule.check(config.workers)
+    if config.kind == "processes":
         start_server()
-    source = as_source(data, batch_size=batch_size, shuffle=shuffle, seed=seed, collate=collate)
+    source = as_source(data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate)
     job = Job(
         config=config,
         rule=rule,
@@ -129,7 +172,7 @@ def train(
         evaluate=evaluate,
         stop=stop,
         progress=progress,
-        out=_path(out, checkpoint_every),
+        out=_path(out, config.checkpoint_every),
         resume=Path(resume) if resume is not None else None,
     )
     return Session(job, began).run()

@@ -1,1 +1,32 @@
-""""""
+"""The command line: one module per command, and no logic of its own.
+
+    argv → parsing.parse → a command → command.run() → exit status
+
+A command is a frozen dataclass whose fields are its flags. To add one, write its module and name it in `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from hogwild.cli.doctor import Doctor
+from hogwild.cli.listing import List
+from hogwild.cli.parsing import Command, parse
+from hogwild.cli.run import Run
+from hogwild.cli.status import status_of
+
+COMMANDS: Mapping[str, type[Command]] = {"run": Run, "list": List, "doctor": Doctor}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    0 done; 1 a check or a study failed; 2 a wrong argument, told in one line; 3 training failed; 130 Ctrl-C; 143
+    SIGTERM.
+
+    Args:
+        argv: the arguments; None is those of this process.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    return status_of(lambda: parse(COMMANDS, arguments).run())

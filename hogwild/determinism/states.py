@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.determinism.ulp import FORMATS, Bits, Format
+from hogwild.digest import header
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError
 
 StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
@@ -147,8 +148,7 @@ def digest(state: StateLike) -> str:
     with opened(state) as tensors:
         for name in tensors.names:
             entry = tensors.entry(name)
-            header = f"{name}\0torch.{entry.dtype}\0{list(entry.shape)}\0"
-            sha.update(header.encode("utf-8", "surrogatepass"))
+            sha.update(header(name, f"torch.{entry.dtype}", entry.shape))
             sha.update(entry.data.data)
     return sha.hexdigest()
 

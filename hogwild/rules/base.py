@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from hogwild.control import Control, Phase, Word
+from hogwild.control import Control, Phase, Seam, Word
 from hogwild.errors import ArgumentError
 from hogwild.optimizer import Gathered, SharedOptimizer
 from hogwild.replica import Binding
@@ -71,7 +71,7 @@ class Seat(Protocol):
         under the commit lock, so that nobody writes the slot meanwhile."""
         ...
 
-    def pause(self, seam: str) -> None:
+    def pause(self, seam: Seam) -> None:
         """A named seam of the protocol, at which tests plant delays and kills."""
         ...
 
@@ -131,8 +131,11 @@ class Rule(ABC):
     def close(self) -> None:  # noqa: B027
         """Called in each worker when there are no more tickets."""
 
-    def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
-        """After the owner of a ticket died in that phase: must the ticket be computed again?"""
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+        """After the owner of a ticket died in that phase: must the ticket be computed again?
+
+        Asked by the parent, which holds the ticket lock.
+        """
         return phase is Phase.COMPUTING
 
     def begin(self, control: Control, version: int) -> None:

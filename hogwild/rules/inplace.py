@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from hogwild.control import Field, Phase
+from hogwild.control import Field, Phase, Seam
 from hogwild.optimizer import Gathered
 from hogwild.rules.base import Gradient, Rule
 
@@ -34,7 +34,7 @@ class InPlace(Rule):
         slot, state = self.state.slots[0], self.state.optimizer_states[0]
         row = self.control.row(self.seat.index)
         row[Field.PHASE] = Phase.WRITING
-        self.seat.pause("writing")
+        self.seat.pause(Seam.WRITING)
         self.seat.optimizer.step(update, gathered, slot.parameters, slot.flats, state)
         version = self.control.commits() + 1
         self.seat.binding.commit_buffers(slot.buffers, slot.buffers, unchanged=version == gradient.version + 1)

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from hogwild.control import Field, Phase, Word
+from hogwild.control import Field, Phase, Seam, Word
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import Gradient
 from hogwild.rules.ring import Versioned
@@ -81,14 +81,14 @@ class Ordered(Versioned):
             self.write_buffers(gradient.version == update, source, target)
         self.state.journal.write(update, update, seat.index, gradient.version, update + 1, gradient.loss)
         seat.observe(update + 1, target)
-        seat.pause("publishing")
+        seat.pause(Seam.PUBLISHING)
         control.publish(Word.HEAD, update + 1)
-        seat.pause("published")
+        seat.pause(Seam.PUBLISHED)
         return True
 
-    def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
         """A ticket is done once its version is published."""
-        return self.control.observe(Word.HEAD) <= ticket
+        return state.control[Word.HEAD] <= ticket
 
     def newest(self, state: SharedState) -> tuple[int, int]:
         """The head."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hogwild.control import Control, Word
+from hogwild.control import Control, Seam, Word
 from hogwild.optimizer import Gathered
 from hogwild.rules.base import Rule
 
@@ -35,7 +35,7 @@ class Versioned(Rule):
             new.copy_from(old)
             return
         new.copy_parameters(old)
-        self.seat.pause("writing")
+        self.seat.pause(Seam.WRITING)
         self.seat.optimizer.step(update, gathered, new.parameters, new.flats, after)
 
     def write_buffers(self, on_newest: bool, source: int, target: int) -> None:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from hogwild.control import Control, Field, Phase, Word
+from hogwild.control import Control, Field, Phase, Seam, Word
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.ring import Versioned
 from hogwild.state import Needs, SharedState
@@ -66,17 +66,16 @@ class Snapshot(Versioned):
                 self.write_buffers(gradient.version == version, source, target)
             self.state.journal.write(version, update, seat.index, gradient.version, version + 1, gradient.loss)
             seat.observe(version + 1, target)
-            seat.pause("publishing")
+            seat.pause(Seam.PUBLISHING)
             control.publish(Word.HEAD, (version + 1) << _SLOT_BITS | target)
-            seat.pause("published")
+            seat.pause(Seam.PUBLISHED)
             control.row(seat.index)[Field.PIN] = target
             self._version = version + 1
         return True
 
-    def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
         """A ticket is done once a published version came of it."""
-        version, _ = self.newest(self.state)
-        return not self.state.journal.has(ticket, version)
+        return not state.journal.has(ticket, state.control[Word.HEAD] >> _SLOT_BITS)
 
     def newest(self, state: SharedState) -> tuple[int, int]:
         """Version and slot of the head."""

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from hogwild.control import Field, Phase, Word
+from hogwild.control import Field, Phase, Seam, Word
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import Gradient
 from hogwild.rules.ring import Versioned
@@ -71,7 +71,7 @@ class Sync(Versioned):
         usable = self.seat.usable(update, gradient.loss, gathered)
         slot = self.state.gradients[member]
         self.control.row(self.seat.index)[Field.PHASE] = Phase.WRITING
-        self.seat.pause("writing")
+        self.seat.pause(Seam.WRITING)
         for i, tensor in enumerate(gathered.tensors):
             slot.present[i] = int(tensor is not None)
             if tensor is not None:
@@ -88,10 +88,10 @@ class Sync(Versioned):
         """Complete the last set, should the worker that was about to have died."""
         self._complete_set()
 
-    def settle(self, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
         """A ticket is done once its gradient lies complete in its slot."""
         number, member = divmod(ticket, self.tickets_per_update)
-        return self.control.observe(Word.HEAD) <= number and self.state.gradients[member].words[_STAMP] != number + 1
+        return state.control[Word.HEAD] <= number and state.gradients[member].words[_STAMP] != number + 1
 
     def place(self, version: int) -> int:
         """Its slot of the two."""
@@ -130,9 +130,9 @@ class Sync(Versioned):
             self._rebase_buffers(number, parts)
         self.state.journal.write(number, number, seat.index, number, number + 1, loss)
         seat.observe(number + 1, (number + 1) % 2)
-        seat.pause("publishing")
+        seat.pause(Seam.PUBLISHING)
         self.control.publish(Word.HEAD, number + 1)
-        seat.pause("published")
+        seat.pause(Seam.PUBLISHED)
 
     @staticmethod
     def _average(i: int, parts: Sequence[GradientSlot]) -> Tensor | None:

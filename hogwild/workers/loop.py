@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.checkpoint import Checkpointer
-from hogwild.control import Field, Word
+from hogwild.control import Field, Seam, Word
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
 from hogwild.optimizer import Factory, Gathered, SharedOptimizer
 from hogwild.replica import Binding
@@ -53,7 +54,14 @@ class Task:
     evaluate_every: int
     stops: bool
     checkpoint: Checkpointer | None
-    pause: Callable[[str, Worker], None] | None
+    pause: Pause | None
+
+
+Pause = Callable[[Seam, "Worker"], None]
+"""What a test plants: called in the worker at every seam."""
+
+planted: ContextVar[Pause | None] = ContextVar("planted", default=None)
+"""What the runs started in this context carry to their workers."""
 
 
 class WorkerInfo:
@@ -143,6 +151,7 @@ class Worker:
         self._quiet = None if owns_process or not self.rule.same_bits else torch.get_rng_state()
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
+        self.control.pause = self.pause
         self.rule.attach(self)
 
     def run(self) -> None:
@@ -150,20 +159,30 @@ class Worker:
         with informed(self.info):
             self.task.work(self)
 
+    @property
+    def ticket(self) -> int:
+        """The number of the ticket this worker owns; −1 where it owns none."""
+        return self._row[Field.TICKET]
+
+    @property
+    def tickets_handed_out(self) -> int:
+        """How many tickets all workers together have taken."""
+        return self.control[Word.NEXT]
+
     # --- the calls that a loop is written in
 
     def claim(self) -> int | None:
         """The number of an update that is this worker's to compute, once the version it reads exists. None: done."""
         control = self.control
         while True:
-            self.pause("claiming")
+            self.pause(Seam.CLAIMING)
             ticket = control.claim(self.index)
             if ticket is None:
                 self.rule.close()
                 return None
             if not self._row[Field.STARTED]:
                 self._row[Field.STARTED] = time.monotonic_ns()
-            self.pause("claimed")
+            self.pause(Seam.CLAIMED)
             control.wait_until(lambda t=ticket: self._may_start(t), self.index)  # type: ignore[misc]
             if self.rule.ready(ticket):
                 self._begin(ticket)
@@ -203,7 +222,7 @@ class Worker:
         if loss is None:
             raise ArgumentError("this run has no loss; compute the gradient yourself and commit it")
         batch = self.batch(update)
-        self.pause("computing")
+        self.pause(Seam.COMPUTING)
         gradient = self.rule.gradient(lambda module: loss(module, batch), replica)
         self._refuse_draws(update)
         return gradient
@@ -221,7 +240,7 @@ class Worker:
                 values[i] = value
             gradient = Gradient(values, loss, self.rule.version_read)
         self._row[Field.COMPUTED] += 1
-        self.pause("committing")
+        self.pause(Seam.COMMITTING)
         if not self.rule.commit(update, gradient):
             self.control.hand_back(self.index)
             return False
@@ -294,7 +313,7 @@ class Worker:
         if self.task.stops:
             control.wait_until(lambda: control.observe(Word.EVALUATED) >= version, self.index)
 
-    def pause(self, seam: str) -> None:
+    def pause(self, seam: Seam) -> None:
         """A named seam of the protocol, at which tests plant delays and kills."""
         if self.task.pause is not None:
             self.task.pause(seam, self)

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from hogwild.control import Control, Word
 from hogwild.errors import HogwildError, WorkerError
@@ -101,7 +102,7 @@ class Supervisor:
 
     def _bury(self, death: Died) -> None:
         """The operating system has confirmed the death: settle what the worker owned, then apply the policy."""
-        doubt = self._control.bury(death.worker, self._rule.settle)
+        doubt = self._control.bury(death.worker, partial(self._rule.settle, self._state))
         what = f"worker {death.worker} died of {_cause(death.exit_code)}"
         if doubt is not None:
             self.outcome.in_doubt.append(doubt)

@@ -1,0 +1,83 @@
+"""What a failure is to the shell: one line or a traceback on standard error, and an exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TextIO
+
+from hogwild.errors import ArgumentError, NonFiniteError, RunDirectoryError, WorkerError
+
+DONE, FAILED_CHECK, WRONG_ARGUMENT, FAILED_TRAINING = 0, 1, 2, 3
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+
+
+def status_of(command: Callable[[], int]) -> int:
+    """The exit status of a command; what it raised is told on standard error."""
+    try:
+        with _sigterm_as_exit(), _short_warnings():
+            return command()
+    except (ArgumentError, RunDirectoryError) as error:
+        _tell(" ".join(str(error).split()))
+        return WRONG_ARGUMENT
+    except (WorkerError, NonFiniteError) as error:
+        _tell(str(error))
+        return FAILED_TRAINING
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else DONE
+    except BrokenPipeError:
+        # Nobody reads on; the interpreter must not fail again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except Exception:
+        traceback.print_exc()
+        return FAILED_TRAINING
+
+
+def _tell(message: str) -> None:
+    sys.stderr.write(f"hogwild: {message}\n")
+
+
+@contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """Inside, SIGTERM raises SystemExit in the main thread, so that what was trained is saved."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Inside, a warning is one line, without the place in the code that gave it."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],  # noqa: ARG001
+        filename: str,  # noqa: ARG001
+        lineno: int,  # noqa: ARG001
+        file: TextIO | None = None,  # noqa: ARG001
+        line: str | None = None,  # noqa: ARG001
+    ) -> None:
+        _tell(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,131 @@
+"""Results as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hogwild.doctor import Finding
+from hogwild.experiment import Claim, Findings, Study
+from hogwild.report.words import count, duration, figure, size, title_of
+from hogwild.rules import NAMES
+from hogwild.run import Run
+
+_SAME_BITS = ("ordered", "sync")
+_VERDICT = {"ok": "green", "note": "yellow", "problem": "bold red"}
+
+
+def run_report(run: Run) -> RenderableType:
+    """What a training came to."""
+    head = f"{title_of(run.config)} · {count(run.updates)} updates in {duration(run.seconds)}"
+    parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run)), (1, 0, 1, 2))]
+    parts.append(Padding(_workers(run), (0, 0, 0, 2)))
+    parts.extend(Text(f"  {line}", "yellow") for line in run.failures)
+    return Group(*parts)
+
+
+def _results(run: Run) -> Iterable[tuple[str, str]]:
+    if run.stopped:
+        yield "ended early", run.stopped
+    for name, value in run.metrics.items():
+        yield name, figure(value)
+    yield "training loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.epochs else 'updates'}"
+    yield "speed", f"{count(run.samples_per_second)} samples/s"
+    ages = run.staleness
+    yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {ages.max} updates"
+    yield "start-up", f"{duration(run.startup_seconds)} until the first update"
+    yield "digest", run.digest
+    if run.config.update in NAMES:
+        same = run.config.update in _SAME_BITS
+        yield "", "the same at any --workers and --kind" if same else "another in every run; --update ordered keeps it"
+    if run.out is not None:
+        yield "saved in", str(run.out)
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, Text(value, "" if name else "dim"))
+    return grid
+
+
+def _workers(run: Run) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+    for heading in ("worker", "gradients", "share", "CPU time", "waited", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    computed = sum(usage.computed for usage in run.workers) or 1
+    for usage in run.workers:
+        table.add_row(
+            str(usage.worker),
+            count(usage.computed),
+            f"{100 * usage.computed / computed:.0f} %",
+            duration(usage.cpu_seconds),
+            duration(usage.waited_seconds),
+            size(usage.pss or usage.rss) if usage.rss else "–",
+        )
+    return table
+
+
+def study_report(study: Study, findings: Findings) -> RenderableType:
+    """What a study found: a row per claim, then the answer."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
+    table.add_column("claim", ratio=5)
+    table.add_column("measured", ratio=4)
+    table.add_column("holds", no_wrap=True)
+    for claim in findings.claims:
+        table.add_row(Text(claim.text), Text(claim.measured, "cyan"), _holds(claim))
+    parts: list[RenderableType] = [
+        Text.assemble((f"{study.name} · ", "bold"), (study.question, "bold")),
+        Padding(table, (1, 0)),
+        Text(findings.answer),
+        Text(),
+        _settled(findings.claims),
+    ]
+    parts.extend(Text(f"drawn in {figure_path}", "dim") for figure_path in findings.figures)
+    return Group(*parts)
+
+
+def _holds(claim: Claim) -> Text:
+    word = "yes" if claim.holds else "no"
+    if not claim.settled:
+        return Text(f"{word}, unexpectedly", "bold red")
+    return Text(word if claim.expected else f"{word}, as shown", "green")
+
+
+def _settled(claims: Sequence[Claim]) -> Text:
+    failed = sum(not claim.settled for claim in claims)
+    if failed:
+        return Text(f"{failed} of {len(claims)} claims came out otherwise than expected", "bold red")
+    return Text(f"all {len(claims)} claims came out as expected", "green")
+
+
+def experiments_report(rows: Sequence[tuple[str, str, str]]) -> RenderableType:
+    """What there is to run: (name, what it is, its question) each."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
+    table.add_column("name", no_wrap=True, style="bold")
+    table.add_column("what", no_wrap=True)
+    table.add_column("question", ratio=1)
+    for name, what, question in rows:
+        table.add_row(name, Text(what, "red" if what == "broken" else "cyan"), Text(question))
+    return table
+
+
+def doctor_report(findings: Sequence[Finding]) -> RenderableType:
+    """What was found out about this machine."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
+    table.add_column("what", no_wrap=True)
+    table.add_column("found", ratio=3)
+    table.add_column("", no_wrap=True)
+    table.add_column("advice", ratio=4)
+    for finding in findings:
+        table.add_row(
+            finding.name, Text(finding.found), Text(finding.verdict, _VERDICT[finding.verdict]), Text(finding.advice)
+        )
+    return table

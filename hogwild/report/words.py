@@ -1,0 +1,51 @@
+"""How numbers and runs are put into words, the same everywhere."""
+
+from __future__ import annotations
+
+import math
+
+from hogwild.config import RunConfig
+
+
+def count(value: float) -> str:
+    """A whole number with its thousands set apart."""
+    return f"{value:,.0f}" if math.isfinite(value) else "–"
+
+
+def figure(value: float) -> str:
+    """A measured number, to three or four digits."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else str(value)
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 10 or value == 0 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
+
+
+def size(number: float) -> str:
+    """Bytes as a person says them."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit in ("bytes", "KiB") or number >= 100 else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} TiB"
+
+
+def title_of(config: RunConfig) -> str:
+    """What is run, on one line: name, rule, and who does it."""
+    workers = f"{config.workers} {config.kind}" if config.workers > 1 else f"1 {config.kind.removesuffix('s')}"
+    workers = workers.replace("1 processe", "1 process")
+    rule = config.update
+    if rule == "ordered":
+        rule += f", staleness {config.staleness}"
+    elif rule == "sync":
+        rule += f", {config.micro_batches} micro-batches"
+    return f"{config.name} · {rule} · {workers}"

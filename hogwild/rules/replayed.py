@@ -1,0 +1,72 @@
+"""`replayed`: the commits of a journal made again, one after another, by one worker.
+
+    ticket k = row k of the journal: gradient of batch `update` on version `version_read`, applied to version k
+
+The ring keeps as many versions as the oldest read needs. Every step is one that the recorded run made, on the same
+bits if the record is true, so the result has the bits of the run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+from torch import nn
+
+from hogwild.control import Word
+from hogwild.errors import ArgumentError
+from hogwild.rules.base import Gradient
+from hogwild.rules.ring import Versioned
+from hogwild.state import Needs, SharedState
+
+
+class Replayed(Versioned):
+    """Replays journal rows. One worker only."""
+
+    name: ClassVar[str] = "replayed"
+
+    def __init__(self, rows: NDArray[Any]) -> None:
+        self._batches = rows["update"].tolist()
+        self._reads = rows["version_read"].tolist()
+        ages = [k - read for k, read in enumerate(self._reads)]
+        if any(age < 0 for age in ages):
+            raise ArgumentError("the journal has an update that read a version made after it; it is damaged")
+        self._slots = max(ages, default=0) + 2
+
+    def needs(self, workers: int) -> Needs:  # noqa: ARG002
+        """The oldest version that is read, the newest, and all between them."""
+        return Needs(slots=self._slots, state_copies=2)
+
+    def check(self, workers: int) -> None:
+        """One worker, in the order of the rows."""
+        if workers != 1:
+            raise ArgumentError(f"{workers} workers cannot replay a journal, whose order is given; 1 can")
+
+    def batch_of(self, ticket: int) -> int:
+        """The batch that the row names."""
+        return int(self._batches[ticket])
+
+    def read(self, update: int) -> nn.Module:
+        """The version that the row says was read."""
+        self.version_read = self._reads[update]
+        slot = self.state.slots[self.version_read % self._slots]
+        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+
+    def commit(self, update: int, gradient: Gradient) -> bool:
+        """Make version k + 1."""
+        gathered = self.prepare(self.batch_of(update), gradient)
+        source, target = update % self._slots, (update + 1) % self._slots
+        self.write_version(self.batch_of(update), update, source, target, gathered)
+        if gathered is not None:
+            self.write_buffers(gradient.version == update, source, target)
+        self.state.journal.write(
+            update, self.batch_of(update), self.seat.index, gradient.version, update + 1, gradient.loss
+        )
+        self.seat.observe(update + 1, target)
+        self.control.publish(Word.HEAD, update + 1)
+        return True
+
+    def newest(self, state: SharedState) -> tuple[int, int]:
+        """The head."""
+        version = state.control.observe(Word.HEAD)
+        return version, version % self._slots
