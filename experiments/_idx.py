@@ -32,7 +32,9 @@ def mnist(folder: Path | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
         ArgumentError: a file is missing or is not what it should be.
     """
     if folder is None:
-        raise ArgumentError(f"no folder of data given; --data FOLDER names one with {', '.join(FILES)} (or .gz of each)")
+        raise ArgumentError(
+            f"no folder of data given; --data FOLDER names one with {', '.join(FILES)} (or .gz of each)"
+        )
     return _part(folder, "train"), _part(folder, "t10k")
 
 
@@ -41,7 +43,9 @@ def _part(folder: Path, name: str) -> tuple[Tensor, Tensor]:
     path = _path(folder, f"{name}-labels-idx1-ubyte")
     labels = read_idx(path, dimensions=1)
     if images.shape[1:] != (28, 28):
-        raise ArgumentError(f"{folder} holds images of {images.shape[1]} × {images.shape[2]} pixels; MNIST's are 28 × 28")
+        raise ArgumentError(
+            f"{folder} holds images of {images.shape[1]} × {images.shape[2]} pixels; MNIST's are 28 × 28"
+        )
     if len(images) != len(labels):
         raise ArgumentError(f"{path} holds {len(labels)} labels for {len(images)} images; each image needs one")
     if len(labels) and int(labels.max()) >= CLASSES:

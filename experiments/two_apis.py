@@ -10,10 +10,10 @@ be used "to avoid non-determinism".
 Seen with torch 2.13, seed 0, on 2 cores, in 20 s: the same bits from both, in the worked example (all values as
 printed) and after 2,000 steps on u'' + 0.5 u' + 4 u = 0 (error at most 9.3e-4). The answer's printed x1 was no
 leaf, so its `.grad` would have stayed None. Threads on one Parameter lost 0 of 80,000,000 concurrent additions to
-`.grad`, though their order changed the last bits in each of 4 runs; threads with a Parameter each over one `.grad`
-lost some 3e-5 of theirs and processes 2e-3 to 3e-2; `grad()` lost none. A shared `.grad` that each worker applies
-and zeroes made threads apply 1.06 times what they computed, and processes 1.6 times. The numbers of the race change
-from run to run.
+`.grad`, though their order changed the last bits from run to run; threads with a Parameter each over one `.grad`
+lost 2e-5 to 2e-4 of theirs and processes 1e-5 to 3e-2; `grad()` lost none. A shared `.grad` that each worker
+applies and zeroes made threads apply 1.0002 to 1.06 times what they computed, and processes 1.0001 to 1.6 times.
+The race differs from run to run; the busier the cores are with other work, the less of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from hogwild.experiment import Claim, Findings, Study, StudySettings
 
 from . import _equation, _race
-from ._common import BLUE, GREY, RED, figure, measuring, same_bits, save
+from ._common import BLUE, RED, figure, measuring, same_bits, save
 from ._equation import Fit, Gradients, by_backward, by_grad
 
 X1, X2 = 0.3939, 0.7965
@@ -272,7 +272,7 @@ def count_races(passes: int, attempts: int) -> Races:
             for kind in _race.KINDS
         },
         {kind: _race.lost(_race.collect, kind, passes // 4, 1) for kind in _race.KINDS},
-        {kind: _race.applied(kind, passes // 4, attempts) for kind in ("one Parameter", "processes")},
+        {kind: _race.applied(kind, passes // 2, attempts) for kind in ("one Parameter", "processes")},
     )
 
 
@@ -298,8 +298,8 @@ def races(found: Races, orders: int, order_runs: int) -> list[Claim]:
         claims += [
             Claim(
                 f"step and zero on one .grad in {who} applies more or less than was computed",
-                f"{shares[-1]:.4f} of the computed gradient applied (attempt {len(shares)})",
-                abs(shares[-1] - 1) > 1e-3,
+                f"{min(shares):.4f} to {max(shares):.4f} of the computed gradient applied in {len(shares)} attempts",
+                set(shares) != {1.0},
             )
             for who, shares in (
                 ("threads on one Parameter", found.applied["one Parameter"]),
@@ -330,21 +330,25 @@ def _plot_races(found: Races, path: Path) -> Path:
     left.set_title("Adding gradients", fontsize=10)
     left.legend()
     for index, shares in enumerate(found.applied.values()):
-        right.bar(index, shares[-1], 0.4, color=RED, label="backward()" if index == 0 else None)
-        right.text(index, shares[-1], f"{shares[-1]:.4f}", ha="center", va="bottom", fontsize=9)
-    right.axhline(1, color=GREY, lw=1, ls="--", label="nothing lost or applied twice")
+        farthest = max(shares, key=lambda share: abs(share - 1))
+        right.bar(index, abs(farthest - 1), 0.4, color=RED, label=None if index else "farthest attempt")
+        right.text(index, 1.7 * max(abs(farthest - 1), 1e-8), f"× {farthest:.5g}", ha="center", va="bottom", fontsize=9)
+        places = [index + 0.1 * (attempt / max(1, len(shares) - 1) - 0.5) for attempt in range(len(shares))]
+        off = [max(abs(share - 1), 1e-8) for share in shares]
+        right.plot(places, off, "o", color="black", markersize=4, label=None if index else "each attempt")
     right.set_xticks(range(len(found.applied)), [names[kind] for kind in found.applied])
-    right.set_ylim(0, 1.25 * max(1.0, *(shares[-1] for shares in found.applied.values())))
-    right.set_ylabel("gradient applied ÷ gradient computed")
-    right.set_title("Adding, applying and zeroing", fontsize=10)
     right.set_xlim(-0.6, len(found.applied) - 0.4)
+    right.set_yscale("log")
+    right.set_ylim(1e-8, 10)
+    right.set_ylabel("|gradient applied ÷ gradient computed − 1|")
+    right.set_title("Adding, applying and zeroing: lost or applied twice", fontsize=10)
     right.legend(fontsize=8, loc="upper left")
     return save(made, path)
 
 
 def run(settings: StudySettings) -> Findings:
     """The worked example, the mutations, the differential equation, and the race."""
-    passes, attempts, orders = (100_000, 5, 10) if settings.full else (20_000, 8, 4)
+    passes, attempts, orders = (100_000, 5, 10) if settings.full else (20_000, 12, 4)
     with measuring(settings.seed):
         start = _equation.Trial()
         fits = [_equation.fit(start, api, _equation.STEPS) for api in (by_grad, by_backward)]

@@ -18,7 +18,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 
 from hogwild.memory import ALIGNMENT, Arena, Space
 
@@ -64,6 +64,14 @@ class Phase(IntEnum):
     COMPUTING = 1  # the shared model is untouched by this ticket
     WRITING = 2  # the shared model may hold part of it
     APPLIED = 3  # the shared model holds all of it
+
+
+class Settled(Enum):
+    """What becomes of the ticket of a dead worker."""
+
+    AGAIN = "it is computed again"
+    DONE = "it was applied"
+    DOUBTED = "it may have been applied in part; nobody computes it again"
 
 
 class Aborted(Exception):  # noqa: N818 - leaves a wait, and never reaches a caller
@@ -243,25 +251,21 @@ class Control:
         """True when a ticket below `ticket` waits for somebody to take it."""
         return any(NOBODY < other < ticket for other in self._reissued)
 
-    def bury(self, worker: int, settle: Callable[[int, Phase], bool]) -> int | None:
+    def bury(self, worker: int, settle: Callable[[int, Phase], Settled]) -> int | None:
         """Deal with what a worker owned whose death has been confirmed; called by the parent.
 
-        `settle(ticket, phase)` says whether the ticket has to be computed again. Returns the ticket where it was
-        neither finished nor reissued, which is the one update in doubt.
+        `settle(ticket, phase)` says what becomes of the ticket. Returns the ticket where it is in doubt.
         """
         row = self._rows[worker]
         with self.ticket_lock:
             self._enter(worker)
             ticket, phase = row[Field.TICKET], Phase(row[Field.PHASE])
-            in_doubt = None
-            if ticket != NOBODY:
-                if settle(ticket, phase):
-                    self._reissue(ticket)
-                elif phase is Phase.WRITING:
-                    in_doubt = ticket
+            settled = settle(ticket, phase) if ticket != NOBODY else Settled.DONE
+            if settled is Settled.AGAIN:
+                self._reissue(ticket)
             self.finish(worker)
             self[Word.HOLDER] = NOBODY
-            return in_doubt
+            return ticket if settled is Settled.DOUBTED else None
 
     def waiting_tickets(self) -> list[int]:
         """Tickets that were handed out and given up, and that nobody has taken again."""

@@ -11,6 +11,7 @@ own, so any worker may make it.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,10 @@ _NOT_FLAT = (
     "differentiable",
     "capturable",
 )  # options whose meaning or bits hang on the tensors
-_FLAT_LIMIT = 1 << 22  # elements; above it one flat step saves nothing, and the flat gradient costs a copy
+# A flat step saves the calls for all tensors of a range but one, and costs a copy of the gradient: this many elements
+# are copied in the time that one tensor's calls take (measured; SGD makes one call a tensor, Adam a dozen).
+_ELEMENTS_PER_TENSOR = {torch.optim.SGD: 50_000}
+_ELEMENTS_PER_TENSOR_OTHERS = 200_000
 
 _STAND_IN = 3  # elements of the tensor on which an elementwise optimizer shows what state it keeps
 
@@ -131,7 +135,9 @@ class OptimizerPlan:
         """
         options = [group.get(name) for group in optimizer.param_groups for name in _NOT_FLAT]
         elementwise = type(optimizer) in ELEMENTWISE and not any(options) and not sparse
-        numel = sum(span.numel for span in layout.ranges)
+        saved = len(layout.entries) - len(layout.ranges)
+        worth = _ELEMENTS_PER_TENSOR.get(type(optimizer), _ELEMENTS_PER_TENSOR_OTHERS) * saved
+        pays = sum(span.numel for span in layout.ranges) <= worth
         groups = group_of(optimizer)
         cells = []
         for i, parameter in enumerate(parameters):
@@ -144,7 +150,7 @@ class OptimizerPlan:
             for cell in by_key.values()
             if cell.like
         )
-        return cls(layout, elementwise and same_dtype and numel <= _FLAT_LIMIT, tuple(cells), initial)
+        return cls(layout, elementwise and same_dtype and pays, tuple(cells), initial)
 
 
 def _cells_of(
@@ -198,7 +204,7 @@ class Gathered:
         """True when no element is NaN or infinite."""
         dense = self.flats or [t._values() if t.is_sparse else t for t in self.tensors if t is not None]
         # A sum is finite unless an element is not, or it overflowed; only then is every element looked at.
-        return all(bool(t.sum().isfinite()) or bool(t.isfinite().all()) for t in dense)
+        return all(math.isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in dense)
 
 
 class _Places:
@@ -289,7 +295,7 @@ class StateCopy:
 
 
 class SharedOptimizer:
-    """A worker's optimizer: steps whatever parameters and state copy it is given.
+    """A worker's optimizer: steps whatever parameters and state copy it is given. Called without grad mode.
 
     Args:
         factory: the caller's; called with the replica's named parameters.
@@ -325,7 +331,6 @@ class SharedOptimizer:
         self._schedule = lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
 
-    @torch.no_grad()
     def gather(self, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in private memory of this worker, each with the strides of its parameter.
 
@@ -334,7 +339,7 @@ class SharedOptimizer:
         """
         if not self._plan.flat:
             return Gathered(_own(gradients, self._parameters), [])
-        if None not in gradients:
+        if not any(gradient is None for gradient in gradients):
             torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
             return Gathered(self._gradient_views, self._flat_gradients)
         tensors: list[Tensor | None] = []
@@ -346,7 +351,6 @@ class SharedOptimizer:
                 tensors.append(view.copy_(gradient))
         return Gathered(tensors, self._flat_gradients)
 
-    @torch.no_grad()
     def step(
         self,
         update: int,

@@ -101,6 +101,17 @@ def settle(training: Training, given: Mapping[str, Any], saved: RunConfig | None
     return RunConfig.from_mapping(values)
 
 
+def build(training: Training, config: RunConfig, data: Path | None) -> Problem:
+    """What the training trains; while it is made, the fork server imports torch.
+
+    Raises:
+        ArgumentError: the data is not where it should be, or not what it should be.
+    """
+    if config.kind == "processes":
+        start_server()
+    return training.build(config.seed, data)
+
+
 def prepare(
     config: RunConfig,
     problem: Problem,
@@ -120,8 +131,6 @@ def prepare(
         config.update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient
     )
     rule.check(config.workers)
-    if config.kind == "processes":
-        start_server()
     job = Job(
         config=config,
         rule=rule,

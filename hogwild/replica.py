@@ -199,9 +199,8 @@ class Binding:
             after.append(value.detach())
         return after
 
-    @torch.no_grad()
     def commit_buffers(self, base: Sequence[Tensor], into: Sequence[Tensor], *, unchanged: bool) -> None:
-        """Write into `into` what the buffers of `base` become by the last forward pass.
+        """Write into `into` what the buffers of `base` become by the last forward pass. Called without grad mode.
 
         `unchanged` says that base is the very version that the pass was made on.
         """

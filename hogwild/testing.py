@@ -56,8 +56,11 @@ def _unfired() -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A fault that befalls, once, the worker that is at `seam` with ticket `update` (any ticket from there on, where
-    the seam comes before there is one)."""
+    """A fault that befalls, once, the worker that is at `seam` with ticket `update`.
+
+    At the seams at which a worker has no ticket, or may act for others, it befalls the first one that comes there once
+    that ticket has been handed out.
+    """
 
     fault: Fault
     seam: Seam
@@ -82,13 +85,9 @@ class PlantedFault:
         time.sleep(60)  # a signal may take a moment to be delivered
 
     def _meets(self, worker: Worker) -> bool:
-        ticket = worker.ticket
-        return ticket == self.update if seam_has_ticket(self.seam) else worker.tickets_handed_out >= self.update
-
-
-def seam_has_ticket(seam: Seam) -> bool:
-    """True where the worker at that seam owns a ticket."""
-    return seam is not Seam.CLAIMING
+        if self.seam in (Seam.CLAIMING, Seam.PUBLISHING, Seam.PUBLISHED):
+            return worker.tickets_handed_out > self.update
+        return worker.ticket == self.update
 
 
 class RandomDelays:

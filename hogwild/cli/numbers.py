@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tyro.constructors import PrimitiveConstructorSpec
 
+LARGEST = (1 << 63) - 1
+
 
 def whole(metavar: str) -> PrimitiveConstructorSpec[int | None]:
     """A flag that takes a whole number."""
@@ -29,9 +31,12 @@ def number(metavar: str) -> PrimitiveConstructorSpec[float | None]:
 
 def _whole(text: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number; 2 is one") from None
+    if abs(value) > LARGEST:
+        raise ValueError(f"{text} has over 64 bits; {LARGEST} is the largest that works")
+    return value
 
 
 def _number(text: str) -> float:

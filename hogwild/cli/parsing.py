@@ -15,7 +15,7 @@ import tyro
 
 from hogwild.errors import ArgumentError
 
-_ABOUT = """Train one PyTorch model from many workers at once, and know exactly what that did to it.
+_ABOUT = """Train one model from many workers at once, and know exactly what that did.
 
   hogwild list          what there is to run
   hogwild run digits    train on images of handwritten digits, in some seconds
@@ -83,7 +83,7 @@ def _parse_command(name: str, command: type[Command], argv: Sequence[str]) -> Co
 
 def _condensed(complaint: str) -> str:
     """The first paragraph of a boxed message, on one line and without its box."""
-    lines = []
+    lines: list[str] = []
     for line in complaint.splitlines()[1:]:
         text = _BORDER.sub(" ", line).strip()
         if lines and (not text or _RULE.match(text)):
@@ -97,7 +97,8 @@ def _unknown(argument: str, name: str, command: type[Command]) -> str:
         return f"{argument!r} is one argument more than hogwild {name} takes (hogwild {name} --help)"
     flags = [f"--{flag.replace('_', '-')}" for flag in _flags(command)]
     close = get_close_matches(argument, flags, 1)
-    works = f"{close[0]} is" if close else f"{', '.join(flags)} are"
+    known = close or flags
+    works = f"{', '.join(known)} {'is' if len(known) == 1 else 'are'}"
     return f"{argument!r} is not a flag of hogwild {name}; {works} (hogwild {name} --help)"
 
 
@@ -105,8 +106,8 @@ def _flags(command: Any) -> list[str]:
     """The flags of a command, those of the groups in it included."""
     found: list[str] = []
     for field in fields(command):
-        made = field.default_factory
-        if isinstance(made, type) and is_dataclass(made):
+        made: Any = field.default_factory
+        if is_dataclass(made):
             found.extend(_flags(made))
         elif "Positional" not in str(field.type):
             found.append(field.name)

@@ -90,7 +90,7 @@ class Run:
     def _train(self, training: Training, config: RunConfig) -> int:
         if self.full:
             raise ArgumentError(f"--full is for studies, and {training.name} is a training; --epochs trains longer")
-        problem = training.build(config.seed, self.data)
+        problem = recipe.build(training, config, self.data)
         console = Console(stderr=True)
         with (
             recipe.directory(config.name, self.out or self.resume) as out,
@@ -102,12 +102,12 @@ class Run:
             except NotReproducible as error:
                 raise ArgumentError(str(error)) from error
             run = session.run()
-        if can_plot():
-            plot_run(run, out / "run.png")
         if self.json:
             sys.stdout.write(to_json(run.summary()) + "\n")
         else:
             Console().print(run_report(run))
+        if can_plot():
+            plot_run(run, out / "run.png")
         return DONE
 
     def _study(self, study: Study) -> int:

@@ -26,8 +26,7 @@ class Settings:
     kind: Annotated[str | None, arg(metavar="threads|processes", help_behavior_hint=_default("kind"))] = None
     """What a worker is. Processes are faster for small models, which the interpreter's lock makes threads wait for."""
     update: Annotated[str | None, arg(metavar="RULE", help_behavior_hint=_default("update"))] = None
-    """The rule by which a gradient reaches the shared model. racing, hogwild (both without a lock), locked and
-    snapshot give other bits in every run; ordered and sync give the same bits at any number of workers."""
+    """How a gradient reaches the shared model: racing, hogwild, locked, snapshot; with the same bits: ordered, sync."""
     staleness: Annotated[int | None, whole("T"), arg(help_behavior_hint=_default("staleness"))] = None
     """For ordered: a gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
     micro_batches: Annotated[int | None, whole("M"), arg(help_behavior_hint=_default("micro_batches"))] = None

@@ -35,41 +35,48 @@ def following(title: str, console: Console, *, quiet: bool) -> Iterator[Callable
         # Without a thread of its own that refreshes: it would take the interpreter's lock from worker threads.
         with Live(starting, console=console, auto_refresh=False, transient=True) as live:
             live.refresh()
-            yield lambda progress: live.update(display(title, progress), refresh=True)
+            pace = Pace()
+            yield lambda progress: live.update(display(title, progress, pace.remaining(progress)), refresh=True)
     else:
         yield _Lines(title, console)
 
 
-def display(title: str, progress: Progress) -> RenderableType:
-    """The live display of a run."""
+class Pace:
+    """How long the rest will take, at the pace since the first look: a resumed run does not start at update 0."""
+
+    def __init__(self) -> None:
+        self._first: Progress | None = None
+
+    def remaining(self, progress: Progress) -> float:
+        """Seconds to go; NaN at the first look."""
+        if self._first is None:
+            self._first = progress
+        made = progress.updates - self._first.updates
+        seconds = progress.seconds - self._first.seconds
+        return seconds * (progress.total - progress.updates) / made if made > 0 else float("nan")
+
+
+def display(title: str, progress: Progress, remaining: float) -> RenderableType:
+    """The live display of a run; `remaining` are the seconds to go."""
     done = Table.grid(padding=(0, 2), expand=True)
     done.add_column(ratio=1)
     done.add_column(justify="right", no_wrap=True)
     done.add_row(
         ProgressBar(total=max(progress.total, 1), completed=progress.updates),
-        f"{count(progress.updates)} of {count(progress.total)} updates",
+        f"{count(progress.updates)} of {count(progress.total)} updates, {duration(remaining)} to go",
     )
     return Group(Text(title, "bold"), done, _figures(progress), *_workers(progress))
 
 
 def _figures(progress: Progress) -> Text:
-    text = Text("  ").join(
+    return Text("  ").join(
         Text.assemble((f"{name} ", "dim"), (value, "cyan"))
         for name, value in (
             ("loss", figure(progress.loss)),
             *((name, figure(value)) for name, value in progress.metrics.items()),
             ("samples/s", count(progress.samples_per_second)),
-            ("ends in", duration(_remaining(progress))),
         )
     )
-    text.truncate(10_000)
-    return text
-
-
-def _remaining(progress: Progress) -> float:
-    if not progress.updates or not progress.seconds:
-        return float("nan")
-    return progress.seconds * (progress.total - progress.updates) / progress.updates
 
 
 def _workers(progress: Progress) -> list[RenderableType]:

@@ -17,6 +17,8 @@ from hogwild.rules import NAMES
 from hogwild.run import Run
 
 _SAME_BITS = ("ordered", "sync")
+_SAME = "the same on every run, at any --workers and --kind"
+_OTHER = "differs from run to run; --update ordered gives the same every time"
 _VERDICT = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
@@ -34,7 +36,7 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
         yield "ended early", run.stopped
     for name, value in run.metrics.items():
         yield name, figure(value)
-    yield "training loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.epochs else 'updates'}"
+    yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.epochs else 'updates'}"
     yield "speed", f"{count(run.samples_per_second)} samples/s"
     ages = run.staleness
     yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {ages.max} updates"
@@ -42,7 +44,7 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
     yield "digest", run.digest
     if run.config.update in NAMES:
         same = run.config.update in _SAME_BITS
-        yield "", "the same at any --workers and --kind" if same else "another in every run; --update ordered keeps it"
+        yield "", _SAME if same else _OTHER
     if run.out is not None:
         yield "saved in", str(run.out)
 
@@ -119,13 +121,13 @@ def experiments_report(rows: Sequence[tuple[str, str, str]]) -> RenderableType:
 
 def doctor_report(findings: Sequence[Finding]) -> RenderableType:
     """What was found out about this machine."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
-    table.add_column("what", no_wrap=True)
-    table.add_column("found", ratio=3)
-    table.add_column("", no_wrap=True)
-    table.add_column("advice", ratio=4)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column()
     for finding in findings:
-        table.add_row(
-            finding.name, Text(finding.found), Text(finding.verdict, _VERDICT[finding.verdict]), Text(finding.advice)
-        )
-    return table
+        told = Text(finding.found)
+        if finding.advice:
+            told.append(f"\n{finding.advice}", "dim")
+        grid.add_row(Text(finding.verdict, _VERDICT[finding.verdict]), finding.name, told)
+    return Padding(grid, (1, 0, 1, 2))

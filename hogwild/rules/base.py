@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from hogwild.control import Control, Phase, Seam, Word
+from hogwild.control import Control, Phase, Seam, Settled, Word
 from hogwild.errors import ArgumentError
 from hogwild.optimizer import Gathered, SharedOptimizer
 from hogwild.replica import Binding
@@ -126,17 +126,22 @@ class Rule(ABC):
 
     @abstractmethod
     def commit(self, update: int, gradient: Gradient) -> bool:
-        """Apply the gradient to the shared model. False: not applied, the ticket was handed back."""
+        """Apply the gradient to the shared model. False: not applied, the ticket was handed back.
+
+        Called without grad mode, as `ready` and `close` are.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Called in each worker when there are no more tickets."""
 
-    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
-        """After the owner of a ticket died in that phase: must the ticket be computed again?
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
+        """After the owner of a ticket died in that phase: what is to become of the ticket?
 
         Asked by the parent, which holds the ticket lock.
         """
-        return phase is Phase.COMPUTING
+        if phase is Phase.WRITING:
+            return Settled.DOUBTED
+        return Settled.AGAIN if phase is Phase.COMPUTING else Settled.DONE
 
     def begin(self, control: Control, version: int) -> None:
         """Before any worker starts: the run goes on from this version, which lies in the slot `place(version)`."""

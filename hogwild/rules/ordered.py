@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from hogwild.control import Field, Phase, Seam, Word
+from hogwild.control import Field, Phase, Seam, Settled, Word
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import Gradient
 from hogwild.rules.ring import Versioned
@@ -86,9 +86,9 @@ class Ordered(Versioned):
         seat.pause(Seam.PUBLISHED)
         return True
 
-    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
         """A ticket is done once its version is published."""
-        return state.control[Word.HEAD] <= ticket
+        return Settled.AGAIN if state.control[Word.HEAD] <= ticket else Settled.DONE
 
     def newest(self, state: SharedState) -> tuple[int, int]:
         """The head."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import nn
 
 from hogwild.optimizer import Gathered
@@ -57,8 +56,7 @@ class Racing(InPlace):
         if self.seat.usable(update, gradient.loss, gathered):
             self.seat.clip(gathered)
             self._apply(update, gradient, gathered)
-        with torch.no_grad():
-            for flat in shared.flats:
-                flat.zero_()
+        for flat in shared.flats:
+            flat.zero_()
         self._observe(update)
         return True

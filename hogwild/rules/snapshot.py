@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from hogwild.control import Control, Field, Phase, Seam, Word
+from hogwild.control import Control, Field, Phase, Seam, Settled, Word
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.ring import Versioned
 from hogwild.state import Needs, SharedState
@@ -73,9 +73,10 @@ class Snapshot(Versioned):
             self._version = version + 1
         return True
 
-    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
         """A ticket is done once a published version came of it."""
-        return not state.journal.has(ticket, state.control[Word.HEAD] >> _SLOT_BITS)
+        done = state.journal.has(ticket, state.control[Word.HEAD] >> _SLOT_BITS)
+        return Settled.DONE if done else Settled.AGAIN
 
     def newest(self, state: SharedState) -> tuple[int, int]:
         """Version and slot of the head."""

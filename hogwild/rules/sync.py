@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from hogwild.control import Field, Phase, Seam, Word
+from hogwild.control import Field, Phase, Seam, Settled, Word
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import Gradient
 from hogwild.rules.ring import Versioned
@@ -88,10 +87,11 @@ class Sync(Versioned):
         """Complete the last set, should the worker that was about to have died."""
         self._complete_set()
 
-    def settle(self, state: SharedState, ticket: int, phase: Phase) -> bool:  # noqa: ARG002
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
         """A ticket is done once its gradient lies complete in its slot."""
         number, member = divmod(ticket, self.tickets_per_update)
-        return state.control[Word.HEAD] <= number and state.gradients[member].words[_STAMP] != number + 1
+        done = state.control[Word.HEAD] > number or state.gradients[member].words[_STAMP] == number + 1
+        return Settled.DONE if done else Settled.AGAIN
 
     def place(self, version: int) -> int:
         """Its slot of the two."""
@@ -145,7 +145,6 @@ class Sync(Versioned):
             total.add_(gradient)
         return total.div_(len(parts))
 
-    @torch.no_grad()
     def _rebase_buffers(self, number: int, parts: Sequence[GradientSlot]) -> None:
         before = self.state.slots[number % 2].buffers
         newest: Sequence[Tensor] = before

@@ -9,15 +9,16 @@ its ticket back when an earlier one was left by a dead worker and nobody has tak
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -173,21 +174,21 @@ class Worker:
 
     def claim(self) -> int | None:
         """The number of an update that is this worker's to compute, once the version it reads exists. None: done."""
-        control = self.control
-        while True:
-            self.pause(Seam.CLAIMING)
-            ticket = control.claim(self.index)
-            if ticket is None:
-                self.rule.close()
-                return None
-            if not self._row[Field.STARTED]:
-                self._row[Field.STARTED] = time.monotonic_ns()
-            self.pause(Seam.CLAIMED)
-            control.wait_until(lambda t=ticket: self._may_start(t), self.index)  # type: ignore[misc]
-            if self.rule.ready(ticket):
-                self._begin(ticket)
-                return ticket
-            self._leave(ticket)
+        with torch.no_grad():
+            while True:
+                self.pause(Seam.CLAIMING)
+                ticket = self.control.claim(self.index)
+                if ticket is None:
+                    self.rule.close()
+                    return None
+                if not self._row[Field.STARTED]:
+                    self._row[Field.STARTED] = time.monotonic_ns()
+                self.pause(Seam.CLAIMED)
+                self.control.wait_until(partial(self._may_start, ticket), self.index)
+                if self.rule.ready(ticket):
+                    self._begin(ticket)
+                    return ticket
+                self._leave(ticket)
 
     def _may_start(self, ticket: int) -> bool:
         control = self.control
@@ -241,7 +242,9 @@ class Worker:
             gradient = Gradient(values, loss, self.rule.version_read)
         self._row[Field.COMPUTED] += 1
         self.pause(Seam.COMMITTING)
-        if not self.rule.commit(update, gradient):
+        with torch.no_grad():
+            applied = self.rule.commit(update, gradient)
+        if not applied:
             self.control.hand_back(self.index)
             return False
         self._row[Field.ENDED] = time.monotonic_ns()
@@ -254,13 +257,13 @@ class Worker:
         """False where the update is to be left out; see `hogwild.rules.base.Seat`."""
         policy = self.task.on_nonfinite
         if policy == "ignore" or (
-            (np.isfinite(loss) or (np.isnan(loss) and self.task.loss is None)) and gradients.finite()
+            (math.isfinite(loss) or (math.isnan(loss) and self.task.loss is None)) and gradients.finite()
         ):
             return True
         if policy == "skip":
             self._row[Field.SKIPPED] += 1
             return False
-        what = f"the loss is {loss}" if not np.isfinite(loss) else "the gradient is not finite"
+        what = f"the loss is {loss}" if not math.isfinite(loss) else "the gradient is not finite"
         raise NonFiniteError(
             f"{what} at update {update}, worker {self.index}; the shared model was not touched by it "
             f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hogwild.autograd import gradient_aliases, watch_gradients
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+from hogwild.autograd import gradient_aliases, watch_gradients
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import weakref
 
 import pytest
 import torch
-from hogwild.autograd import accumulate_average, average_gradients, mean_loss
 from torch import nn
+
+from hogwild.autograd import accumulate_average, average_gradients, mean_loss
 
 
 class Marker:

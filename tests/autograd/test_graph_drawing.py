@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
+
 from hogwild.autograd import draw_graph
 from hogwild.autograd.drawing import _boxes, _layers, _place
-from torch import nn
 
 pytest.importorskip("matplotlib")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hogwild.autograd import graph_summary
 from torch import nn
+
+from hogwild.autograd import graph_summary
 
 
 def test_x_times_w_by_hand():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hogwild.autograd import reduction_gradients
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+
+from hogwild.autograd import reduction_gradients
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,145 @@
+"""Whatever is wrong with the arguments: one line that names it, exit status 2, nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
+import torch
+
+from hogwild.cli import main
+
+FLAGS = [
+    "--workers",
+    "--kind",
+    "--update",
+    "--staleness",
+    "--micro-batches",
+    "--gradient",
+    "--optimizer",
+    "--lr",
+    "--epochs",
+    "--updates",
+    "--batch-size",
+    "--seed",
+    "--out",
+    "--resume",
+    "--json",
+    "--quiet",
+    "--data",
+    "--full",
+]
+
+# Arguments → what the line must name: the value, and what would work.
+WRONG = {
+    "": ["no command", "run"],
+    "rum digits": ["'rum'", "run, list, doctor"],
+    "run": ["no experiment", "hogwild list"],
+    "run digitz": ["'digitz'", "digits"],
+    "run nowhere/config.toml": ["nowhere/config.toml", "No such file"],
+    "run digits more": ["'more'", "--help"],
+    "run digits --wrokers 2": ["'--wrokers'", "--workers"],
+    "run digits --workers": ["--workers", "Missing value"],
+    "run digits --workers two": ["--workers", "'two'", "whole number"],
+    "run digits --workers 2.5": ["--workers", "'2.5'", "whole number"],
+    "run digits --workers 0": ["workers 0", "1 or more"],
+    "run digits --workers -1": ["workers -1", "1 or more"],
+    "run digits --lr quick": ["--lr", "'quick'", "number"],
+    "run digits --lr 0": ["lr 0", "above 0"],
+    "run digits --lr nan": ["lr nan"],
+    "run digits --seed 99999999999999999999": ["99999999999999999999", "9223372036854775807"],
+    "run digits --update wild": ["'wild'", "hogwild"],
+    "run digits --kind fibres": ["'fibres'", "threads"],
+    "run digits --gradient up": ["'up'", "backward"],
+    "run digits --update racing --gradient grad": ["'grad'", "backward"],
+    "run digits --update ordered --workers 3": ["3 workers", "staleness=2"],
+    "run digits --optimizer lbfgs": ["'lbfgs'", "sgd"],
+    "run digits --epochs 1 --updates 1": ["both", "epochs", "updates"],
+    "run digits --batch-size 1501": ["1501", "1500"],
+    "run digits --checkpoint-every 0": ["checkpoint_every 0", "1 or more"],
+    "run digits --full": ["--full", "studies"],
+    "run digits --data folder": ["folder", "leave it out"],
+    "run mnist": ["--data", "train-images-idx3-ubyte"],
+    "run mnist --data folder": ["folder", "train-images-idx3-ubyte.gz"],
+    "run --resume nowhere": ["nowhere/config.toml"],
+    "run digits --resume nowhere": ["'digits'", "--resume"],
+    "list --long": ["'--long'", "--json"],
+    "doctor --json=yes": ["'yes'"],
+}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_one_line_exit_2_nothing_left(arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("hogwild: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    for word in WRONG[arguments]:
+        assert word in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_config_file_with_a_wrong_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('name = "digits"\nepochs = 1\nwrokers = 2\n')
+    assert main(["run", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "'wrokers'" in err and "workers" in err and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_out_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").write_text("mine")
+    assert main(["run", "digits", "--out", "taken"]) == 2
+    assert "'taken'" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_an_out_that_was_there_stays_when_the_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert main(["run", "digits", "--out", "mine", "--batch-size", "5000"]) == 2
+    assert main(["run", "digits", "--out", "new/deep", "--batch-size", "5000"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list", "-h"], ["doctor", "--help"]])
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "usage: hogwild" in out and err == ""
+
+
+def test_help_names_every_flag_and_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    top = capsys.readouterr().out
+    assert all(f"• {command} " in top for command in ("run", "list", "doctor"))
+    main(["run", "--help"])
+    out = capsys.readouterr().out
+    assert [flag for flag in FLAGS if f"{flag} " not in out] == []
+
+
+def test_help_is_not_wider_than_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for arguments in (["--help"], ["run", "--help"], ["list", "--help"], ["doctor", "--help"]):
+        main(arguments)
+        assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 84] == []
+    monkeypatch.delenv("COLUMNS")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("hogwild 0.")
+
+
+def test_the_generators_of_the_program_stay_as_they_were() -> None:
+    before = torch.get_rng_state()
+    main(["run", "digits", "--batch-size", "5000"])
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,289 @@
+"""`hogwild run` and `hogwild list`, called in this process."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
+import torch
+from torch import nn
+
+from hogwild import experiment
+from hogwild.cli import main
+from hogwild.config import RunConfig
+from hogwild.errors import ArgumentError
+from hogwild.experiment import Claim, Experiment, Findings, Problem, Study, StudySettings, Training
+from hogwild.seeding import seed_update
+
+SHORT = ["--kind", "threads", "--updates", "20", "--quiet"]
+KEYS = {
+    "name",
+    "update",
+    "kind",
+    "workers",
+    "staleness",
+    "updates",
+    "seconds",
+    "samples_per_second",
+    "loss",
+    "accuracy",
+    "digest",
+    "seed",
+    "out",
+}
+FILES = {"config.toml", "run.json", "metrics.jsonl", "journal.npy", "model.safetensors", "run.png"}
+
+Offer = Callable[[Experiment], None]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Install an experiment for the length of a test."""
+
+    def installed(found: Experiment) -> None:
+        monkeypatch.setattr(experiment, "names", lambda: [found.name])
+        monkeypatch.setattr(experiment, "load", lambda name: found)
+
+    return installed
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    found = _json(capsys, "run", "digits", *SHORT)
+    assert found.keys() >= KEYS
+    assert set(found["staleness"]) == {"set", "mean", "p99", "max"}
+    assert (found["name"], found["update"], found["kind"], found["workers"]) == ("digits", "hogwild", "threads", 2)
+    assert found["updates"] == 20 and found["seed"] == 0 and len(found["digest"]) == 64
+    assert 0 < found["accuracy"] < 1
+
+
+def test_the_run_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = _json(capsys, "run", "digits", *SHORT, "--seed", "3", "--optimizer", "adam")
+    out = tmp_path / found["out"]
+    assert out.parent == tmp_path / "runs" and out.name.startswith("digits-")
+    assert {path.name for path in out.iterdir()} == FILES
+    assert (out / "run.png").read_bytes().startswith(b"\x89PNG")
+    config = RunConfig.load(out / "config.toml")
+    assert (config.seed, config.optimizer, config.lr, config.updates, config.epochs) == (3, "adam", 0.001, 20, None)
+
+
+def test_two_runs_of_one_second_get_two_directories(capsys: pytest.CaptureFixture[str]) -> None:
+    outs = {_json(capsys, "run", "digits", *SHORT)["out"] for _ in range(3)}
+    assert len(outs) == 3
+
+
+def test_a_config_file_runs_again_to_the_same_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--update", "ordered", "--optimizer", "momentum", "--lr", "0.02", "--batch-size", "50", "--seed", "5"]
+    first = _json(capsys, "run", "digits", *SHORT, *flags)
+    again = _json(capsys, "run", f"{first['out']}/config.toml", "--quiet")
+    in_folder = _json(capsys, "run", first["out"], "--quiet", "--workers", "1")
+    assert first["digest"] == again["digest"] == in_folder["digest"]
+    assert len({first["out"], again["out"], in_folder["out"]}) == 3
+    other = _json(capsys, "run", first["out"], "--quiet", "--seed", "6")
+    assert other["digest"] != first["digest"] and other["seed"] == 6
+
+
+def test_ordered_has_the_same_bits_for_other_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    ordered = ["run", "digits", "--quiet", "--updates", "60", "--update", "ordered"]
+    one = _json(capsys, *ordered, "--kind", "threads", "--workers", "1")
+    two = _json(capsys, *ordered, "--kind", "processes", "--workers", "2")
+    assert one["digest"] == two["digest"]
+
+
+def test_the_seed_decides_the_model_and_the_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    serial = ["run", "digits", *SHORT, "--workers", "1"]
+    digests = [_json(capsys, *serial, "--seed", seed)["digest"] for seed in ("0", "0", "1")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "digits", *SHORT, "--out", "here"]) == 0
+    out, err = capsys.readouterr()
+    digest = json.loads(Path("here/run.json").read_text())["digest"]
+    for word in (
+        "digits · hogwild · 2 threads · 20 updates",
+        "accuracy",
+        "samples/s",
+        digest,
+        "--update ordered",
+        "here",
+    ):
+        assert word in out
+    assert "\x1b" not in out and err == ""
+    assert {path.name for path in Path("here").iterdir()} == FILES
+
+
+def test_progress_goes_to_standard_error_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "digits", "--kind", "threads", "--updates", "20", "--json"]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert "\x1b" not in err
+
+
+def _linear(seed: int, data: Path | None) -> Problem:
+    torch.manual_seed(seed)
+    return Problem(nn.Linear(2, 1), torch.ones(8, 2), lambda model, batch: model(batch).square().mean())
+
+
+DEFAULTS = {"updates": 4, "batch_size": 4, "kind": "threads", "optimizer": "sgd", "lr": 0.01}
+
+
+def test_a_loss_that_raises_in_a_worker_is_3_with_its_traceback(
+    offer: Offer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def breaks(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        calls.append(0)
+        if len(calls) > 2:
+            raise KeyError("the third call")
+        loss: torch.Tensor = model(batch).square().mean()
+        return loss
+
+    def build(seed: int, data: Path | None) -> Problem:
+        return Problem(nn.Linear(2, 1), torch.ones(8, 2), breaks)
+
+    offer(Training("breaks", "?", build, DEFAULTS))
+    assert main(["run", "breaks", "--json"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "KeyError" in err and "the third call" in err and "in breaks" in err and "Traceback" in err
+
+
+def test_a_loss_that_becomes_nan_is_3(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
+    offer(Training("wild", "?", _linear, {**DEFAULTS, "updates": 2000}))
+    assert main(["run", "wild", "--lr", "1e6"]) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("hogwild: ") and "update" in err
+
+
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [
+        (lambda model, batch: model(batch).square(), "scalar"),
+        (lambda model, batch: model(batch).sum() * float("nan"), "nan"),
+    ],
+)
+def test_a_loss_that_cannot_work_is_2_in_one_line(
+    loss: Any, named: str, offer: Offer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    offer(Training("odd", "?", lambda seed, data: Problem(nn.Linear(2, 1), torch.ones(8, 2), loss), DEFAULTS))
+    assert main(["run", "odd"]) == 2
+    err = capsys.readouterr().err
+    assert named in err and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_draws_that_threads_cannot_reproduce_are_2(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
+    def build(seed: int, data: Path | None) -> Problem:
+        model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(), nn.Linear(8, 1))
+        return Problem(model, torch.ones(8, 2), lambda model, batch: model(batch).square().mean())
+
+    offer(Training("drops", "?", build, DEFAULTS))
+    assert main(["run", "drops", "--update", "ordered"]) == 2
+    err = capsys.readouterr().err
+    assert "Dropout" in err and "processes" in err and err.count("\n") == 1
+    assert main(["run", "drops", "--quiet"]) == 0
+
+
+def test_an_error_that_nobody_foresaw_is_3_with_a_traceback(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
+    def build(seed: int, data: Path | None) -> Problem:
+        raise ZeroDivisionError("in build")
+
+    offer(Training("broken", "?", build, DEFAULTS))
+    assert main(["run", "broken"]) == 3
+    assert "ZeroDivisionError: in build" in capsys.readouterr().err
+
+
+def test_a_warning_is_one_line(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
+    def build(seed: int, data: Path | None) -> Problem:
+        warnings.warn("mind the step", stacklevel=1)
+        return _linear(seed, data)
+
+    offer(Training("warns", "?", build, DEFAULTS))
+    assert main(["run", "warns", "--quiet"]) == 0
+    assert capsys.readouterr().err == "hogwild: warning: mind the step\n"
+
+
+def _study(*holds: tuple[bool, bool]) -> Study:
+    def measure(settings: StudySettings) -> Findings:
+        path = settings.out / "drawn.png"
+        path.write_bytes(b"drawn")
+        claims = tuple(Claim(f"claim {i}", f"{i} apples", held, wanted) for i, (held, wanted) in enumerate(holds))
+        return Findings(claims, f"The answer: full is {settings.full}, seed is {settings.seed}.", (path,))
+
+    return Study("apples", "How many apples?", measure)
+
+
+def test_a_study_whose_claims_come_out_is_0(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
+    offer(_study((True, True), (False, False)))
+    assert main(["run", "apples", "--full", "--seed", "7"]) == 0
+    out = capsys.readouterr().out
+    for word in ("How many apples?", "claim 1", "0 apples", "no, as shown", "full is True, seed is 7", "all 2 claims"):
+        assert word in out
+
+
+@pytest.mark.parametrize("claim", [(False, True), (True, False)])
+def test_a_study_with_a_claim_that_comes_out_otherwise_is_1(
+    claim: tuple[bool, bool], offer: Offer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(_study((True, True), claim))
+    assert main(["run", "apples"]) == 1
+    assert "unexpectedly" in capsys.readouterr().out
+    assert main(["run", "apples", "--json", "--out", "here"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["settled"] and [row["settled"] for row in found["claims"]] == [True, False]
+    assert found["figures"] == ["here/drawn.png"] and json.loads(Path("here/findings.json").read_text()) == found
+
+
+def test_a_study_takes_no_settings_of_trainings(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
+    offer(_study((True, True)))
+    assert main(["run", "apples", "--workers", "2"]) == 2
+    assert "--workers" in capsys.readouterr().err
+
+
+def test_list_names_all_and_hides_none_for_one_that_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = experiment.load
+
+    def load(name: str) -> Experiment:
+        if name == "mnist":
+            raise ArgumentError("it is broken")
+        return real(name)
+
+    monkeypatch.setattr(experiment, "load", load)
+    assert main(["list", "--json"]) == 0
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)["experiments"]}
+    assert {"digits", "digits-conv", "embeddings", "mnist"} <= found.keys()
+    assert found["digits"]["type"] == "training" and found["digits"]["question"].endswith("?")
+    assert found["mnist"]["type"] == "broken" and "it is broken" in found["mnist"]["question"]
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "digits-conv" in out and "embeddings" in out
+
+
+def test_a_run_does_not_depend_on_what_was_drawn_before(capsys: pytest.CaptureFixture[str]) -> None:
+    serial = ["run", "digits", *SHORT, "--workers", "1"]
+    first = _json(capsys, *serial)["digest"]
+    before = torch.get_rng_state()
+    seed_update(3, 4)
+    assert _json(capsys, *serial)["digest"] == first
+    torch.set_rng_state(before)

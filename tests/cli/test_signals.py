@@ -1,0 +1,116 @@
+"""The command as a process: signals, exit status, and what stands on which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import hogwild
+
+HOGWILD = [sys.executable, "-m", "hogwild"]
+LONG = ["run", "digits", "--update", "ordered", "--epochs", "1000", "--quiet", "--out", "out"]
+
+
+@contextmanager
+def _started(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*HOGWILD, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _wait_for(path: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "whole_group"), [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)]
+)
+def test_a_signal_saves_what_was_trained_and_resume_goes_on(
+    number: signal.Signals, status: int, whole_group: bool, tmp_path: Path
+) -> None:
+    with _started(LONG, tmp_path) as process:
+        _wait_for(tmp_path / "out" / "config.toml")
+        time.sleep(1.5)
+        os.killpg(process.pid, number) if whole_group else process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == status, err
+    assert out == "" and "Traceback" not in err
+    assert "saved in out" in err and "--resume out" in err
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["stopped"] == "interrupted" and 0 < record["updates"] < 94_000
+    assert hogwild.digest(load_file(tmp_path / "out" / "model.safetensors")) == record["digest"]
+    assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
+
+
+def test_json_is_the_only_thing_on_standard_output(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*HOGWILD, "run", "digits", "--updates", "50", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["updates"] == 50
+    assert "\x1b" not in done.stderr
+
+
+def test_a_reader_that_leaves_is_not_an_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m hogwild list | head -c 1"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+
+
+def test_a_terminal_shows_progress_and_gets_its_cursor_back(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    arguments = ["run", "digits", "--updates", "400", "--json"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        [*HOGWILD, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(ours)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out)["updates"] == 400
+    assert b"starting the workers" in shown and b"of 400 updates" in shown and b"worker 1" in shown
+    assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor stays hidden"
+
+
+def test_torch_is_given_back_its_threads() -> None:
+    from hogwild.cli import main
+
+    before, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
+    assert main(["list", "--json"]) == 0
+    assert torch.get_num_threads() == before
+    assert signal.getsignal(signal.SIGTERM) is handler

@@ -1,0 +1,77 @@
+"""What every test stands on: models small enough to train in milliseconds, and the police that fails a test that
+leaves anything behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch._dynamo  # the first optimizer would import it, and it sets an environment variable
+
+# Helpers of the standard library that outlive a test, by what stands in their command line.
+_SERVERS = ("multiprocessing.forkserver import main", "multiprocessing.resource_tracker import main")
+_GRACE = 5.0  # seconds for the operating system to reap what has ended
+
+
+def pytest_configure() -> None:
+    """Parallel test processes share the cores: one torch thread each, in this process and in those it starts."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+
+
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("hogwild")}
+
+
+def _processes() -> set[str]:
+    """Children of this process, and of the fork server, which is the parent of all workers."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(process.cmdline())
+            workers_parent = process.ppid() != os.getpid()
+            if process.status() != psutil.STATUS_ZOMBIE and (workers_parent or not any(s in command for s in _SERVERS)):
+                found.add(f"process {process.pid}: {command[:120]}")
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _shared_memory() -> set[str]:
+    folder = Path("/dev/shm")
+    mine = {f"torch_{os.getpid()}", f"psm_{os.getpid()}"}
+    return {path.name for path in folder.iterdir() if any(m in path.name for m in mine)} if folder.is_dir() else set()
+
+
+def _temporary_folders() -> set[str]:
+    return {str(path) for path in Path("/tmp").glob(f"pymp-*{os.getpid()}*")}
+
+
+def _left() -> set[str]:
+    return _threads() | _processes() | _shared_memory() | _temporary_folders()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fails a test that leaves a thread, a process, shared memory, a temporary folder or an environment variable."""
+    before, environment, descriptors = _left(), dict(os.environ), psutil.Process().num_fds()
+    threads = torch.get_num_threads()
+    yield
+    deadline = time.monotonic() + _GRACE
+    while (left := _left() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left, f"left behind: {sorted(left)}"
+    changed = {
+        key
+        for key in {*environment, *os.environ} - {"PYTEST_CURRENT_TEST"}
+        if environment.get(key) != os.environ.get(key)
+    }
+    assert not changed, f"environment variables changed: {sorted(changed)}"
+    assert torch.get_num_threads() == threads, "torch's threads were not given back"
+    assert psutil.Process().num_fds() < descriptors + 20, "file descriptors were left open"

@@ -1,0 +1,93 @@
+"""Small problems that the tests train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import hogwild
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+ADAM = partial(torch.optim.Adam, lr=0.01)
+
+
+def data(samples: int = 200, features: int = 8) -> tuple[Tensor, Tensor]:
+    """Points of three classes, the same at every call: float32 (samples, features) and int64 (samples,)."""
+    generator = torch.Generator().manual_seed(7)
+    centres = 2 * torch.randn(3, features, generator=generator)
+    y = torch.randint(0, 3, (samples,), generator=generator)
+    return centres[y] + torch.randn(samples, features, generator=generator), y
+
+
+def mlp() -> nn.Module:
+    """Two layers, no buffers, no draws."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def conv_bn() -> nn.Module:
+    """A convolution and a BatchNorm over the eight features."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)
+    )
+
+
+def dropout() -> nn.Module:
+    """Draws from torch's default generator in every forward pass."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
+    """The mean loss of a batch."""
+    x, y = batch
+    return F.cross_entropy(model(x), y)
+
+
+def accuracy(model: nn.Module) -> dict[str, float]:
+    """On the training data."""
+    x, y = data()
+    model.eval()
+    with torch.no_grad():
+        return {"accuracy": (model(x).argmax(1) == y).float().mean().item()}
+
+
+def train(model: nn.Module | None = None, **arguments: Any) -> hogwild.Run:
+    """Train with defaults that suit the tests; any argument of `hogwild.train` may be given."""
+    settings: dict[str, Any] = {"optimizer": SGD, "batch_size": 16, "kind": "threads", "loss": cross_entropy}
+    settings |= arguments
+    if "epochs" not in settings:
+        settings.setdefault("updates", 40)
+    return hogwild.train(model or mlp(), settings.pop("data", None) or data(), settings.pop("loss"), **settings)
+
+
+def plain_loop(
+    model: nn.Module,
+    optimizer: Callable[..., torch.optim.Optimizer],
+    updates: int,
+    loss: Callable[[nn.Module, Any], Tensor] = cross_entropy,
+    micro_batches: int = 1,
+    seed: int = 0,
+) -> nn.Module:
+    """The loop one would write by hand, over the batches of the schedule: torch's own arithmetic and nothing of ours."""
+    x, y = data()
+    schedule = hogwild.Schedule(len(x), 16, True, seed)
+    stepper = optimizer(list(model.named_parameters()))
+    for update in range(updates):
+        stepper.zero_grad()
+        for member in range(micro_batches):
+            rows = schedule.indices(update * micro_batches + member)
+            loss(model, (x[rows], y[rows])).backward()
+        if micro_batches > 1:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad /= micro_batches
+        stepper.step()
+    return model

@@ -1,0 +1,160 @@
+"""Words, tables, progress and plots."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import hogwild
+from hogwild.config import RunConfig
+from hogwild.report.objects import to_json
+from hogwild.report.plots import plot_run
+from hogwild.report.progress import Pace, display, following
+from hogwild.report.tables import run_report
+from hogwild.report.words import count, duration, figure, size, title_of
+from hogwild.run import Progress, Run
+
+MANY = Progress(
+    updates=500,
+    total=1000,
+    seconds=2.0,
+    samples_per_second=1234.5,
+    loss=0.25,
+    per_worker=(300, 200),
+    metrics={"accuracy": 0.875},
+)
+
+
+def _text(renderable: object, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return hogwild.train(
+        nn.Linear(2, 1),
+        torch.ones(16, 2),
+        lambda model, batch: (model(batch) - 1).square().mean(),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        kind="threads",
+        updates=30,
+        batch_size=4,
+        evaluate=lambda model: {"accuracy": 0.5, "test_loss": 1.5},
+        name="toy",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.5, "0.5 s"), (59.94, "59.9 s"), (61, "1:01 min"), (3661, "1:01:01"), (math.nan, "–")]
+)
+def test_duration(value: float, words: str) -> None:
+    assert duration(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(12, "12 bytes"), (2048, "2 KiB"), (3 << 19, "1.5 MiB"), (5 << 40, "5.0 TiB")]
+)
+def test_size(value: float, words: str) -> None:
+    assert size(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0, "0.0000"), (0.98316, "0.9832"), (1234.5, "1234"), (1.5e-7, "1.5e-07"), (math.nan, "–")]
+)
+def test_figure(value: float, words: str) -> None:
+    assert figure(value) == words
+
+
+def test_count() -> None:
+    assert count(1234567.8) == "1,234,568" and count(math.nan) == "–"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "run · hogwild · 2 processes"),
+        ({"workers": 1}, "run · hogwild · 1 process"),
+        ({"workers": 1, "kind": "threads"}, "run · hogwild · 1 thread"),
+        ({"update": "ordered", "staleness": 3}, "run · ordered, staleness 3 · 2 processes"),
+        ({"update": "sync", "micro_batches": 4}, "run · sync, 4 micro-batches · 2 processes"),
+    ],
+)
+def test_title(settings: dict[str, object], words: str) -> None:
+    assert title_of(RunConfig(epochs=1, **settings)) == words  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_display_fits_the_terminal(width: int) -> None:
+    shown = _text(display("toy", MANY, 2.0), width)
+    for word in ("toy", "500 of 1,000 updates", "2.0 s to go", "loss 0.25", "accuracy 0.875", "1,234", "worker 1"):
+        assert word in shown
+    assert max(map(len, shown.splitlines())) <= width
+    assert len(shown.splitlines()) == 5
+
+
+def test_the_display_of_many_workers_stays_short() -> None:
+    shown = _text(display("toy", replace(MANY, per_worker=tuple(range(100))), 2.0))
+    assert "and 92 more, 8 to 99 each" in shown
+    assert len(shown.splitlines()) < 15
+
+
+def test_the_pace_of_a_resumed_run_is_its_own() -> None:
+    pace = Pace()
+    assert math.isnan(pace.remaining(replace(MANY, updates=900, seconds=0.0)))
+    assert pace.remaining(replace(MANY, updates=950, seconds=5.0)) == 5.0
+
+
+def test_a_log_gets_plain_lines_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hogwild.report.progress.time.monotonic", lambda: now[0])
+    console = Console(file=io.StringIO(), width=40, force_terminal=False)
+    with following("toy", console, quiet=False) as progress:
+        assert progress is not None
+        for second in range(12):
+            now[0] = float(second)
+            progress(MANY)
+    assert isinstance(console.file, io.StringIO)
+    line = "toy: 500 of 1,000 updates  loss 0.2500  accuracy 0.8750  1,234 samples/s\n"
+    assert console.file.getvalue() == 2 * line
+
+
+def test_quiet_shows_nothing() -> None:
+    with following("toy", Console(file=io.StringIO(), force_terminal=True), quiet=True) as progress:
+        assert progress is None
+
+
+def test_the_table_tells_what_the_run_came_to(run: Run) -> None:
+    shown = _text(run_report(run))
+    for word in ("toy · hogwild · 2 threads · 30 updates", "accuracy", run.digest, "differs from run to run", "MiB"):
+        assert word in shown
+    ordered = replace(run, config=replace(run.config, update="ordered"), failures=("worker 1 died of SIGKILL",))
+    shown = _text(run_report(ordered))
+    assert "the same on every run" in shown and "worker 1 died of SIGKILL" in shown
+
+
+def test_a_name_is_no_markup(run: Run) -> None:
+    shown = _text(run_report(replace(run, config=replace(run.config, name="[red]x[/red]"))))
+    assert "[red]x[/red]" in shown
+
+
+def test_a_plot_is_drawn_with_and_without_evaluations(run: Run, tmp_path: Path) -> None:
+    for number, drawn in enumerate((run, replace(run, evaluations=()), replace(run, journal=run.journal[:0]))):
+        plot_run(drawn, tmp_path / f"{number}.png")
+        assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_holds_no_number_that_json_has_not() -> None:
+    text = to_json({"a": math.nan, "b": [math.inf, 1.5], "c": Path("x"), 3: (True, None)})
+    assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": "x", "3": [True, None]}

@@ -1,0 +1,185 @@
+"""The promise: under `ordered` and `sync` the bits depend on neither worker count, kind, timing nor load."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import problems
+import pytest
+import torch
+from torch import nn
+
+import hogwild
+from hogwild.testing import RandomDelays, planted
+
+MODELS = {"mlp": problems.mlp, "conv_bn": problems.conv_bn, "dropout": problems.dropout}
+OPTIMIZERS = {"momentum": partial(torch.optim.SGD, lr=0.02, momentum=0.5), "adam": problems.ADAM}
+
+
+@pytest.fixture(autouse=True)
+def no_advice():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="staleness")
+        yield
+
+
+def digest(model, optimizer, **arguments):
+    run = problems.train(MODELS[model](), optimizer=OPTIMIZERS[optimizer], updates=48, **arguments)
+    assert run.updates == 48 // (1 if run.config.update == "ordered" else 1)
+    assert len(run.journal) == run.updates
+    return run.digest
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_ordered_has_one_digest(model, optimizer):
+    kinds = ("processes",) if model == "dropout" else ("threads", "processes")
+    digests = set()
+    for kind in kinds:
+        for workers in (1, 2, 4, 8):
+            with planted(RandomDelays(seed=workers)):
+                digests.add(digest(model, optimizer, update="ordered", staleness=7, kind=kind, workers=workers))
+    digests.add(
+        digest(model, optimizer, update="ordered", staleness=7, kind="processes", workers=3, gradient="backward")
+    )
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_sync_has_one_digest(model, optimizer):
+    kinds = ("processes",) if model == "dropout" else ("threads", "processes")
+    digests = set()
+    for kind in kinds:
+        for workers in (1, 2, 4):
+            with planted(RandomDelays(seed=workers)):
+                digests.add(digest(model, optimizer, update="sync", micro_batches=4, kind=kind, workers=workers))
+    assert len(digests) == 1
+
+
+def test_the_digest_depends_on_what_it_should():
+    base = {"model": "mlp", "optimizer": "adam", "update": "ordered", "kind": "threads"}
+    others = [{}, {"staleness": 2}, {"seed": 1}, {"optimizer": "momentum"}, {"batch_size": 17}, {"shuffle": False}]
+    digests = [digest(**{**base, **other}) for other in others]
+    assert len(set(digests)) == len(others)
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS.values(), problems.SGD], ids=[*OPTIMIZERS, "sgd"])
+@pytest.mark.parametrize("model", ["mlp", "conv_bn"])
+def test_without_staleness_ordered_is_the_plain_loop(model, optimizer):
+    expected = problems.plain_loop(MODELS[model](), optimizer, 48)
+    run = problems.train(MODELS[model](), optimizer=optimizer, update="ordered", staleness=0, workers=1, updates=48)
+    assert run.digest == hogwild.digest(expected)
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS.values(), problems.SGD], ids=[*OPTIMIZERS, "sgd"])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_sync_is_the_plain_loop_that_accumulates(micro_batches, optimizer):
+    expected = problems.plain_loop(problems.mlp(), optimizer, 30, micro_batches=micro_batches)
+    run = problems.train(
+        optimizer=optimizer, update="sync", micro_batches=micro_batches, workers=micro_batches, updates=30
+    )
+    assert run.digest == hogwild.digest(expected)
+
+
+def test_sync_with_batch_norm_has_the_parameters_of_the_plain_loop():
+    """Running averages do not enter a training step; they are re-based, and agree to rounding."""
+    expected = problems.plain_loop(problems.conv_bn(), problems.SGD, 20, micro_batches=4).state_dict()
+    run = problems.train(problems.conv_bn(), update="sync", micro_batches=4, workers=2, updates=20)
+    for name, value in run.state.items():
+        if "running" in name:
+            torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6)
+        else:
+            assert torch.equal(value, expected[name]), name
+
+
+def test_dropout_in_processes_equals_the_plain_loop_with_the_same_seeds():
+    from hogwild.seeding import preserved_generators, seed_update
+
+    model, (x, y) = problems.dropout(), problems.data()
+    schedule, optimizer = hogwild.Schedule(len(x), 16), problems.SGD(model.parameters())
+    with preserved_generators():
+        for update in range(20):
+            seed_update(0, update)
+            rows = schedule.indices(update)
+            optimizer.zero_grad()
+            problems.cross_entropy(model, (x[rows], y[rows])).backward()
+            optimizer.step()
+    run = problems.train(problems.dropout(), update="ordered", staleness=0, workers=1, kind="processes", updates=20)
+    assert run.digest == hogwild.digest(model)
+
+
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+def test_draws_in_threads_are_refused_by_name(update):
+    with pytest.raises(hogwild.NotReproducible, match=r"2 \(Dropout\).*torch's default generator.*kind='processes'"):
+        problems.train(problems.dropout(), update=update, kind="threads")
+
+
+class DrawsLate(nn.Module):
+    """Draws only in some updates, which one trial step does not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = problems.mlp()
+
+    def forward(self, x):
+        info = hogwild.worker_info()
+        if info.update == 9:
+            x = x + torch.rand_like(x)
+        return self.net(x)
+
+
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+def test_a_later_draw_in_threads_fails_the_run(update):
+    with pytest.raises(hogwild.NotReproducible, match="update 9 drew"):
+        problems.train(DrawsLate(), update=update, kind="threads")
+    runs = [problems.train(DrawsLate(), update=update, kind="processes", workers=w, updates=12) for w in (1, 2)]
+    assert runs[0].digest == runs[1].digest
+
+
+def test_momentum_meets_staleness_with_a_warning():
+    with pytest.warns(UserWarning, match="staleness 3 with SGD and its momentum"), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        problems.train(update="ordered", staleness=3, optimizer=problems.MOMENTUM, updates=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problems.train(update="ordered", staleness=3, optimizer=problems.SGD, updates=4)
+
+
+@pytest.mark.parametrize(("update", "setting"), [("ordered", "staleness"), ("sync", "micro_batches")])
+def test_more_workers_than_can_be_busy_are_refused_with_the_number_to_set(update, setting):
+    with pytest.raises(hogwild.ArgumentError, match=rf"4 workers .*{setting}=\d"):
+        problems.train(update=update, workers=4)
+
+
+def test_every_update_is_computed_on_exactly_the_version_it_should():
+    run = problems.train(update="ordered", staleness=3, workers=4, updates=30)
+    assert run.journal["version_read"].tolist() == [max(0, u - 3) for u in range(30)]
+    assert run.journal["update"].tolist() == list(range(30))
+    assert run.staleness.set == run.staleness.max == 3
+
+
+def test_snapshot_reads_whole_versions_that_exist():
+    run = problems.train(update="snapshot", workers=3, kind="processes", updates=60)
+    assert sorted(run.journal["update"]) == list(range(60))
+    assert run.journal["version"].tolist() == list(range(1, 61))
+    assert (run.journal["version_read"] < run.journal["version"]).all()
+
+
+def test_waiting_takes_no_core():
+    """Of two workers one computes for 20 ms an update and the other waits for it."""
+
+    def loss(model, batch):
+        info = hogwild.worker_info()
+        if info.update % 2 == 0:
+            import time
+
+            time.sleep(0.02)
+        return problems.cross_entropy(model, batch)
+
+    run = problems.train(update="ordered", kind="processes", loss=loss, updates=60)
+    waited = sum(usage.waited_seconds for usage in run.workers)
+    assert waited > 0.3 * run.seconds
+    busy = sum(usage.cpu_seconds for usage in run.workers)
+    assert busy < 0.9 * run.seconds, "two workers that sleep and wait use less than one core between them"

@@ -1,0 +1,165 @@
+"""The order of the house: every import runs down; files are short; what is public is written down."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hogwild
+
+ROOT = Path(hogwild.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# From the top down. A module may import what stands below it, and what stands beside it in its own folder.
+FLOORS: list[set[str]] = [
+    {"__main__"},
+    {"cli"},
+    {"report", "pytest_plugin"},
+    {"determinism", "bench", "testing", "experiment", "doctor", "recipe"},
+    {"trainer"},
+    {"session"},
+    {"trial", "watcher"},
+    {"workers"},
+    {"checkpoint"},
+    {"rules"},
+    {"replica", "state"},
+    {"optimizer", "run", "schedule"},
+    {"control", "config", "journal", "seeding", "digest"},
+    {"memory"},
+    {"errors"},
+    {"autograd"},
+]
+FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name_of(path) for path in FILES}
+
+
+def unit(module: str) -> str:
+    """The part of the package that a module belongs to; hogwild itself has none."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules of ours that a file imports, wherever in it, except for type checkers alone."""
+    for node in runtime(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "hogwild")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports relatively"
+            if node.module and node.module.split(".")[0] == "hogwild":
+                deeper = {f"{node.module}.{alias.name}" for alias in node.names} & NAMES
+                yield from deeper or {node.module}
+
+
+def runtime(tree: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(tree):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")):
+            yield child
+            yield from runtime(child)
+
+
+def test_every_module_has_a_floor():
+    assert {unit(name) for name in NAMES} - {""} <= set(FLOOR)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_import_runs_down(path):
+    mine = unit(name_of(path))
+    if not mine:
+        return  # the package itself names what is public
+    for other in imports(path):
+        assert other != "hogwild", f"{name_of(path)} imports the package that imports it"
+        assert unit(other) == mine or FLOOR[unit(other)] > FLOOR[mine], (
+            f"{name_of(path)} imports {other}, which is above"
+        )
+
+
+def test_no_two_modules_import_each_other():
+    graph = {name_of(path): set(imports(path)) - {name_of(path)} for path in FILES if name_of(path) != "hogwild"}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, f"a circle: {' → '.join((*trail, name))}"
+        if name not in done:
+            for other in graph.get(name, ()):
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_threads_and_processes_know_nothing_of_each_other():
+    def reached(name: str, seen: set[str]) -> set[str]:
+        for other in imports(ROOT.parent / f"{name.replace('.', '/')}.py"):
+            if other not in seen and (ROOT.parent / f"{other.replace('.', '/')}.py").exists():
+                seen.add(other)
+                reached(other, seen)
+        return seen
+
+    assert "hogwild.workers.threads" not in reached("hogwild.workers.processes", set())
+    assert "hogwild.workers.processes" not in reached("hogwild.workers.threads", set())
+
+
+def test_autograd_and_distance_stand_on_their_own():
+    """The studies import nothing of ours; the judge of states imports nothing of the trainer that made them."""
+    for path in (ROOT / "autograd").glob("*.py"):
+        assert {unit(other) for other in imports(path)} <= {"autograd"}
+    for name in ("distance", "predictions", "states", "ulp"):
+        judged = {unit(other) for other in imports(ROOT / "determinism" / f"{name}.py")}
+        assert judged <= {"determinism", "errors", "digest"}, name
+
+
+def test_memory_alone_maps_memory():
+    """What must change for another kind of shared memory is in one file."""
+    for path in FILES:
+        if path.name != "memory.py":
+            names = {
+                alias.name
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                for alias in node.names
+            }
+            assert not names & {"mmap", "shared_memory"}, path.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 400
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_file_opens_with_what_it_is(path):
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or path.stat().st_size == 0
+
+
+def test_the_public_names_are_complete_sorted_and_there():
+    public = {
+        name for name, value in vars(hogwild).items() if not name.startswith("_") and type(value).__name__ != "module"
+    }
+    assert public == set(hogwild.__all__)
+    assert hogwild.__all__ == sorted(hogwild.__all__)
+
+
+@pytest.mark.parametrize("name", hogwild.__all__)
+def test_every_public_name_is_documented(name):
+    value = getattr(hogwild, name)
+    own = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
+    assert own and len(own.split()) > 3, f"hogwild.{name} has no docstring of its own"
+    if isinstance(value, type):
+        for method, function in vars(value).items():
+            if not method.startswith("_") and callable(function):
+                assert function.__doc__, f"hogwild.{name}.{method} has no docstring"
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (ROOT / "py.typed").exists()

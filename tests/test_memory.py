@@ -1,0 +1,162 @@
+"""Layouts and arenas: where each tensor lies, and that it is the same memory for everyone."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hogwild import ArgumentError
+from hogwild.memory import ALIGNMENT, Arena, Block, Layout, Space, aligned
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool]
+shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+tensors = st.lists(st.tuples(shapes, st.sampled_from(DTYPES), st.integers(0, 2)), max_size=12)
+
+
+def made(described: list[tuple[tuple[int, ...], torch.dtype, int]]) -> tuple[list[tuple[str, Tensor]], list[int]]:
+    named = [(f"t{i}", torch.zeros(shape, dtype=dtype)) for i, (shape, dtype, _) in enumerate(described)]
+    return named, [group for _, _, group in described]
+
+
+@given(tensors)
+def test_a_layout_overlaps_nothing_and_aligns_everything(described):
+    named, groups = made(described)
+    layout = Layout.of(named, groups)
+    ends = 0
+    for entry in sorted(layout.entries, key=lambda entry: (entry.offset, entry.numel)):
+        assert entry.offset % ALIGNMENT == 0
+        assert entry.offset >= ends
+        ends = entry.offset + entry.numel * entry.dtype.itemsize
+    assert ends <= layout.nbytes == aligned(layout.nbytes)
+    assert [entry.name for entry in layout.entries] == [name for name, _ in named], "entries keep the order given"
+
+
+@given(tensors)
+def test_a_range_is_one_group_and_one_dtype_and_ranges_cover_all(described):
+    named, groups = made(described)
+    layout = Layout.of(named, groups)
+    assert sorted(i for span in layout.ranges for i in span.members) == list(range(len(named)))
+    assert len({(span.group, span.dtype) for span in layout.ranges}) == len(layout.ranges)
+    for span in layout.ranges:
+        for i in span.members:
+            assert (groups[i], named[i][1].dtype) == (span.group, span.dtype)
+            entry = layout.entries[i]
+            end = span.offset + span.numel * span.dtype.itemsize
+            assert span.offset <= entry.offset <= entry.offset + entry.numel * entry.dtype.itemsize <= end
+
+
+@pytest.mark.parametrize("where", ["shared", "private"])
+@given(described=tensors)
+def test_views_and_flat_tensors_are_the_same_memory(where, described):
+    named, groups = made(described)
+    layout = Layout.of(named, groups)
+    block = Block.shared(Arena(layout.nbytes), 0) if where == "shared" else Block.private(layout.nbytes)
+    views, flats = layout.views(block), layout.flats(block)
+    for i, (view, (_, tensor)) in enumerate(zip(views, named, strict=True)):
+        assert (view.shape, view.dtype, view.stride()) == (tensor.shape, tensor.dtype, tensor.stride())
+        view.fill_(i % 2)
+    for span, flat in zip(layout.ranges, flats, strict=True):
+        ones = sum(views[i].numel() for i in span.members if i % 2)
+        assert int(flat.to(torch.complex128).sum().real) == ones, "what the views hold, and zeros between"
+        assert all(views[i].data_ptr() % ALIGNMENT == 0 for i in span.members if views[i].numel())
+
+
+def test_strides_are_kept():
+    channels_last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    transposed = torch.randn(3, 7).t()
+    layout = Layout.of([("a", channels_last), ("b", transposed)])
+    for view, tensor in zip(layout.views(Block.private(layout.nbytes)), (channels_last, transposed), strict=True):
+        assert view.stride() == tensor.stride()
+        assert torch.equal(view.copy_(tensor), tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.zeros(3, 1).expand(3, 4), torch.zeros(10)[::2], torch.zeros(4, 6)[:, :3]], ids=str
+)
+def test_tensors_that_overlap_themselves_or_leave_gaps_are_refused_by_name(tensor):
+    with pytest.raises(ArgumentError, match=r"^layer\.weight has shape .* make it \.contiguous\(\)$"):
+        Layout.of([("fine", torch.zeros(2)), ("layer.weight", tensor)])
+
+
+@given(st.lists(st.integers(0, 1000), max_size=20))
+def test_a_space_gives_no_byte_twice(sizes):
+    space = Space()
+    end = 0
+    for size in sizes:
+        offset = space.reserve(size)
+        assert offset % ALIGNMENT == 0
+        assert offset >= end
+        end = offset + size
+    assert space.nbytes >= end
+
+
+def test_tensors_arrays_words_and_bytes_look_at_one_memory():
+    arena = Arena(256)
+    words, array = arena.words(64, 4), arena.array(64, 4, torch.zeros(0, dtype=torch.int64).numpy().dtype)
+    tensor, raw = arena.tensor(64, 4, torch.int64), arena.bytes(64, 32)
+    words[1] = -5
+    array[2] = 7
+    raw[24] = 9
+    assert tensor.tolist() == [0, -5, 7, 9]
+    assert arena.tensor(0, 8, torch.int64).tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_shared_arena_arrives_as_the_same_memory_and_a_private_one_as_a_copy_on_write(private):
+    arena = Arena(4096, private=private)
+    arena.words(0, 1)[0] = 42
+    there = Arena.__new__(Arena)
+    descriptor = _Descriptor(os.dup(arena.descriptor))
+    there.__setstate__({"descriptor": descriptor, "nbytes": arena.nbytes, "private": arena.private})
+    assert there.words(0, 1)[0] == 42
+    there.words(0, 1)[0] = 43
+    assert arena.words(0, 1)[0] == (42 if private else 43)
+
+
+class _Descriptor:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def detach(self) -> int:
+        return self._number
+
+
+def test_a_closed_arena_gives_its_descriptor_back_and_its_tensors_stay():
+    process = psutil.Process()
+    before = process.num_fds()
+    arena = Arena(64)
+    assert process.num_fds() > before
+    tensor = arena.tensor(0, 8, torch.float64)
+    arena.close()
+    arena.close()
+    assert tensor.fill_(2.0).sum() == 16
+    del arena, tensor
+    gc.collect()
+    assert process.num_fds() == before, "the map's own descriptor goes with the last tensor"
+
+
+def test_memory_without_a_name_leaves_nothing_in_the_file_system():
+    arena = Arena(1 << 20)
+    assert os.fstat(arena.descriptor).st_nlink == 0
+
+
+def test_more_than_the_machine_has_is_refused_before_it_is_taken():
+    needed = 2 * psutil.virtual_memory().total
+    with pytest.raises(ArgumentError, match=rf"needs {needed / 1e6:,.0f} MB of shared memory, over the [\d,]+ MB left"):
+        Arena(needed)
+    gc.collect()  # what was not made must not fail when it is collected
+
+
+def test_nothing_takes_no_memory():
+    arena = Arena(0)
+    assert arena.nbytes == ALIGNMENT
+    assert arena.tensor(0, 0, torch.float32).shape == (0,)
+    assert len(arena.array(0, 0, torch.zeros(0).numpy().dtype)) == 0
+    assert Layout.of([]).nbytes == 0

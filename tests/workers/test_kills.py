@@ -1,0 +1,104 @@
+"""A worker killed at any named moment, under every rule: nothing promised is lost, and nothing hangs."""
+
+from __future__ import annotations
+
+import problems
+import pytest
+
+import hogwild
+from hogwild.rules import NAMES
+from hogwild.testing import Fault, PlantedFault, RandomDelays, Seam, both, planted
+
+UPDATES = 24
+
+
+def train(update, workers=3, **arguments):
+    return problems.train(
+        problems.conv_bn(),
+        update=update,
+        workers=workers,
+        kind="processes",
+        staleness=3,
+        micro_batches=4,
+        updates=UPDATES,
+        optimizer=problems.SGD,
+        **arguments,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return {update: train(update, workers=1).digest for update in ("ordered", "sync")}
+
+
+def check(run, update, undisturbed):
+    """What each rule promises after a kill."""
+    if update in undisturbed:
+        assert run.digest == undisturbed[update]
+    done = sorted(run.journal["update"].tolist())
+    if update in ("ordered", "sync", "snapshot"):
+        assert run.in_doubt == ()
+        assert done == list(range(UPDATES)), "every update exactly once"
+        assert run.updates == UPDATES
+    else:
+        assert len(run.in_doubt) <= len(run.failures)
+        assert sorted({*done, *run.in_doubt}) == list(range(UPDATES)), "at most one update in doubt per kill"
+
+
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+@pytest.mark.parametrize("seam", Seam)
+@pytest.mark.parametrize("update", NAMES)
+def test_a_kill_at(update, seam, policy, undisturbed):
+    if seam in (Seam.PUBLISHING, Seam.PUBLISHED) and update not in ("ordered", "sync", "snapshot"):
+        return  # a rule with one slot publishes nothing
+    at = UPDATES // 2 * (4 if update == "sync" else 1)
+    fault = PlantedFault(Fault.KILL, seam, at)
+    with planted(both(fault, RandomDelays(seed=1))):
+        run = train(update, on_worker_failure=policy)
+    assert fault.fired, "the fault was planted where nobody passed"
+    assert 1 <= len(run.failures) <= 2, "two workers may come to the first seam at once"
+    assert all("SIGKILL" in failure for failure in run.failures)
+    check(run, update, undisturbed)
+
+
+@pytest.mark.parametrize("fault", [Fault.TERMINATE, Fault.SEGFAULT, Fault.EXIT])
+@pytest.mark.parametrize("update", NAMES)
+def test_other_ends(update, fault, undisturbed):
+    plant = PlantedFault(fault, Seam.COMPUTING, 10)
+    with planted(plant):
+        run = train(update)
+    assert plant.fired and len(run.failures) == 1
+    name = {Fault.TERMINATE: "SIGTERM", Fault.SEGFAULT: "SIGSEGV", Fault.EXIT: "exit code 0"}[fault]
+    assert name in run.failures[0]
+    check(run, update, undisturbed)
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_the_only_worker_is_replaced(update, undisturbed):
+    plant = PlantedFault(Fault.KILL, Seam.COMMITTING, 10)
+    with planted(plant):
+        run = train(update, workers=1, on_worker_failure="continue")
+    assert plant.fired
+    check(run, update, undisturbed)
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_raise_ends_the_run(update):
+    with planted(PlantedFault(Fault.KILL, Seam.COMPUTING, 10)), pytest.raises(hogwild.WorkerError, match="SIGKILL"):
+        train(update, on_worker_failure="raise")
+
+
+def test_replacements_run_out():
+    with planted(AlwaysKill()), pytest.raises(hogwild.WorkerError, match="max_restarts is 2"):
+        train("ordered", max_restarts=2)
+
+
+class AlwaysKill:
+    """Kills whoever computes update 10."""
+
+    def __call__(self, seam, worker):
+        if seam is Seam.COMPUTING and worker.ticket == 10:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGKILL)
