@@ -4,9 +4,9 @@
     hogwild run digits --update ordered --workers 1             # and the same digest with
     hogwild run digits --update ordered --kind threads          # other workers
 
-scikit-learn's 1,797 images of 8 × 8 pixels, of which 297 are held out. Seen on 2 cores: .983 of them right, as with one
-worker, after 2,820 updates in 0.8 s (processes) or 1.8 s (threads); .973 to .983 over 6 seeds × hogwild and locked × both
-kinds. Under `ordered` one digest (678f01fc… on that machine) for 1 or 2 threads or processes.
+scikit-learn's 1,797 images of 8 × 8 pixels, of which 297 are held out. Seen on 2 cores: .983 of them right, as with
+one worker, after 2,820 updates in 0.8 s (processes) or 1.8 s (threads); .973 to .983 over 6 seeds × hogwild, locked ×
+both kinds. Under `ordered` one digest (678f01fc… on that machine) for 1 or 2 threads or processes.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Seam(StrEnum):
     PUBLISHED = "published"  # it is the head, and the ticket still has its owner
 
 
-def _go_on(seam: Seam) -> None:
+def nothing_planted(seam: Seam) -> None:
     """Nothing is planted."""
 
 
@@ -115,7 +115,7 @@ class Control:
         rows = offset + 8 * _LINE * len(Word)
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers)]
         self._reissued = arena.words(rows + 8 * _ROW * workers, spares)
-        self.pause: Callable[[Seam], None] = _go_on
+        self.pause: Callable[[Seam], None] = nothing_planted
         self.ticket_lock: Lock
         self.commit_lock: Lock
 

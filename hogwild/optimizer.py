@@ -53,7 +53,7 @@ _NOT_FLAT = (
 )  # options whose meaning or bits hang on the tensors
 # A flat step saves the calls for all tensors of a range but one, and costs a copy of the gradient: this many elements
 # are copied in the time that one tensor's calls take (measured; SGD makes one call a tensor, Adam a dozen).
-_ELEMENTS_PER_TENSOR = {torch.optim.SGD: 50_000}
+_ELEMENTS_PER_TENSOR: dict[type[Optimizer], int] = {torch.optim.SGD: 50_000}
 _ELEMENTS_PER_TENSOR_OTHERS = 200_000
 
 _STAND_IN = 3  # elements of the tensor on which an elementwise optimizer shows what state it keeps

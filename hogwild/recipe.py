@@ -1,71 +1,33 @@
-"""From an experiment and its settings to a run: what `run`, `check` and `replay` share.
+"""From a name and some flags to the settings of a run, and to the folder it is saved in.
 
-name or config.toml → find → settle (flags over saved settings over the experiment's over RunConfig's) → prepare
+name or config.toml → find → settle (flags over saved settings over the experiment's over RunConfig's) → RunConfig
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from hogwild import experiment
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
-from hogwild.experiment import Experiment, Problem, Training
-from hogwild.optimizer import Factory
-from hogwild.rules import make_rule
-from hogwild.run import Progress
-from hogwild.schedule import as_source
-from hogwild.session import Job, Session
-from hogwild.workers.loop import train_loop
-from hogwild.workers.processes import start_server
+from hogwild.experiment import Experiment, Training, optimizer_named
 
-
-@dataclass(frozen=True)
-class NamedOptimizer:
-    """An optimizer that has a name on the command line: a class of torch.optim, its options, its learning rate."""
-
-    cls: str
-    lr: float
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-OPTIMIZERS: Mapping[str, NamedOptimizer] = {
-    "sgd": NamedOptimizer("SGD", 0.1),
-    "momentum": NamedOptimizer("SGD", 0.01, {"momentum": 0.9}),
-    "adam": NamedOptimizer("Adam", 0.001),
-    "adamw": NamedOptimizer("AdamW", 0.001),
-    "adagrad": NamedOptimizer("Adagrad", 0.01),
-    "rmsprop": NamedOptimizer("RMSprop", 0.001),
-    "adafactor": NamedOptimizer("Adafactor", 0.01),
+LEARNING_RATES: Mapping[str, float] = {
+    "sgd": 0.1,
+    "momentum": 0.01,
+    "adam": 0.001,
+    "adamw": 0.001,
+    "adagrad": 0.01,
+    "rmsprop": 0.001,
+    "adafactor": 0.01,
 }
-
-
-def optimizer_of(config: RunConfig) -> Factory:
-    """The factory of the optimizer that a settled configuration names.
-
-    Raises:
-        ArgumentError: no optimizer has that name, or this version of torch does not have it.
-    """
-    named = _named(config.optimizer)
-    cls = getattr(torch.optim, named.cls, None)
-    if cls is None:
-        raise ArgumentError(f"optimizer {config.optimizer!r} is not in torch {torch.__version__}; 2.13 has it")
-    return partial(cls, lr=config.lr, **named.options)
-
-
-def _named(name: str) -> NamedOptimizer:
-    if name not in OPTIMIZERS:
-        raise ArgumentError(f"optimizer {name!r} is not known; {', '.join(OPTIMIZERS)} are")
-    return OPTIMIZERS[name]
+"""What an optimizer begins with where neither the experiment nor a flag says otherwise."""
 
 
 def find(name_or_path: str) -> tuple[Experiment, RunConfig | None]:
@@ -86,7 +48,7 @@ def settle(training: Training, given: Mapping[str, Any], saved: RunConfig | None
     """All settings of a run: those given, over those of an earlier run, over the experiment's, over RunConfig's.
 
     Raises:
-        ArgumentError: a value that cannot work.
+        ArgumentError: a value that cannot work, or an optimizer that nobody knows.
     """
     base = asdict(saved) if saved is not None else {**training.defaults, "name": training.name}
     base = {key: value for key, value in base.items() if value is not None}
@@ -97,62 +59,9 @@ def settle(training: Training, given: Mapping[str, Any], saved: RunConfig | None
     if given.get("optimizer", base["optimizer"]) != base["optimizer"]:
         base.pop("lr", None)  # it suited the other optimizer
     values = {**base, **given}
-    values.setdefault("lr", _named(values["optimizer"]).lr)
+    optimizer_named(values["optimizer"], None)
+    values.setdefault("lr", LEARNING_RATES[values["optimizer"]])
     return RunConfig.from_mapping(values)
-
-
-def build(training: Training, config: RunConfig, data: Path | None) -> Problem:
-    """What the training trains; while it is made, the fork server imports torch.
-
-    Raises:
-        ArgumentError: the data is not where it should be, or not what it should be.
-    """
-    if config.kind == "processes":
-        start_server()
-    return training.build(config.seed, data)
-
-
-def prepare(
-    config: RunConfig,
-    problem: Problem,
-    *,
-    out: Path | None = None,
-    resume: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Session:
-    """A run that only has to be started: `prepare(...).run()`.
-
-    Raises:
-        ArgumentError: settings and problem do not fit together.
-        NotReproducible: the training draws from a generator that the workers of this kind share.
-    """
-    began = time.monotonic()
-    rule = make_rule(
-        config.update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient
-    )
-    rule.check(config.workers)
-    job = Job(
-        config=config,
-        rule=rule,
-        model=problem.model,
-        optimizer=optimizer_of(config),
-        source=as_source(
-            problem.data,
-            batch_size=config.batch_size,
-            shuffle=config.shuffle,
-            seed=config.seed,
-            collate=None,
-        ),
-        loss=problem.loss,
-        work=train_loop,
-        lr_schedule=None,
-        evaluate=problem.evaluate,
-        stop=None,
-        progress=progress,
-        out=out,
-        resume=resume,
-    )
-    return Session(job, began)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,13 @@ class Job:
         """Updates made of so many tickets."""
         return -(-tickets // self.rule.tickets_per_update)
 
-    def samples_in(self, tickets: int, first_batch: int) -> int:
-        """Samples in so many tickets; `first_batch` is the size of one, for sources that do not say."""
+    def samples_between(self, first: int, last: int, first_batch: int) -> int:
+        """Samples that updates `first` to `last` − 1 train on; `first_batch` is the size of a batch, for sources that
+        do not say."""
+        return self._samples_before(last, first_batch) - self._samples_before(first, first_batch)
+
+    def _samples_before(self, update: int, first_batch: int) -> int:
+        tickets = min(update * self.rule.tickets_per_update, self.tickets)
         if isinstance(self.source, TensorSource | DatasetSource):
             schedule = self.source.schedule
             epochs, rest = divmod(tickets, len(schedule))
@@ -137,8 +143,8 @@ class Session:
         self._first = self._resume(job.resume) if job.resume else 0
         self._state.control.prepare(self._first * job.rule.tickets_per_update, self._tickets)
         job.rule.begin(self._state.control, self._first)
-        self._watcher = Watcher(job.model, self._state, job.rule, job.evaluate, job.stop, job.progress)
-        self._watcher.samples_in = lambda updates: self._samples_in(updates) - self._samples_in(self._first)
+        self._samples = partial(job.samples_between, self._first, first_batch=self._trial.samples)
+        self._watcher = Watcher(job.model, self._state, job.rule, job.evaluate, job.stop, job.progress, self._samples)
         self._team = self._make_team(plan)
 
     def run(self) -> Run:
@@ -243,9 +249,6 @@ class Session:
             return 0
         return self.job.config.evaluate_every or self.job.updates_in(self.job.epoch_tickets)
 
-    def _samples_in(self, updates: int) -> int:
-        return self.job.samples_in(min(updates * self.job.rule.tickets_per_update, self._tickets), self._trial.samples)
-
     def _result(self, supervisor: Supervisor, stopped: str | None, out: Path | None) -> Run:
         state, outcome, rule = self._state, supervisor.outcome, self.job.rule
         version, _ = rule.newest(state)
@@ -257,7 +260,7 @@ class Session:
             state=model_state,
             digest=digest_bytes(model_state).hex(),
             updates=version,
-            samples=self._samples_in(version) - self._samples_in(self._first),
+            samples=self._samples(version),
             seconds=last - first,
             startup_seconds=first - self._began,
             journal=journal,

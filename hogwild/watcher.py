@@ -33,9 +33,10 @@ class Watcher:
         evaluate: Callable[[nn.Module], dict[str, float]] | None,
         stop: Stop | None,
         progress: Callable[[Progress], None] | None,
+        samples: Callable[[int], int],
     ) -> None:
         self.evaluations: list[dict[str, float]] = []
-        self.samples_in: Callable[[int], int] = lambda updates: updates
+        self._samples = samples
         self._model = model
         self._state = state
         self._rule = rule
@@ -83,7 +84,7 @@ class Watcher:
             updates=updates,
             total=-(-control[Word.TOTAL] // self._rule.tickets_per_update),
             seconds=seconds,
-            samples_per_second=self.samples_in(updates) / seconds if seconds else 0.0,
+            samples_per_second=self._samples(updates) / seconds if seconds else 0.0,
             loss=state.journal.recent_loss(updates, _RECENT),
             per_worker=tuple(control.row(i)[Field.COMPUTED] for i in range(control.workers)),
             metrics=self._last_metrics(),

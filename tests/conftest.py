@@ -74,4 +74,4 @@ def nothing_left_behind() -> Iterator[None]:
     }
     assert not changed, f"environment variables changed: {sorted(changed)}"
     assert torch.get_num_threads() == threads, "torch's threads were not given back"
-    assert psutil.Process().num_fds() < descriptors + 20, "file descriptors were left open"
+    assert psutil.Process().num_fds() < descriptors + 8, "file descriptors were left open"

@@ -109,10 +109,10 @@ def test_workers_that_do_not_start_are_a_problem(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_free_threaded_interpreter_is_told_from_one_with_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.sysconfig, "get_config_var", lambda name: 1)
-    monkeypatch.setattr(doctor.sys, "_is_gil_enabled", lambda: False, raising=False)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda name: 1)
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
     assert "GIL is off" in doctor._gil().found
-    monkeypatch.setattr(doctor.sys, "_is_gil_enabled", lambda: True, raising=False)
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: True, raising=False)
     assert "GIL is on" in doctor._gil().found and doctor._gil().verdict == "note"
-    monkeypatch.setattr(doctor.sysconfig, "get_config_var", lambda name: 0)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda name: 0)
     assert "with the GIL" in doctor._gil().found

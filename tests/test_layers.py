@@ -18,7 +18,8 @@ FLOORS: list[set[str]] = [
     {"__main__"},
     {"cli"},
     {"report", "pytest_plugin"},
-    {"determinism", "bench", "testing", "experiment", "doctor", "recipe"},
+    {"determinism", "bench", "testing", "doctor", "recipe"},
+    {"experiment"},
     {"trainer"},
     {"session"},
     {"trial", "watcher"},
@@ -27,8 +28,8 @@ FLOORS: list[set[str]] = [
     {"rules"},
     {"replica", "state"},
     {"optimizer", "run", "schedule"},
-    {"control", "config", "journal", "seeding", "digest"},
-    {"memory"},
+    {"control", "config", "journal", "seeding"},
+    {"memory", "digest"},
     {"errors"},
     {"autograd"},
 ]
@@ -77,7 +78,9 @@ def test_every_import_runs_down(path):
     if not mine:
         return  # the package itself names what is public
     for other in imports(path):
-        assert other != "hogwild", f"{name_of(path)} imports the package that imports it"
+        if other == "hogwild":
+            assert mine in ("cli", "__main__"), f"{name_of(path)} imports the package that imports it"
+            continue
         assert unit(other) == mine or FLOOR[unit(other)] > FLOOR[mine], (
             f"{name_of(path)} imports {other}, which is above"
         )
@@ -139,7 +142,7 @@ def test_files_are_short(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_every_file_opens_with_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or path.stat().st_size == 0
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def test_the_public_names_are_complete_sorted_and_there():

@@ -11,7 +11,7 @@ from torch import nn
 from hogwild import recipe
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
-from hogwild.experiment import Problem, Training
+from hogwild.experiment import OPTIMIZERS, Problem, Training, optimizer_named
 
 
 def _training(**defaults: object) -> Training:
@@ -55,17 +55,21 @@ def test_the_learning_rate_belongs_to_the_optimizer(given: dict[str, object], lr
     assert recipe.settle(_training(epochs=1, optimizer="sgd", lr=0.7), given).lr == lr
 
 
-@pytest.mark.parametrize("name", recipe.OPTIMIZERS)
+def test_every_optimizer_has_a_learning_rate() -> None:
+    assert recipe.LEARNING_RATES.keys() == OPTIMIZERS.keys()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_can_be_made(name: str) -> None:
     config = recipe.settle(_training(epochs=1), {"optimizer": name, "lr": 0.25})
-    optimizer = recipe.optimizer_of(config)(list(nn.Linear(2, 2).named_parameters()))
+    optimizer = optimizer_named(config.optimizer, config.lr)(list(nn.Linear(2, 2).named_parameters()))
     assert optimizer.param_groups[0]["lr"] == 0.25
     assert optimizer.param_groups[0].get("momentum", 0) == (0.9 if name == "momentum" else 0)
 
 
 def test_directories_are_never_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recipe.time, "strftime", lambda form: "now")
+    monkeypatch.setattr("time.strftime", lambda form: "now")
     with recipe.directory("toy") as one, recipe.directory("toy") as two, recipe.directory("toy") as three:
         assert [path.name for path in (one, two, three)] == ["toy-now", "toy-now-2", "toy-now-3"]
         (two / "kept").touch()

@@ -107,7 +107,7 @@ def test_data_that_raises_is_told_apart_from_the_loss():
         def __getitem__(self, index: int) -> Any:
             raise OSError("no such image\nat all")
 
-    with pytest.raises(ArgumentError, match="^data could not give its first batch: OSError: no such image") as caught:
+    with pytest.raises(ArgumentError, match=r"^data could not give its first batch: OSError: no such image") as caught:
         tried(problems.mlp(), data=Broken())
     assert "\n" not in str(caught.value)
 

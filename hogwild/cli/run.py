@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from rich.console import Console
 from tyro.conf import Positional, arg
@@ -20,7 +20,7 @@ from hogwild.cli.settings import Settings
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible
-from hogwild.experiment import Study, StudySettings, Training
+from hogwild.experiment import Study, StudySettings, Training, train_experiment
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following
@@ -83,14 +83,14 @@ class Run:
             raise ArgumentError("no experiment named; hogwild run digits is a good first one (hogwild list)")
         return self.experiment
 
-    def _given(self) -> dict[str, object]:
-        given = self.training.given()
-        return given if self.checkpoint_every is None else {**given, "checkpoint_every": self.checkpoint_every}
+    def _given(self) -> dict[str, Any]:
+        """The settings that were named."""
+        others = {"checkpoint_every": self.checkpoint_every, "data": str(self.data.absolute()) if self.data else None}
+        return self.training.given() | {key: value for key, value in others.items() if value is not None}
 
     def _train(self, training: Training, config: RunConfig) -> int:
         if self.full:
             raise ArgumentError(f"--full is for studies, and {training.name} is a training; --epochs trains longer")
-        problem = recipe.build(training, config, self.data)
         console = Console(stderr=True)
         with (
             recipe.directory(config.name, self.out or self.resume) as out,
@@ -98,10 +98,11 @@ class Run:
             following(title_of(config), console, quiet=self.quiet) as progress,
         ):
             try:
-                session = recipe.prepare(config, problem, out=out, resume=self.resume, progress=progress)
+                run = train_experiment(training, config, out=out, resume=self.resume, progress=progress)
             except NotReproducible as error:
+                if (out / "config.toml").exists():  # workers had started, and one of them found it
+                    raise
                 raise ArgumentError(str(error)) from error
-            run = session.run()
         if self.json:
             sys.stdout.write(to_json(run.summary()) + "\n")
         else:
@@ -112,7 +113,7 @@ class Run:
 
     def _study(self, study: Study) -> int:
         given = self._given()
-        seed = given.pop("seed", 0)
+        seed, _ = given.pop("seed", 0), given.pop("data", None)
         if given:
             flag = f"--{next(iter(given)).replace('_', '-')}"
             raise ArgumentError(
@@ -120,7 +121,7 @@ class Run:
             )
         began = time.monotonic()
         with recipe.directory(study.name, self.out) as out:
-            settings = StudySettings(out, self.full, int(str(seed)), self.data)
+            settings = StudySettings(out, self.full, seed, self.data)
             with _measuring(study, quiet=self.quiet):
                 findings = study.run(settings)
             seconds = time.monotonic() - began

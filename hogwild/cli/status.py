@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
-from hogwild.errors import ArgumentError, NonFiniteError, RunDirectoryError, WorkerError
+from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible, RunDirectoryError, WorkerError
 
 DONE, FAILED_CHECK, WRONG_ARGUMENT, FAILED_TRAINING = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -27,7 +27,7 @@ def status_of(command: Callable[[], int]) -> int:
     except (ArgumentError, RunDirectoryError) as error:
         _tell(" ".join(str(error).split()))
         return WRONG_ARGUMENT
-    except (WorkerError, NonFiniteError) as error:
+    except (WorkerError, NonFiniteError, NotReproducible) as error:
         _tell(str(error))
         return FAILED_TRAINING
     except KeyboardInterrupt:

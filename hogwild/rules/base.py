@@ -102,6 +102,10 @@ class Rule(ABC):
         self.state = seat.state
         self.control = seat.control
 
+    def detach(self) -> None:
+        """Called once in each worker, after its last update: let go of what `attach` took, for it refers back."""
+        del self.seat, self.state, self.control
+
     def ready(self, update: int) -> bool:  # noqa: ARG002
         """True when the version that this update reads exists; no worker computes before."""
         return True

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.checkpoint import Checkpointer
-from hogwild.control import Field, Seam, Word
+from hogwild.control import Field, Seam, Word, nothing_planted
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
 from hogwild.optimizer import Factory, Gathered, SharedOptimizer
 from hogwild.replica import Binding
@@ -152,13 +152,18 @@ class Worker:
         self._quiet = None if owns_process or not self.rule.same_bits else torch.get_rng_state()
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
-        self.control.pause = self.pause
+        if task.pause is not None:
+            self.control.pause = self.pause
         self.rule.attach(self)
 
     def run(self) -> None:
-        """Do the task's work until there are no more tickets."""
-        with informed(self.info):
-            self.task.work(self)
+        """Do the task's work until there are no more tickets, and let go of the shared memory."""
+        try:
+            with informed(self.info):
+                self.task.work(self)
+        finally:
+            self.rule.detach()
+            self.control.pause = nothing_planted
 
     @property
     def ticket(self) -> int:

@@ -107,6 +107,35 @@ def test_ordered_has_the_same_bits_for_other_workers(capsys: pytest.CaptureFixtu
     assert one["digest"] == two["digest"]
 
 
+def test_a_folder_of_data_is_remembered(
+    offer: Offer, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def build(seed: int, data: Path | None) -> Problem:
+        asked.append(data)
+        return _linear(seed, data)
+
+    offer(Training("needs", "?", build, DEFAULTS))
+    (tmp_path / "elsewhere").mkdir()
+    assert main(["run", "needs", "--data", "here", "--quiet", "--out", "out"]) == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["run", "../out", "--quiet"]) == 0
+    assert asked == [tmp_path / "here"] * 2
+
+
+def test_a_study_gets_its_folder_of_data(offer: Offer) -> None:
+    asked = []
+
+    def measure(settings: StudySettings) -> Findings:
+        asked.append(settings.data)
+        return Findings((), "Nothing.")
+
+    offer(Study("asks", "?", measure))
+    assert main(["run", "asks", "--data", "here"]) == 0
+    assert asked == [Path("here")]
+
+
 def test_the_seed_decides_the_model_and_the_batches(capsys: pytest.CaptureFixture[str]) -> None:
     serial = ["run", "digits", *SHORT, "--workers", "1"]
     digests = [_json(capsys, *serial, "--seed", seed)["digest"] for seed in ("0", "0", "1")]

@@ -18,17 +18,16 @@ from torch.nn.functional import interpolate
 
 from hogwild import recipe
 from hogwild.errors import ArgumentError
-from hogwild.experiment import Training
+from hogwild.experiment import Training, train_experiment
 from hogwild.run import Run
 
 KINDS = ("threads", "processes")
 
 
-def _train(name: str, data: Path | None = None, **given: Any) -> Run:
+def _train(name: str, **given: Any) -> Run:
     found, _ = recipe.find(name)
     assert isinstance(found, Training)
-    config = recipe.settle(found, given)
-    return recipe.prepare(config, recipe.build(found, config, data)).run()
+    return train_experiment(found, recipe.settle(found, given))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +96,7 @@ def _write(folder: Path, contents: Mapping[str, bytes], *, zipped: bool = False)
 @pytest.mark.parametrize("zipped", [False, True])
 def test_mnist_trains_on_idx_files(zipped: bool, tmp_path: Path) -> None:
     folder = _write(tmp_path, _contents(), zipped=zipped)
-    run = _train("mnist", folder, kind="threads", epochs=8)
+    run = _train("mnist", data=str(folder), kind="threads", epochs=20)
     assert run.metrics["accuracy"] >= 0.9
 
 
@@ -159,4 +158,4 @@ def test_a_gzip_file_that_was_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["digits", "digits-conv", "embeddings"])
 def test_a_folder_of_data_that_nobody_reads_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="leave it out"):
-        _train(name, tmp_path)
+        _train(name, data=str(tmp_path))

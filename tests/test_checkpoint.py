@@ -1,0 +1,169 @@
+"""A run stopped at any update goes on from its last checkpoint, to the bits of the run that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import problems
+import pytest
+from safetensors.torch import load_file, save_file
+
+import hogwild
+
+pytestmark = pytest.mark.filterwarnings("ignore:staleness")
+SETTINGS = {"staleness": 3, "micro_batches": 3, "updates": 60, "optimizer": problems.ADAM, "kind": "processes"}
+
+
+def train(update, workers=2, **arguments):
+    return problems.train(problems.conv_bn(), update=update, workers=workers, **SETTINGS, **arguments)
+
+
+def interrupt_at(update, out, version, error=KeyboardInterrupt):
+    def evaluate(model):
+        if evaluate.calls == 1:
+            raise error
+        evaluate.calls += 1
+        return {}
+
+    evaluate.calls = 0
+    with pytest.raises(error):
+        train(update, out=out, evaluate=evaluate, evaluate_every=version // 2)
+
+
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_run_goes_on_with_the_same_bits(update, error, tmp_path):
+    whole = train(update)
+    interrupt_at(update, tmp_path, 20, error)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["stopped"] == "interrupted"
+    assert 20 <= record["updates"] < 60
+    resumed = train(update, workers=3, resume=tmp_path, out=tmp_path)
+    assert resumed.digest == whole.digest
+    assert resumed.updates == len(resumed.journal) == 60
+    assert resumed.seals == whole.seals
+    assert resumed.journal["loss"].tobytes() == whole.journal["loss"].tobytes()
+    assert 0 < resumed.samples < whole.samples
+
+
+@pytest.mark.parametrize("update", ["snapshot", "locked", "hogwild", "racing"])
+def test_the_other_rules_go_on_too(update, tmp_path):
+    interrupt_at(update, tmp_path, 20)
+    done = json.loads((tmp_path / "run.json").read_text())["updates"]
+    resumed = train(update, resume=tmp_path)
+    assert sorted(resumed.journal["update"]) == list(range(60))
+    assert resumed.updates == 60
+    assert 20 <= done < 60
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_from_any_checkpoint(every, tmp_path):
+    """Checkpoints made on the way, by the worker that commits, before anyone else can go on."""
+    whole = train("ordered", out=tmp_path, checkpoint_every=every)
+    (tmp_path / "run.json").unlink()
+    resumed = train("ordered", resume=tmp_path)
+    assert resumed.digest == whole.digest
+    assert resumed.samples == 16 * (60 % every), "the last checkpoint is of update 60 or 56"
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+import problems
+def loss(model, batch):
+    import time
+    time.sleep(0.01)
+    return problems.cross_entropy(model, batch)
+problems.train(problems.conv_bn(), loss=loss, update={update!r}, workers=2, kind="processes", staleness=3,
+               micro_batches=3, updates=60, optimizer=problems.ADAM, out={out!r}, checkpoint_every=5)
+"""
+
+
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+def test_after_kill_9_of_the_program(update, tmp_path):
+    script = SCRIPT.format(tests=str(Path(__file__).parent), update=update, out=str(tmp_path))
+    program = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(program.pid, signal.SIGKILL)
+    assert program.wait() == -signal.SIGKILL
+    assert not (tmp_path / "run.json").exists(), "a run that did not end is not taken for a whole one"
+    wait_until_nobody_writes(tmp_path)
+    assert train(update, resume=tmp_path).digest == train(update).digest
+
+
+def wait_until_nobody_writes(folder: Path) -> None:
+    """Workers notice the program's death within milliseconds; they may be in the middle of a checkpoint."""
+    import psutil
+
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        if not any(str(folder) in " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])):
+            return
+        time.sleep(0.01)
+
+
+def damaged(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "hostile header":
+        path.write_bytes((1 << 62).to_bytes(8, "little") + data[8:])
+    else:
+        tensors = load_file(path)
+        if how == "another shape":
+            tensors["optimizer"] = tensors["optimizer"][:-1].clone()
+        else:
+            del tensors["journal"]
+        with_metadata(path, tensors)
+
+
+def with_metadata(path: Path, tensors) -> None:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    save_file(tensors, path, metadata)
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "hostile header", "another shape", "a tensor is missing"])
+def test_a_damaged_checkpoint_is_one_line(how, tmp_path):
+    train("ordered", out=tmp_path, checkpoint_every=10)
+    damaged(tmp_path / "checkpoint.safetensors", how)
+    with pytest.raises(hogwild.RunDirectoryError) as caught:
+        train("ordered", resume=tmp_path)
+    assert "damaged" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"seed": 1}, "seed is 1"), ({"batch_size": 8}, "batch_size is 8"), ({"update": "sync"}, "update")],
+)
+def test_another_run_is_refused(change, named, tmp_path):
+    train("ordered", out=tmp_path, checkpoint_every=10)
+    with pytest.raises(hogwild.ArgumentError, match=named):
+        problems.train(problems.conv_bn(), **{"update": "ordered", **SETTINGS, **change}, resume=tmp_path)
+
+
+def test_another_model_is_refused(tmp_path):
+    train("ordered", out=tmp_path, checkpoint_every=10)
+    with pytest.raises(hogwild.RunDirectoryError, match="another model"):
+        problems.train(problems.mlp(), update="ordered", **SETTINGS, resume=tmp_path)
+
+
+def test_no_checkpoint(tmp_path):
+    train("ordered", out=tmp_path)
+    with pytest.raises(hogwild.RunDirectoryError, match=r"holds no checkpoint\.safetensors"):
+        train("ordered", resume=tmp_path)
+    with pytest.raises(hogwild.ArgumentError, match="checkpoint_every 5 given without out"):
+        train("ordered", checkpoint_every=5)
