@@ -126,9 +126,6 @@ def _read_journal(path: Path) -> NDArray[Any]:
         raise RunDirectoryError(f"{path} is not a journal: {error}") from error
     if not isinstance(journal, np.ndarray) or journal.dtype != ROW or journal.ndim != 1:
         raise RunDirectoryError(f"{path} is not a journal: it holds other fields than {', '.join(ROW.names or ())}")
-    expected = np.arange(1, len(journal) + 1)
-    if not np.array_equal(journal["version"], expected) or (journal["version_read"] < 0).any():
-        raise RunDirectoryError(f"{path} is damaged: its rows do not make versions 1 to {len(journal)}")
     return journal
 
 
@@ -196,8 +193,9 @@ def _rule_of(record: Record) -> Rule:
         raise ArgumentError(
             f"a run under {rule.name} cannot be replayed: what raced is in no journal; use ordered, sync or snapshot"
         )
-    if len(record.journal) != record.updates:
-        raise RunDirectoryError(f"the journal has {len(record.journal)} rows for {record.updates} updates")
+    versions, read = record.journal["version"], record.journal["version_read"]
+    if not np.array_equal(versions, np.arange(1, record.updates + 1)) or (read < 0).any():
+        raise RunDirectoryError(f"the journal is damaged: its rows do not make versions 1 to {record.updates}")
     return rule if rule.tickets_per_update > 1 else Replayed(record.journal)
 
 

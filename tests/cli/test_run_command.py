@@ -107,6 +107,31 @@ def test_ordered_has_the_same_bits_for_other_workers(capsys: pytest.CaptureFixtu
     assert one["digest"] == two["digest"]
 
 
+@pytest.mark.parametrize(("interruption", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_an_interrupted_run_goes_on_to_the_same_bits(
+    interruption: BaseException, status: int, offer: Offer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    armed = [interruption]
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        if armed:
+            raise armed.pop()
+        return {"accuracy": 0.5}
+
+    def build(seed: int, data: Path | None) -> Problem:
+        return Problem(*(getattr(_linear(seed, data), name) for name in ("model", "data", "loss")), evaluate)
+
+    offer(Training("toy", "?", build, {**DEFAULTS, "updates": None, "epochs": 20, "update": "ordered"}))
+    assert main(["run", "toy", "--out", "cut", "--quiet", "--json"]) == status
+    out, err = capsys.readouterr()
+    assert out == "" and "saved in cut" in err and "hogwild run --resume cut goes on" in err
+    assert json.loads(Path("cut/run.json").read_text())["stopped"] == "interrupted"
+    resumed = _json(capsys, "run", "--resume", "cut", "--workers", "1", "--quiet")
+    whole = _json(capsys, "run", "toy", "--quiet")
+    assert resumed["digest"] == whole["digest"] and resumed["updates"] == whole["updates"] == 40
+    assert resumed["out"] == "cut" and resumed["stopped"] is None
+
+
 def test_a_folder_of_data_is_remembered(
     offer: Offer, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

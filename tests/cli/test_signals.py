@@ -58,7 +58,7 @@ def _wait_for(path: Path, seconds: float = 120) -> None:
 @pytest.mark.parametrize(
     ("number", "status", "whole_group"), [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)]
 )
-def test_a_signal_saves_what_was_trained_and_resume_goes_on(
+def test_a_signal_saves_what_was_trained(
     number: signal.Signals, status: int, whole_group: bool, tmp_path: Path
 ) -> None:
     with _started(LONG, tmp_path) as process:
@@ -76,7 +76,7 @@ def test_a_signal_saves_what_was_trained_and_resume_goes_on(
 
 def test_json_is_the_only_thing_on_standard_output(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*HOGWILD, "run", "digits", "--updates", "50", "--json"],
+        [*HOGWILD, "run", "digits", "--kind", "threads", "--updates", "50", "--json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
