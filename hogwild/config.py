@@ -80,6 +80,7 @@ class RunConfig:
     """Seconds after which a worker that commits nothing has failed. None is never."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_choices()
         for name, least in (
             ("workers", 1),
@@ -96,10 +97,20 @@ class RunConfig:
             given = "neither" if self.epochs is None else "both"
             raise ArgumentError(f"{given} of epochs and updates given; exactly one says how long to train")
         _require_int("seed", self.seed, 0)
+        if self.seed >= 1 << 63:
+            raise ArgumentError(f"seed {self.seed} is not below 2^63; any number from 0 to 2^63 - 1 works")
         for name in ("clip_grad_norm", "worker_timeout", "lr"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ArgumentError(f"{name} {value!r} is not above 0")
+            if value is not None and not 0 < value < float("inf"):
+                raise ArgumentError(f"{name} {value!r} is not above 0 and finite; a positive number works")
+
+    def _check_types(self) -> None:
+        for field in fields(self):
+            value, wanted = getattr(self, field.name), str(field.type)
+            if value is None and wanted.endswith("| None"):
+                continue
+            if not _is_of(value, wanted.split(" | ")[0]):
+                raise ArgumentError(f"{field.name} {value!r} is a {type(value).__name__}; it must be a {wanted}")
 
     def _check_choices(self) -> None:
         for name, choices in (
@@ -124,12 +135,10 @@ class RunConfig:
         Raises:
             ArgumentError: a key that no setting has, or a value of another type.
         """
-        known = {field.name: str(field.type) for field in fields(cls)}
-        for key, value in values.items():
+        known = [field.name for field in fields(cls)]
+        for key in values:
             if key not in known:
                 raise ArgumentError(f"{key!r} is not a setting; the settings are {', '.join(known)}")
-            if not _is_of(value, known[key].split(" | ")[0]):
-                raise ArgumentError(f"{key} {value!r} is a {type(value).__name__}; it must be a {known[key]}")
         return cls(**values)
 
     @classmethod

@@ -51,7 +51,8 @@ class Field(IntEnum):
     STARTED = 5  # CLOCK_MONOTONIC at its first claim, nanoseconds
     ENDED = 6  # the same after its last commit
     WAITED = 7  # nanoseconds spent waiting for other workers
-    PIN = 8  # the slot it reads, where a rule lets workers pin one
+    WAITING = 8  # 1 while it waits for other workers
+    PIN = 9  # the slot it reads, where a rule lets workers pin one
 
 
 _ROW = 2 * _LINE  # words of a row
@@ -176,19 +177,26 @@ class Control:
         """
         if condition():
             return
+        row = self._rows[worker]
+        row[Field.WAITING] = 1
         began = time.monotonic_ns()
-        for _ in range(_SPINS):
+        pause = 0.0
+        while not condition():
+            if self[Word.ABORT]:
+                raise Aborted
+            pause = self._rest(pause)
+        row[Field.WAITED] += time.monotonic_ns() - began
+        row[Field.WAITING] = 0
+
+    @staticmethod
+    def _rest(pause: float) -> float:
+        """Rest once; returns what to give the next time. Negative pauses count yields."""
+        if pause > -_SPINS and pause <= 0:
             os.sched_yield()
-            if condition():
-                break
-        else:
-            pause = _SHORTEST_SLEEP
-            while not condition():
-                if self[Word.ABORT]:
-                    raise Aborted
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_SLEEP)
-        self._rows[worker][Field.WAITED] += time.monotonic_ns() - began
+            return pause - 1
+        pause = max(pause, _SHORTEST_SLEEP)
+        time.sleep(pause)
+        return min(2 * pause, _LONGEST_SLEEP)
 
     # --- tickets
 

@@ -25,3 +25,8 @@ class NotReproducible(HogwildError, RuntimeError):  # noqa: N818 - it names a fi
 
 class RunDirectoryError(HogwildError, ValueError):
     """A file of a run directory is missing, damaged, or not what it should be."""
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception on one line, or its type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -18,10 +18,11 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
-from hogwild.optimizer import Factory
+from hogwild.optimizer_state import Factory
 from hogwild.rules import Rule
 from hogwild.run import Progress, Run
 from hogwild.trainer import train_config
+from hogwild.workers.processes import start_server
 
 ENTRY_POINTS = "hogwild.experiments"
 
@@ -155,6 +156,8 @@ def train_experiment(
     progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
+    if config.kind == "processes":
+        start_server()
     problem = training.build(config.seed, Path(config.data) if config.data else None)
     return train_config(
         config,

@@ -63,6 +63,8 @@ class Arena:
         ArgumentError: the machine or its control group has less memory than that left.
     """
 
+    descriptor = -1  # none
+
     def __init__(self, nbytes: int, *, private: bool = False) -> None:
         for what, free in _memory_limits():
             if nbytes > free:

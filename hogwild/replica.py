@@ -63,6 +63,12 @@ def _refuse_unusable(model: nn.Module) -> None:
                 f"{name or 'the model'} is compiled or scripted ({kind}), and its parameters cannot be re-pointed; "
                 f"pass the module it was made from"
             )
+        for attribute, value in vars(module).items():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                raise ArgumentError(
+                    f"{f'{name}.' * bool(name)}{attribute} is the result of a computation, which no worker can copy; "
+                    f"compute it in forward, or keep value.detach()"
+                )
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
@@ -80,15 +86,18 @@ def _refuse_unusable(model: nn.Module) -> None:
 
 
 def _refuse_overlap(tensors: Sequence[tuple[str, Tensor]]) -> None:
-    places: dict[int, tuple[str, Tensor]] = {}
+    places: dict[int, list[tuple[str, Tensor]]] = {}
     for name, tensor in tensors:
         if tensor.numel() == 0:
             continue
-        other_name, other = places.setdefault(tensor.untyped_storage().data_ptr(), (name, tensor))
-        if other is not tensor and _spans_meet(tensor, other):
-            raise ArgumentError(
-                f"{other_name} and {name} share memory without being one Parameter; assign the same Parameter to both"
-            )
+        others = places.setdefault(tensor.untyped_storage().data_ptr(), [])
+        for other_name, other in others:
+            if other is not tensor and _spans_meet(tensor, other):
+                raise ArgumentError(
+                    f"{other_name} and {name} share memory without being one Parameter; assign the same Parameter "
+                    f"to both"
+                )
+        others.append((name, tensor))
 
 
 def _spans_meet(a: Tensor, b: Tensor) -> bool:
@@ -229,8 +238,16 @@ def _homes(model: nn.Module, names: Sequence[str]) -> list[list[tuple[nn.Module,
 
 
 def replicate(model: nn.Module, substitutes: dict[int, nn.Parameter]) -> nn.Module:
-    """A copy of the model in which the parameter of each id is the given one, and all else is copied."""
-    return copy.deepcopy(model, dict(substitutes))
+    """A copy of the model in which the parameter of each id is the given one, and all else is copied.
+
+    Tensors in shared memory that a module holds beside its parameters and buffers stay the same.
+    """
+    kept: dict[int, Tensor] = dict(substitutes)
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.is_shared():  # type: ignore[no-untyped-call]
+                kept[id(value)] = value
+    return copy.deepcopy(model, kept)
 
 
 Extras = tuple[dict[str, Any], list[Callable[[Tensor], Tensor | None]]]

@@ -150,7 +150,7 @@ class Run:
             "stopped": self.stopped,
             "failures": list(self.failures),
             "in_doubt": list(self.in_doubt),
-            "usage": [asdict(usage) for usage in self.workers],
+            "usage": [{**asdict(usage), "cpu_seconds": _json_number(usage.cpu_seconds)} for usage in self.workers],
             "audit": self.audit,
         }
 

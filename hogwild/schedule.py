@@ -5,6 +5,7 @@ Invariant: a batch depends on the seed and the number of the update alone, so it
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, one_line
 from hogwild.seeding import mix
 
 _SHUFFLE = 1  # keeps the shuffle's random stream apart from that of the updates
@@ -103,6 +104,26 @@ class DatasetSource:
         return self.collate(samples)
 
 
+def own_copy(source: Source) -> Source:
+    """A source that one worker may use beside others: our own share their data, which is only read; yours is copied.
+
+    Raises:
+        ArgumentError: it cannot be copied.
+    """
+    if isinstance(source, TensorSource | DatasetSource):
+        own = copy.copy(source)
+        own.schedule = copy.copy(source.schedule)
+        return own
+    kept = {id(value): value for value in vars(source).values() if isinstance(value, Tensor) and value.is_shared()}  # type: ignore[no-untyped-call]
+    try:
+        return copy.deepcopy(source, kept)
+    except Exception as error:
+        raise ArgumentError(
+            f"data is a {type(source).__name__} that cannot be copied for each worker: {one_line(error)}; give it a "
+            f"__deepcopy__, or make what it holds in its first batch()"
+        ) from error
+
+
 def as_source(
     data: Any, *, batch_size: int, shuffle: bool, seed: int, collate: Callable[[list[Any]], Any] | None
 ) -> Source:
@@ -152,15 +173,24 @@ def _length_of(data: Any, tensors: Any) -> int:
 def _as_tensors(data: Any) -> Any:
     """`data` with arrays as tensors where it is tensors all through, else None."""
     if isinstance(data, np.ndarray):
-        return torch.from_numpy(data)
+        return _as_tensors(_tensor_of(data))
     if isinstance(data, Tensor):
-        return data if data.dim() else None
+        if data.dim() == 0:
+            raise ArgumentError("data holds a tensor without dimensions; the first dimension must be the samples")
+        return data
     if isinstance(data, Mapping):
         values = {key: _as_tensors(value) for key, value in data.items()}
         return values if values and all(value is not None for value in values.values()) else None
     if type(data) is tuple and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
         return tuple(_as_tensors(part) for part in data)
     return None
+
+
+def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
+    try:
+        return torch.from_numpy(np.ascontiguousarray(array) if array.ndim else array)
+    except TypeError as error:
+        raise ArgumentError(f"data holds an array of dtype {array.dtype}, which no tensor can hold") from error
 
 
 def _map_tensors(function: Callable[[Tensor], Any], data: Any) -> Any:

@@ -24,7 +24,7 @@ from hogwild.control import Field, Word
 from hogwild.digest import digest_bytes
 from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.memory import Layout
-from hogwild.optimizer import Factory, OptimizerPlan, group_of, make_optimizer
+from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, make_optimizer
 from hogwild.replica import Anatomy
 from hogwild.rules import Ordered, Rule
 from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage, begin_directory
@@ -156,7 +156,7 @@ class Session:
         config, out = self.job.config, self.job.out
         if out is not None:
             begin_directory(out, config)
-        policy = Policy(config.on_worker_failure, config.max_restarts)
+        policy = Policy(config.on_worker_failure, config.max_restarts, config.worker_timeout)
         supervisor = Supervisor(self._team, self._state, self.job.rule, policy, self._watcher.look)
         try:
             supervisor.supervise()

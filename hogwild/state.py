@@ -17,7 +17,7 @@ from torch import Tensor
 from hogwild.control import Control
 from hogwild.journal import ROW, Journal, seal_bytes
 from hogwild.memory import Arena, Block, Layout, Space
-from hogwild.optimizer import OptimizerPlan, StateCopy
+from hogwild.optimizer_state import OptimizerPlan, StateCopy
 
 
 class Slot:

@@ -11,7 +11,7 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
-from hogwild.optimizer import Factory
+from hogwild.optimizer_state import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.run import Progress, Run, Stop
 from hogwild.schedule import as_source
@@ -46,6 +46,7 @@ def train(
     on_nonfinite: str = "raise",
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
+    worker_timeout: float | None = None,
     out: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: str | Path | None = None,
@@ -78,6 +79,8 @@ def train(
         on_nonfinite: "raise", "skip" (leave the update out) or "ignore".
         on_worker_failure: "replace" a dead worker, "continue" without it, or "raise".
         max_restarts: workers to replace before giving up.
+        worker_timeout: seconds after which a worker that does nothing with its update has failed, with the stacks of
+            its threads in the report. A process is ended and treated as dead; a thread cannot be, and the run fails.
         out: directory to save the run in.
         checkpoint_every: updates between checkpoints in `out`; None is only when the run is interrupted.
         resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`
@@ -92,10 +95,9 @@ def train(
         NotReproducible: `ordered` or `sync` in threads, and the training draws from a generator that threads share.
     """
     began = time.monotonic()
-    rule = make_rule(update, staleness=staleness, micro_batches=micro_batches, gradient=gradient)
     config = RunConfig(
         name=name,
-        update=rule.name,
+        update=update.name if isinstance(update, Rule) else update,
         workers=workers,
         kind=kind,
         staleness=staleness,
@@ -112,7 +114,9 @@ def train(
         on_nonfinite=on_nonfinite,
         on_worker_failure=on_worker_failure,
         max_restarts=max_restarts,
+        worker_timeout=worker_timeout,
     )
+    rule = make_rule(update, staleness=staleness, micro_batches=micro_batches, gradient=gradient)
     return train_config(
         config,
         model,
@@ -153,6 +157,8 @@ def train_config(
     `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked.
     """
     began = time.monotonic() if began is None else began
+    _refuse_uncallable(loss=loss)
+    _refuse_uncallable(collate=collate, lr_schedule=lr_schedule, evaluate=evaluate, stop=stop, progress=progress)
     rule = rule or make_rule(
         config.update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient
     )
@@ -198,6 +204,7 @@ def launch(
     on_nonfinite: str = "raise",
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
+    worker_timeout: float | None = None,
     out: str | Path | None = None,
     checkpoint_every: int | None = None,
     resume: str | Path | None = None,
@@ -215,10 +222,9 @@ def launch(
     Arguments and errors are those of `train`. Nothing is tried before the run, for nobody knows what `work` does.
     """
     began = time.monotonic()
-    rule = make_rule(update, staleness=staleness, micro_batches=micro_batches, gradient=None)
     config = RunConfig(
         name=name,
-        update=rule.name,
+        update=update.name if isinstance(update, Rule) else update,
         workers=workers,
         kind=kind,
         staleness=staleness,
@@ -231,7 +237,9 @@ def launch(
         on_nonfinite=on_nonfinite,
         on_worker_failure=on_worker_failure,
         max_restarts=max_restarts,
+        worker_timeout=worker_timeout,
     )
+    rule = make_rule(update, staleness=staleness, micro_batches=micro_batches, gradient=None)
     rule.check(workers)
     if kind == "processes":
         start_server()
@@ -253,7 +261,15 @@ def launch(
     return Session(job, began).run()
 
 
+def _refuse_uncallable(**functions: Any) -> None:
+    for name, value in functions.items():
+        if value is not None and not callable(value):
+            raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
+
+
 def _path(out: str | Path | None, checkpoint_every: int | None) -> Path | None:
     if out is None and checkpoint_every is not None:
         raise ArgumentError(f"checkpoint_every {checkpoint_every} given without out; name a directory to save them in")
+    if out is not None and Path(out).is_file():
+        raise ArgumentError(f"out {str(out)!r} is a file; name a directory, which need not exist")
     return Path(out) if out is not None else None

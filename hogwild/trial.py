@@ -5,7 +5,6 @@ It is made on a copy of the model, in the caller's process, and leaves model and
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hogwild.errors import ArgumentError, HogwildError
-from hogwild.replica import replicate
+from hogwild.errors import ArgumentError, HogwildError, one_line
+from hogwild.replica import carry, extras_of, replicate
 from hogwild.rules.base import autograd_gradients
-from hogwild.schedule import DatasetSource, Source, TensorSource
+from hogwild.schedule import Source, own_copy
 from hogwild.seeding import DrawDetector, preserved_generators, seed_update
 from hogwild.workers.loop import WorkerInfo, informed
 
@@ -45,10 +44,11 @@ def try_step(
     Raises:
         ArgumentError: the loss raised, is not a finite scalar, or does not depend on the model; or the data raised.
     """
-    if not isinstance(source, TensorSource | DatasetSource):
-        source = copy.deepcopy(source)
+    source = own_copy(source)
     # The stand-ins share the caller's memory: forward and backward passes only read it.
     stand_ins = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
+    for parameter in model.parameters():
+        carry(extras_of(parameter), stand_ins[id(parameter)])
     replica = replicate(model, stand_ins)
     parameters = [stand_ins[id(parameter)] for parameter in trained]
     info = WorkerInfo(0, workers, seed, _ignore)
@@ -79,7 +79,9 @@ def _fetch(source: Source, info: WorkerInfo) -> Any:
     try:
         return source.batch(0, info.generator)
     except Exception as error:
-        raise ArgumentError(f"data could not give its first batch: {type(error).__name__}: {error}") from error
+        raise ArgumentError(
+            f"data could not give its first batch: {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def _step(
@@ -90,7 +92,7 @@ def _step(
     except HogwildError:
         raise
     except Exception as error:
-        raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {error}") from error
+        raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _watch_modules(model: nn.Module) -> list[str]:
@@ -103,10 +105,13 @@ def _watch_modules(model: nn.Module) -> list[str]:
 
     def after(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
         moved = not torch.equal(stack.pop(), torch.get_rng_state())
-        if moved and not any(name.startswith(names[module]) for name in found):
-            found.append(names[module])
+        path = paths[module]
+        if moved and not any(inner == path or not path or inner.startswith(f"{path}.") for inner in drew):
+            drew.append(path)
+            found.append(f"{path or 'the model'} ({type(module).__name__})")
 
-    names = {module: f"{name} ({type(module).__name__})".lstrip() for name, module in model.named_modules()}
+    paths = {module: path for path, module in model.named_modules()}
+    drew: list[str] = []
     for module in model.modules():
         module.register_forward_pre_hook(before)
         module.register_forward_hook(after)

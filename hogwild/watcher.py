@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hogwild.control import Field, Word
+from hogwild.errors import ArgumentError
 from hogwild.rules import Rule
 from hogwild.run import Progress, Stop
 from hogwild.seeding import preserved_generators
@@ -119,6 +120,8 @@ class Watcher:
             metrics = self._evaluate(self._model)
         for module, training in flags:
             module.training = training
+        if not isinstance(metrics, Mapping):
+            raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
         row = {"update": version, "seconds": time.monotonic() - first}
         self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
 

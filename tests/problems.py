@@ -65,7 +65,9 @@ def train(model: nn.Module | None = None, **arguments: Any) -> hogwild.Run:
     settings |= arguments
     if "epochs" not in settings:
         settings.setdefault("updates", 40)
-    return hogwild.train(model or mlp(), settings.pop("data", None) or data(), settings.pop("loss"), **settings)
+    samples = settings.pop("data", None)
+    samples = data() if samples is None else samples
+    return hogwild.train(mlp() if model is None else model, samples, settings.pop("loss"), **settings)
 
 
 def plain_loop(

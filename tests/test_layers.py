@@ -28,6 +28,7 @@ FLOORS: list[set[str]] = [
     {"rules"},
     {"replica", "state"},
     {"optimizer", "run", "schedule"},
+    {"optimizer_state"},
     {"control", "config", "journal", "seeding"},
     {"memory", "digest"},
     {"errors"},

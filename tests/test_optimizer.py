@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import hogwild
-from hogwild.optimizer import OptimizerPlan, make_optimizer
+from hogwild.optimizer_state import OptimizerPlan, make_optimizer
 from hogwild.rules import NAMES
 
 SERIAL = {"workers": 1, "staleness": 0, "micro_batches": 1}

@@ -173,7 +173,7 @@ def test_collate_makes_the_batch():
         (np.array(["a"] * 10, dtype=object), "data"),
         (np.array(["a"] * 10), "data"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_data_may_not_be(data, message):
     with pytest.raises(ArgumentError, match=message) as caught:

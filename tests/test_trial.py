@@ -173,7 +173,7 @@ def deep(layer: nn.Module) -> nn.Module:
         (nn.Identity(), ()),
         (nn.Dropout(0.0), ()),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_the_innermost_module_that_drew_is_named(layer, draws):
     model = deep(layer)

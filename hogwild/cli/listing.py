@@ -20,9 +20,7 @@ from hogwild.report.tables import experiments_report
 class List:
     """List the experiments: trainings, and studies that settle claims by measurement."""
 
-    more: ClassVar[str] = """A package of yours adds its own under the entry point group hogwild.experiments.
-
-  hogwild run NAME    runs one"""
+    more: ClassVar[str] = "A package of yours adds its own under the entry point group hogwild.experiments."
 
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print the list as one JSON object, and nothing else, on standard output."""

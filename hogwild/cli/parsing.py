@@ -17,6 +17,7 @@ from hogwild.errors import ArgumentError
 
 _ABOUT = """Train one model from many workers at once, and know exactly what that did.
 
+To begin:
   hogwild list          what there is to run
   hogwild run digits    train on images of handwritten digits, in some seconds
   hogwild doctor        what will bite on this machine

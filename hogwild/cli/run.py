@@ -27,7 +27,8 @@ from hogwild.report.progress import following
 from hogwild.report.tables import run_report, study_report
 from hogwild.report.words import title_of
 
-_MORE = """  hogwild run digits                     two worker processes, without a lock
+_MORE = """Examples:
+  hogwild run digits                     two worker processes, without a lock
   hogwild run digits --update ordered    the same bits in every run
   hogwild run RUN_DIR/config.toml        a run again, from what it wrote
   hogwild run --resume RUN_DIR           go on where a run was interrupted

@@ -21,7 +21,7 @@ from hogwild.determinism.distance import distance
 from hogwild.errors import ArgumentError, RunDirectoryError
 from hogwild.experiment import Training, load, optimizer_named
 from hogwild.journal import ROW, Seal
-from hogwild.optimizer import Factory
+from hogwild.optimizer_state import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.rules.replayed import Replayed
 from hogwild.run import FORMAT, Progress, Run, file_digest

@@ -74,7 +74,7 @@ class Sync(Versioned):
         for i, tensor in enumerate(gathered.tensors):
             slot.present[i] = int(tensor is not None)
             if tensor is not None:
-                slot.tensors[i].copy_(tensor)
+                slot.tensors[i].copy_(tensor.to_dense() if tensor.is_sparse else tensor)
         for target, value in zip(slot.buffers, self.seat.binding.changed_buffers(), strict=True):
             target.copy_(value)
         slot.loss.fill_(gradient.loss)

@@ -72,6 +72,14 @@ class Team(Protocol):
         """What has come since the last call, waiting up to `timeout` seconds for the first."""
         ...
 
+    def stacks(self, index: int) -> str:
+        """The stack of every thread of a worker that hangs, as text."""
+        ...
+
+    def end(self, index: int) -> bool:
+        """End one worker at once; its `Died` follows. False where that is not possible."""
+        ...
+
     def kill(self) -> None:
         """End every worker that still runs, at once where that is possible."""
         ...

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from hogwild.checkpoint import Checkpointer
 from hogwild.control import Field, Seam, Word, nothing_planted
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
-from hogwild.optimizer import Factory, Gathered, SharedOptimizer
+from hogwild.optimizer import Gathered, SharedOptimizer
+from hogwild.optimizer_state import Factory
 from hogwild.replica import Binding
 from hogwild.rules import Gradient, Rule
 from hogwild.schedule import Source
@@ -330,8 +331,9 @@ class Worker:
         """One generator serves all threads of a process, so a draw would depend on who came first."""
         if self._quiet is not None and not torch.equal(self._quiet, torch.get_rng_state()):
             raise NotReproducible(
-                f"update {update} drew from torch's default generator, which all threads share, so {self.rule.name} "
-                f"cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
+                f"torch's default generator, which all threads share, was drawn from by update {update} or one that "
+                f"ran beside it, so {self.rule.name} cannot give the same bits; use kind='processes', or "
+                f"hogwild.worker_info().generator"
             )
 
 
@@ -339,5 +341,4 @@ def train_loop(worker: Worker) -> None:
     """Our own work: compute and commit every update there is."""
     while (update := worker.claim()) is not None:
         replica = worker.read(update)
-        gradient = worker.gradient(update, replica)
-        worker.commit(update, gradient)
+        worker.commit(update, worker.gradient(update, replica))  # no name holds a gradient while the next is computed

@@ -5,14 +5,15 @@ or must stay shared does not go through the pickle:
 
     the model's parameters        become views of the arena in the worker
     tensors in shared memory      stay the same memory
-    other large tensors, arrays   lie once in an arena of their own, mapped copy-on-write by every worker
+    other large tensors, arrays   lie once, each storage whole, in an arena of their own, which every worker maps
+                                  copy-on-write
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import cloudpickle
@@ -50,14 +51,14 @@ class Package:
     def _lay_out(self, blob: bytes, large: list[Tensor | np.ndarray[Any, Any]]) -> None:
         space = Space()
         self._blob = (space.reserve(len(blob)), len(blob))
-        self._large: list[tuple[int, Any, tuple[int, ...]]] = []
-        for value in large:
-            self._large.append((space.reserve(value.nbytes), value.dtype, tuple(value.shape)))
+        self._large: list[tuple[int, Any, tuple[int, ...]]] = [
+            (space.reserve(value.nbytes), value.dtype, tuple(value.shape)) for value in large
+        ]
         self.arena = Arena(aligned(space.nbytes), private=True)
         self.arena.bytes(*self._blob)[:] = blob
         for value, (offset, dtype, _) in zip(large, self._large, strict=True):
             if isinstance(value, Tensor):
-                self.arena.tensor(offset, value.numel(), dtype).copy_(value.reshape(-1))
+                self.arena.tensor(offset, value.numel(), dtype).copy_(value)
             else:
                 self.arena.array(offset, value.size, dtype)[:] = value.reshape(-1)
 
@@ -68,19 +69,26 @@ class Package:
         """The objects, in the worker; `found` maps the keys of stand-ins to what replaces them."""
         unpickler = pickle.Unpickler(io.BytesIO(self.arena.bytes(*self._blob)))
 
-        def load(key: tuple[str, int]) -> Any:
-            kind, number = key
+        def load(key: tuple[Any, ...]) -> Any:
+            kind, number, *form = key
             if kind == "shared":
                 return self.shared[number]
-            if kind != "large":
-                return found[key]
-            offset, dtype, shape = self._large[number]
-            if isinstance(dtype, torch.dtype):
-                return self.arena.tensor(offset, torch.Size(shape).numel(), dtype).view(shape)
-            return self.arena.array(offset, int(np.prod(shape)), dtype).reshape(shape)
+            if kind == "storage":
+                return self._view(number, *form)
+            if kind == "array":
+                offset, dtype, shape = self._large[number]
+                return self.arena.array(offset, int(np.prod(shape)), dtype).reshape(shape)
+            return found[kind, number]
 
         unpickler.persistent_load = load  # type: ignore[method-assign]
         return cast("dict[str, Any]", unpickler.load())
+
+    def _view(
+        self, number: int, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
+    ) -> Tensor:
+        """A tensor on storage `number`; tensors on one storage share it here as they did there."""
+        start, _, (nbytes,) = self._large[number]
+        return self.arena.tensor(start, nbytes // dtype.itemsize, dtype).as_strided(shape, stride, offset)
 
     def close(self) -> None:
         """Give back the file descriptor."""
@@ -92,7 +100,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._file = file
         self._stand_ins = stand_ins
-        self._numbers: dict[int, tuple[str, int]] = {}
+        self._numbers: dict[int, int] = {}
         self.shared: list[Tensor] = []
         self.large: list[Tensor | np.ndarray[Any, Any]] = []
 
@@ -100,24 +108,34 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.dump(value)
         return self._file.getvalue()
 
-    def persistent_id(self, value: Any) -> tuple[str, int] | None:
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
         if id(value) in self._stand_ins:
             return self._stand_ins[id(value)]
-        if id(value) not in self._numbers:
-            if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_shared():  # type: ignore[no-untyped-call]
-                self._numbers[id(value)] = ("shared", len(self.shared))
-                self.shared.append(value)
-            elif _is_large(value):
-                self._numbers[id(value)] = ("large", len(self.large))
-                self.large.append(value)
-        return self._numbers.get(id(value))
+        if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_shared():  # type: ignore[no-untyped-call]
+            return "shared", self._number(id(value), value, self.shared)
+        if _is_plain(value) and value.untyped_storage().nbytes() >= _LARGE:
+            storage = value.untyped_storage()
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            number = self._number(storage.data_ptr(), whole, self.large)
+            return "storage", number, value.dtype, value.storage_offset(), tuple(value.shape), value.stride()
+        if type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes >= _LARGE:
+            return "array", self._number(id(value), value, self.large)
+        return None
+
+    def _number(self, key: int, value: Any, held: list[Any]) -> int:
+        """The place of a value in a list that holds each one once, and keeps it alive while its key is in use."""
+        if key not in self._numbers:
+            self._numbers[key] = len(held)
+            held.append(value)
+        return self._numbers[key]
 
 
-def _is_large(value: Any) -> bool:
-    if type(value) is Tensor:
-        plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
-        return plain and value.nbytes >= _LARGE
-    return type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes >= _LARGE
+def _is_plain(value: Any) -> bool:
+    """True for a dense tensor of the CPU that is nothing but its values."""
+    if type(value) is not Tensor:
+        return False
+    plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
+    return plain and not value.is_conj() and not value.is_neg()
 
 
 def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]], error: Exception) -> str:

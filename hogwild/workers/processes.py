@@ -9,6 +9,7 @@ lock, so a worker that dies leaves nothing held; the parent learns of the death 
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -41,6 +42,7 @@ _TICKET_BYTE, _COMMIT_BYTE = (
     1,
 )  # of the arena's file; which bytes are locked has no bearing on what they hold
 _EXTRAS = "a parameter's attributes or hooks"
+_STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
 _start_lock = threading.Lock()
 
 
@@ -91,22 +93,26 @@ class ProcessTeam:
         self._context = _context()
         self._processes: dict[int, BaseProcess] = {}
         self._pipes: dict[int, connection.Connection] = {}
+        self._stacks: dict[int, connection.Connection] = {}
         self._told_end: set[int] = set()
 
     def start(self, index: int) -> None:
         """Start worker `index`."""
         receiver, sender = self._context.Pipe(duplex=False)
+        stacks, into_stacks = self._context.Pipe(duplex=False)
         process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
             target=_main,
-            args=(index, self._plan, self._arena, self._package, sender),
+            args=(index, self._plan, self._arena, self._package, sender, into_stacks),
             name=f"hogwild-{index}",
             daemon=True,
         )
         with _start_lock, _without_main():
             process.start()
         sender.close()
+        into_stacks.close()
         self._processes[index] = process
         self._pipes[index] = receiver
+        self._stacks[index] = stacks
         self._told_end.discard(index)
 
     def running(self) -> set[int]:
@@ -128,6 +134,7 @@ class ProcessTeam:
             process.join()
             del self._processes[index]
             self._pipes.pop(index).close()
+            self._stacks.pop(index).close()
             if index not in self._told_end:
                 yield Died(index, process.exitcode or 0)
             process.close()
@@ -143,6 +150,24 @@ class ProcessTeam:
         except (EOFError, OSError):  # closed, or cut off in the middle of a message by the worker's death
             return
 
+    def stacks(self, index: int) -> str:
+        """The stacks of all threads of that process, which its signal handler writes even where Python is stuck."""
+        pipe, pid = self._stacks[index], self._processes[index].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGUSR1)
+        text = b""
+        while pipe.poll(_STACKS_PATIENCE):
+            part = os.read(pipe.fileno(), 1 << 16)
+            if not part:
+                break
+            text += part
+        return text.decode(errors="replace")
+
+    def end(self, index: int) -> bool:
+        """SIGKILL that process."""
+        self._processes[index].kill()
+        return True
+
     def kill(self) -> None:
         """SIGKILL every process and reap it."""
         for process in self._processes.values():
@@ -156,6 +181,7 @@ class ProcessTeam:
         for index in list(self._processes):
             self._processes.pop(index).close()
             self._pipes.pop(index).close()
+            self._stacks.pop(index).close()
         self._package.close()
 
 
@@ -190,8 +216,16 @@ def _set_locks(control: Control, arena: Arena) -> None:
 # --- in the worker process
 
 
-def _main(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> None:
+def _main(
+    index: int,
+    plan: StatePlan,
+    arena: Arena,
+    package: Package,
+    pipe: connection.Connection,
+    stacks: connection.Connection,
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
+    faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     worker = None

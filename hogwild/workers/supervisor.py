@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from hogwild.control import Control, Word
+from hogwild.control import NOBODY, Control, Field, Word
 from hogwild.errors import HogwildError, WorkerError
 from hogwild.rules import Rule
 from hogwild.state import SharedState
@@ -27,10 +27,14 @@ _GRACE = 1.5  # seconds that workers have to finish their update once they are t
 
 @dataclass(frozen=True)
 class Policy:
-    """What to do when a worker dies: "replace" (at most `max_restarts` times), "continue" or "raise"."""
+    """What to do when a worker dies: "replace" (at most `max_restarts` times), "continue" or "raise".
+
+    A worker that does nothing with its ticket for `timeout` seconds, and does not wait for others, hangs.
+    """
 
     on_worker_failure: str
     max_restarts: int
+    timeout: float | None = None
 
 
 @dataclass
@@ -63,6 +67,8 @@ class Supervisor:
         self._rule = rule
         self._policy = policy
         self._look = look
+        self._hung: dict[int, str] = {}
+        self._seen: dict[int, tuple[tuple[int, int], float]] = {}
 
     def supervise(self) -> None:
         """Run the team to the end.
@@ -74,9 +80,12 @@ class Supervisor:
         try:
             for index in range(self._control.workers):
                 self._team.start(index)
-            while self._team.running():
+            while True:
+                ended = not self._team.running()  # before the poll, which then hears all that they told
                 self._poll()
-                if not self._team.running() and self._unfinished():
+                if ended and not self._unfinished():
+                    return
+                if ended:
                     self._replace(self._some_dead_worker())
         except BaseException:
             self._stop_all()
@@ -87,6 +96,8 @@ class Supervisor:
     def _poll(self) -> None:
         for event in self._team.events(_POLL):
             self._handle(event)
+        if self._policy.timeout is not None:
+            self._end_what_hangs(self._policy.timeout)
         self._look()
 
     def _handle(self, event: Event) -> None:
@@ -103,7 +114,7 @@ class Supervisor:
     def _bury(self, death: Died) -> None:
         """The operating system has confirmed the death: settle what the worker owned, then apply the policy."""
         doubt = self._control.bury(death.worker, partial(self._rule.settle, self._state))
-        what = f"worker {death.worker} died of {_cause(death.exit_code)}"
+        what = self._hung.pop(death.worker, f"worker {death.worker} died of {_cause(death.exit_code)}")
         if doubt is not None:
             self.outcome.in_doubt.append(doubt)
             what += f"; update {doubt} may have been applied in part"
@@ -112,6 +123,24 @@ class Supervisor:
             raise WorkerError(what)
         if self._policy.on_worker_failure == "replace" and not self._control[Word.STOP]:
             self._replace(death.worker)
+
+    def _end_what_hangs(self, timeout: float) -> None:
+        """End each worker that has been at the same point of the same ticket for too long.
+
+        Raises:
+            WorkerError: it is a thread, which cannot be ended.
+        """
+        now = time.monotonic()
+        for index in self._team.running() - self._hung.keys():
+            row = self._control.row(index)
+            point = row[Field.TICKET], row[Field.COMPUTED]
+            if point[0] == NOBODY or row[Field.WAITING] or self._seen.get(index, (None,))[0] != point:
+                self._seen[index] = point, now
+            elif now - self._seen[index][1] > timeout:
+                stacks = self._team.stacks(index).rstrip()
+                self._hung[index] = f"worker {index} hung for {timeout:g} s at update {point[0]}\n\n{stacks}"
+                if not self._team.end(index):
+                    raise WorkerError(self._hung[index])
 
     def _replace(self, index: int) -> None:
         if self.outcome.restarts >= self._policy.max_restarts:

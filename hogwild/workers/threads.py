@@ -6,9 +6,11 @@ the GIL. A thread can be neither killed nor replaced; one that hangs in user cod
 
 from __future__ import annotations
 
-import copy
+import faulthandler
 import queue
+import tempfile
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -17,10 +19,12 @@ from torch import nn
 
 from hogwild.control import Aborted, Lock
 from hogwild.replica import carry, extras_of, replicate
-from hogwild.schedule import DatasetSource, TensorSource
+from hogwild.schedule import own_copy
 from hogwild.state import SharedState
 from hogwild.workers.events import Event, Logged, failure, usage
 from hogwild.workers.loop import Task, Worker
+
+_PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed
 
 
 class ThreadTeam:
@@ -71,15 +75,25 @@ class ThreadTeam:
         except queue.Empty:
             return
 
+    def stacks(self, index: int) -> str:  # noqa: ARG002
+        """The stacks of all threads of this program."""
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file=file, all_threads=True)
+            file.seek(0)
+            return file.read()
+
+    def end(self, index: int) -> bool:  # noqa: ARG002
+        """A thread cannot be ended."""
+        return False
+
     def kill(self) -> None:
-        """Wait for the threads to leave: those that wait do so at once, those that compute after their update."""
+        """Wait a moment for the threads to leave. One that hangs in user code is left to end with the program."""
+        deadline = time.monotonic() + _PATIENCE
         for thread in self._threads.values():
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Join all threads and give torch its threads back."""
-        for thread in self._threads.values():
-            thread.join()
+        """Give torch its threads back."""
         torch.set_num_threads(self._torch_threads)
 
     def _main(self, index: int) -> None:
@@ -110,13 +124,7 @@ class ThreadTeam:
 
     def _own_task(self) -> Task:
         """The task with a source of the worker's own; data sets are only read, and shared."""
-        source = self.task.source
-        if isinstance(source, TensorSource | DatasetSource):
-            source = copy.copy(source)
-            source.schedule = copy.copy(source.schedule)
-        else:
-            source = copy.deepcopy(source)
-        return replace(self.task, source=source)
+        return replace(self.task, source=own_copy(self.task.source) if self.task.source is not None else None)
 
 
 def make_replica(

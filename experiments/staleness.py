@@ -1,0 +1,340 @@
+"""What does staleness cost, and what makes up for it?
+
+    hogwild run staleness
+    hogwild run staleness --full        # 10 seeds instead of 3
+
+SEEN
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hogwild.experiment import Claim, Findings, Study, StudySettings
+
+from ._common import BLUE, GREEN, GREY, ORANGE, RED, figure, measuring, save
+from ._staleness import Bench, Cell, Setting, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SGD = Setting("SGD", 0.1)
+LARGE = Setting("SGD", 0.5)
+MOMENTUM = Setting("SGD", 0.1, 0.9)
+ADAM = Setting("Adam", 0.01, 0.9)
+SETTINGS = (SGD, LARGE, MOMENTUM, ADAM)
+RELU = replace(MOMENTUM, activation="ReLU")
+
+LOST = 0.01  # three of the 297 held-out digits, and the standard error of an accuracy near .97
+NEAR = 0.03  # of the serial accuracy: what a smaller step may cost in a training of fixed length
+LEARNS, GUESSES = 0.9, 0.2  # one class in ten is right by guessing
+EXAMPLE = 3  # the τ of the check with several workers, and of the answer
+
+
+def lost(bench: Bench, setting: Setting, tau: int) -> bool:
+    """True when the median is `LOST` under that of τ = 0, or the worst seed twice as much under the worst."""
+    serial, stale = bench.cell(setting, 0), bench.cell(setting, tau)
+    return stale.median < serial.median - LOST or stale.worst < serial.worst - 2 * LOST
+
+
+def losses(bench: Bench) -> list[tuple[Setting, int]]:
+    """The settings and delays that lost accuracy."""
+    return [(one, tau) for one in SETTINGS for tau in bench.delays if tau and lost(bench, one, tau)]
+
+
+def candidates(setting: Setting, tau: int) -> list[Setting]:
+    """What is tried where accuracy was lost: lr / 2, / 4, / 8, and less momentum where there is any."""
+    tried = [setting.divided(by) for by in (2, 4, 8)]
+    return [*tried, setting.with_implicit_momentum_of(tau)] if setting.momentum else tried
+
+
+def cures(bench: Bench, setting: Setting, tau: int) -> list[Cell]:
+    """The candidates, the lowest training loss of their worst seed first: held-out digits take no part."""
+    return sorted((bench.cell(one, tau) for one in candidates(setting, tau)), key=lambda cell: cell.loss)
+
+
+def same_bits(bench: Bench) -> list[Claim]:
+    """The instrument: `ordered` is the loop written by hand, and worker counts and kinds do not matter."""
+    last = bench.delays[-1]
+    return [
+        _by_hand(bench, 0, "τ = 0 is serial training: the bits of the plain loop"),
+        _by_hand(
+            bench, last, f"τ = {last} is the plain loop with gradients of the model {last} updates ago, to the bit"
+        ),
+        _any_workers(bench),
+    ]
+
+
+def _by_hand(bench: Bench, tau: int, text: str) -> Claim:
+    seed = bench.seeds[0]
+    equal = [one for one in SETTINGS if bench.by_hand(one, tau, seed) == bench.cell(one, tau).digests[0]]
+    return Claim(text, f"same digest for {len(equal)} of {len(SETTINGS)} settings", len(equal) == len(SETTINGS))
+
+
+def _any_workers(bench: Bench) -> Claim:
+    tau, seed = EXAMPLE, bench.seeds[0]
+    found = {"1 thread": bench.cell(MOMENTUM, tau).digests[0]}
+    for workers, kind in ((tau + 1, "threads"), (2, "processes")):
+        run = bench.train(MOMENTUM.network(seed), MOMENTUM, tau, seed, workers, kind)
+        found[f"{workers} {kind}"] = run.digest
+    distinct = sorted(set(found.values()))
+    return Claim(
+        f"one worker gives the same bits as more, up to τ + 1 = {tau + 1}",
+        f"{', '.join(found)}: {', '.join(one[:8] for one in distinct)}",
+        len(distinct) == 1,
+    )
+
+
+def costs(bench: Bench) -> list[Claim]:
+    """The table: a row per optimizer, a column per τ."""
+    rows = {setting: [bench.cell(setting, tau) for tau in bench.delays] for setting in SETTINGS}
+    drop = max(rows[SGD][0].median - cell.median for cell in rows[SGD])
+    return [
+        Claim(f"{SGD} loses at most {short(LOST)} up to τ = {bench.delays[-1]}", _row(rows[SGD]), drop <= LOST),
+        Claim("SGD without momentum learns at any lr that serial training takes", *_learn(rows[LARGE]), expected=False),
+        Claim(f"{MOMENTUM} learns at every τ", *_learn(rows[MOMENTUM]), expected=False),
+        Claim(f"{ADAM} learns at every τ", *_learn(rows[ADAM])),
+        _hopeless([cell for cell in rows[MOMENTUM] if cell.tau >= 3]),
+        _relu(bench),
+    ]
+
+
+def _row(cells: Sequence[Cell]) -> str:
+    return f"{cells[0].setting}: " + "; ".join(f"τ {cell.tau} {cell}" for cell in cells)
+
+
+def _learn(cells: Sequence[Cell]) -> tuple[str, bool]:
+    return _row(cells), all(cell.median > LEARNS for cell in cells)
+
+
+def _hopeless(cells: Sequence[Cell]) -> Claim:
+    best = max(cell.best for cell in cells)
+    runs = sum(len(cell.accuracies) for cell in cells)
+    return Claim(
+        f"{MOMENTUM} with τ ≥ 3 does not learn at all",
+        f"the best of {runs} runs reaches {short(best)}; guessing, .1",
+        best < GUESSES,
+    )
+
+
+def _relu(bench: Bench) -> Claim:
+    """τ = 1 is the default; whether momentum survives it depends on the network."""
+    serial, stale = bench.cell(RELU, 0), bench.cell(RELU, 1)
+    return Claim(
+        f"{MOMENTUM} is safe at τ = 1, whatever the network",
+        f"ReLU for tanh: τ 0 {serial}; τ 1 {stale}",
+        stale.median > serial.median - NEAR,
+        expected=False,
+    )
+
+
+def remedies(bench: Bench) -> list[Claim]:
+    """What makes up for it: the search for every cell that lost, and the two rules that need no search."""
+    where = losses(bench)
+    pairs = [(bench.cell(one, 0), bench.cell(one.divided(tau + 1), tau)) for one, tau in (*where, (RELU, 1))]
+    lowered = [
+        (bench.cell(one, 0), bench.cell(one.with_implicit_momentum_of(tau), tau))
+        for one, tau in (*where, (RELU, 1))
+        if one.momentum and one.method == "SGD"
+    ]
+    return [
+        Claim("some of them lose accuracy, and so need a remedy", f"{len(where)} cells of the table", bool(where)),
+        *(_searched(bench.cell(one, 0), tau, cures(bench, one, tau)) for one, tau in where),
+        _rule("lr / (τ + 1), momentum or β₁ unchanged", pairs),
+        _rule("momentum 1 − (1 − μ)(τ + 1) for SGD, lr unchanged", lowered),
+        *_product(cell for cell in bench.cells.values() if cell.setting.method == "SGD"),
+    ]
+
+
+def _searched(serial: Cell, tau: int, cells: Sequence[Cell]) -> Claim:
+    """The first cell is the one that was chosen, by its training loss."""
+    others = "; ".join(f"{cell.setting} {cell}" for cell in cells[1:])
+    return Claim(
+        f"{serial.setting} at τ = {tau}: a smaller step comes within {short(NEAR)} of serial",
+        f"{cells[0].setting} {cells[0]}, serial {serial}; tried too: {others}",
+        cells[0].median >= serial.median - NEAR,
+    )
+
+
+def _rule(text: str, pairs: Sequence[tuple[Cell, Cell]]) -> Claim:
+    """Of serial and remedied cells, for a rule that needs no search. A seed that does not learn refutes it too."""
+    gaps = [(serial.median - cell.median, cell) for serial, cell in pairs]
+    gap, worst = max(gaps, key=lambda pair: pair[0])
+    lowest = min(cell.worst for _, cell in pairs)
+    return Claim(
+        f"{text}: within {short(NEAR)} of serial everywhere, in every run over {short(LEARNS)}",
+        f"{len(pairs)} cells: farthest from serial ({-gap:+.3f}) is {worst.setting} at τ = {worst.tau}, "
+        f"{worst.setting.activation}; worst run {short(lowest)}",
+        gap <= NEAR and lowest > LEARNS,
+    )
+
+
+def _product(cells: Iterable[Cell]) -> list[Claim]:
+    """One number, lr / (1 − momentum) × (τ + 1), tells apart what learns and what does not."""
+    runs = [(_tension(cell), accuracy) for cell in cells for accuracy in cell.accuracies]
+    small = [accuracy for tension, accuracy in runs if tension <= 1.001]
+    large = [accuracy for tension, accuracy in runs if tension >= 3.999]
+    lowest, highest = min(small, default=0.0), max(large, default=1.0)
+    return [
+        Claim(
+            "SGD learns wherever lr / (1 − momentum) × (τ + 1) is at most 1",
+            f"the worst of {len(small)} runs reaches {short(lowest)}",
+            lowest > LEARNS,
+        ),
+        Claim(
+            "SGD does not learn where it is 4 or more",
+            f"the best of {len(large)} runs reaches {short(highest)}",
+            highest < GUESSES,
+        ),
+    ]
+
+
+def _tension(cell: Cell) -> float:
+    return cell.setting.step * (cell.tau + 1)
+
+
+def answer(bench: Bench) -> str:
+    """The rule of thumb, with the case that shows it."""
+    tau = EXAMPLE
+    lowered, smaller = MOMENTUM.with_implicit_momentum_of(tau), MOMENTUM.divided(tau + 1)
+    serial, stale, less, slower = (
+        short(bench.cell(one, at).median)
+        for one, at in ((MOMENTUM, 0), (MOMENTUM, tau), (lowered, tau), (smaller, tau))
+    )
+    return (
+        f"Divide lr / (1 − momentum) by τ + 1: with SGD lower the momentum μ to 1 − (1 − μ)(τ + 1), or the lr to "
+        f"lr / (τ + 1); with Adam the lr. A setting whose lr is that far from too large already needs nothing. "
+        f"{MOMENTUM} at τ = {tau}: {stale} where serial training reaches {serial}; {less} with momentum "
+        f"{lowered.momentum:g}, {slower} with lr {smaller.lr:g}."
+    )
+
+
+COLOURS = {SGD: BLUE, LARGE: GREEN, MOMENTUM: RED, ADAM: ORANGE}
+SHADES = ("#b9c6d3", "#7faad8", "#2f6db3", "#12335c")
+
+
+def plot(bench: Bench, path: Path) -> Path:
+    """Accuracy against τ for each optimizer, and every SGD run against lr / (1 − momentum) × (τ + 1)."""
+    count = len(bench.seeds)
+    title = (
+        f"What staleness costs: digits, MLP 64-32-10, {bench.epochs} epochs of batches of 16, rule ordered, "
+        f"{count} seed{'s' * (count > 1)}"
+    )
+    made, panels = figure(15, 4.8, len(SETTINGS) + 1, title)
+    for axes, setting in zip(panels, SETTINGS, strict=False):
+        _curve(axes, bench, setting)
+    _scatter(panels[-1], bench)
+    for axes in panels:
+        _accuracy_axis(axes, labelled=axes is panels[0])
+        axes.legend(fontsize=8, loc=(0.03, 0.17))
+    return save(made, path)
+
+
+def _curve(axes: Axes, bench: Bench, setting: Setting) -> None:
+    """One optimizer: the median and the range as it is, and as it is with a remedy where it lost."""
+    cells = [bench.cell(setting, tau) for tau in bench.delays]
+    remedied = [
+        cures(bench, setting, one.tau)[0] if one.tau and lost(bench, setting, one.tau) else one for one in cells
+    ]
+    changed = [at for at, (old, new) in enumerate(zip(cells, remedied, strict=True)) if old is not new]
+    changed = [at for at, (old, new) in enumerate(zip(cells, remedied, strict=True)) if old is not new]
+    _band(axes, cells, 0, "-", COLOURS[setting], "as set")
+    if changed:
+        first = changed[0] - 1
+        _band(axes, remedied[first:], first, "--", COLOURS[setting], "with a remedy", [at - first for at in changed])
+    for at in changed:
+        text, place = _difference(setting, remedied[at].setting), (at, 1 - remedied[at].worst)
+        axes.annotate(text, place, (0, -13), textcoords="offset points", ha="center", fontsize=8, color="#3b444d")
+    axes.set_xticks(range(len(cells)), [str(tau) for tau in bench.delays])
+    axes.set_xlim(-0.25, len(cells) - 0.55)
+    axes.set_xlabel("staleness τ (updates)")
+    axes.set_title(str(setting), fontsize=10, color=COLOURS[setting], weight="bold")
+
+
+def _band(
+    axes: Axes,
+    cells: Sequence[Cell],
+    start: int,
+    style: str,
+    colour: str,
+    label: str,
+    marked: Sequence[int] | None = None,
+) -> None:
+    """Median and range from the position `start` on, with a mark at each cell or at those that are named."""
+    places = range(start, start + len(cells))
+    worst, best = [1 - cell.worst for cell in cells], [1 - cell.best for cell in cells]
+    axes.fill_between(places, worst, best, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(
+        places,
+        [1 - cell.median for cell in cells],
+        f"{style}o",
+        color=colour,
+        markerfacecolor=colour if marked is None else "white",
+        markevery=marked,
+        label=label,
+    )
+
+
+def _difference(before: Setting, after: Setting) -> str:
+    if after.lr != before.lr:
+        return f"lr {after.lr:g}"
+    return f"{'β₁' if after.method == 'Adam' else 'momentum'} {after.momentum:g}"
+
+
+def _scatter(axes: Axes, bench: Bench) -> None:
+    """Every run of SGD in the study; the delays are set a little apart, for a mark not to hide another."""
+    for index, (tau, shade) in enumerate(zip(bench.delays, SHADES, strict=False)):
+        cells = [cell for cell in bench.cells.values() if cell.tau == tau and cell.setting.method == "SGD"]
+        points = [(_tension(cell), 1 - accuracy) for cell in cells for accuracy in cell.accuracies]
+        places = [at * 2 ** (0.16 * (index - 1.5)) for at, _ in points]
+        axes.scatter(
+            places, [error for _, error in points], s=20, color=shade, alpha=0.8, linewidth=0, label=f"τ = {tau}"
+        )
+    axes.axvline(2**0.5, color=GREY, linewidth=1, linestyle=":")
+    axes.set_xscale("log", base=2)
+    powers = range(-3, 4)
+    axes.set_xticks([2.0**n for n in powers], ["1/8", "1/4", "1/2", "1", "2", "4", "8"])
+    axes.set_xlabel("lr / (1 − momentum) × (τ + 1)")
+    axes.set_title("every run of SGD", fontsize=10, weight="bold")
+
+
+def _accuracy_axis(axes: Axes, *, labelled: bool) -> None:
+    """Errors on a reversed log scale, labelled as accuracy, so that .97 and .98 can be told apart."""
+    shown = (0.1, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
+    axes.set_yscale("log")
+    axes.set_ylim(1.0, 0.01)
+    axes.set_yticks([1 - one for one in shown], [short(one).rstrip("0") if labelled else "" for one in shown])
+    axes.set_yticks([], minor=True)
+    axes.axhline(0.9, color=GREY, linewidth=1, linestyle=":")
+    if labelled:
+        axes.set_ylabel("accuracy on 297 held-out digits (median, range)")
+        axes.annotate(
+            "guessing",
+            (0.98, 0.9),
+            (0, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=GREY,
+        )
+
+
+def plan(settings: StudySettings) -> Bench:
+    """Three seeds from that of the settings on; ten at length."""
+    return Bench(tuple(range(settings.seed, settings.seed + (10 if settings.full else 3))))
+
+
+def run(settings: StudySettings) -> Findings:
+    """The instrument, the table, the remedies, and the figure."""
+    bench = plan(settings)
+    with measuring(settings.seed):
+        claims = (*same_bits(bench), *costs(bench), *remedies(bench))
+        drawn = plot(bench, settings.out / "staleness.png")
+    return Findings(claims, answer(bench), (drawn,))
+
+
+experiment = Study("staleness", "What does staleness cost, and what makes up for it?", run)

@@ -1,0 +1,103 @@
+"""All contenders by name, each with a line that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hogwild.bench import alternatives
+from hogwild.bench.ours import ours
+from hogwild.bench.work import Start
+from hogwild.config import KINDS
+from hogwild.rules import NAMES
+
+SERIAL = "serial"
+ALTERNATIVES = (SERIAL, "intra-op", "recipe", "ddp")
+FAMILIES = (*ALTERNATIVES, *NAMES)
+QUICK = (SERIAL, "hogwild", "ordered")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train.
+
+    Attributes:
+        name: what tables call it.
+        about: what it is, in a line.
+        family: what `--contenders` calls it: serial, intra-op, recipe, ddp, or the name of a rule.
+        workers: how many train at once.
+        start: does the work.
+        kind: threads or processes, for rules.
+    """
+
+    name: str
+    about: str
+    family: str
+    workers: int
+    start: Start = field(repr=False)
+    kind: str = ""
+
+
+def contenders(workers: int, families: Sequence[str] = FAMILIES, kinds: Sequence[str] = KINDS) -> list[Contender]:
+    """The contenders of these families; rules at one worker and at `workers`, of these kinds."""
+    everyone = (*_alternatives(workers), *_rules(workers, kinds))
+    return [contender for contender in everyone if contender.family in families]
+
+
+def _alternatives(workers: int) -> Iterator[Contender]:
+    yield Contender(
+        SERIAL,
+        "the hand-written loop: index a new permutation every epoch, zero_grad, backward, step; one torch thread",
+        SERIAL,
+        1,
+        alternatives.serial,
+    )
+    yield Contender(
+        f"intra-op, {workers} threads",
+        f"the hand-written loop in one process, with torch.set_num_threads({workers})",
+        "intra-op",
+        workers,
+        partial(alternatives.intra_op, workers=workers),
+    )
+    yield Contender(
+        f"recipe, {workers} processes",
+        f"the Hogwild recipe of PyTorch's documentation: model.share_memory(), {workers} processes of one torch thread,"
+        " each with a shuffling DataLoader over the whole data and an optimizer; samples counted in total",
+        "recipe",
+        workers,
+        partial(alternatives.recipe, workers=workers),
+    )
+    yield Contender(
+        f"ddp, {workers} processes",
+        f"DistributedDataParallel on gloo: {workers} processes of one torch thread, DataLoader with DistributedSampler;"
+        f" an update averages {workers} batches",
+        "ddp",
+        workers,
+        partial(alternatives.ddp, workers=workers),
+    )
+
+
+def _rules(workers: int, kinds: Sequence[str]) -> Iterator[Contender]:
+    for rule in NAMES:
+        for kind in kinds:
+            for number in sorted({1, workers}):
+                yield Contender(
+                    f"{rule}, {_who(kind, number)}",
+                    f"this package's rule {rule}{_setting(rule, workers)}",
+                    rule,
+                    number,
+                    partial(ours, rule=rule, kind=kind, workers=number, allow=workers),
+                    kind,
+                )
+
+
+def _setting(rule: str, workers: int) -> str:
+    if rule == "ordered":
+        return f", staleness {max(1, workers - 1)}"
+    return f", an update averages {max(2, workers)} batches" if rule == "sync" else ""
+
+
+def _who(kind: str, number: int) -> str:
+    one = {"threads": "thread", "processes": "process"}[kind]
+    return f"{number} {one if number == 1 else kind}"

@@ -1,0 +1,104 @@
+"""This package's rules, trained as `hogwild.train` trains them.
+
+The only difference is that workers wait at a start line, where the alternatives wait too, before they claim their
+first update: otherwise the clock would run while the last worker still starts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from torch import nn
+
+from hogwild.bench.work import ContenderError, Outcome, StartLine, State, Work, judge_states, state_of
+from hogwild.config import RunConfig
+from hogwild.rules import make_rule
+from hogwild.run import Run
+from hogwild.schedule import as_source
+from hogwild.session import Evaluate, Job, Session
+from hogwild.workers.loop import Worker, train_loop
+from hogwild.workers.processes import start_server
+
+
+@dataclass(frozen=True)
+class Together:
+    """The work of each worker: wait for the others, then train as ever."""
+
+    line: StartLine
+
+    def __call__(self, worker: Worker) -> None:
+        """Do it."""
+        self.line.wait(worker.index)
+        train_loop(worker)
+
+
+def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outcome:
+    """Train by one of the rules.
+
+    `allow` is the number of workers that staleness (`allow` − 1) and micro-batches (`allow`) are set for, both at
+    least their defaults; they decide the result, so they stay the same when there are fewer workers.
+    """
+    looks: list[State] = []
+
+    def look(model: nn.Module) -> dict[str, float]:
+        looks.append(state_of(model))
+        return {}
+
+    run, model = _train(work, rule, kind, workers, allow, look if work.looks else None)
+    trained = run.updates * (run.config.micro_batches if rule == "sync" else 1)
+    if run.failures or trained != work.batches:
+        raise ContenderError(f"trained on {trained} of {work.batches} batches; {'; '.join(run.failures)}")
+    initial = [(0.0, state_of(work.problem.model()))] if looks else []
+    seconds = [row["seconds"] for row in run.evaluations]
+    return Outcome(
+        batches=trained,
+        samples=run.samples,
+        seconds=run.seconds,
+        startup_seconds=run.startup_seconds,
+        loss=work.problem.judge(model, work.data),
+        pss=tuple(usage.pss for usage in run.workers if usage.pss is not None),
+        curve=judge_states(work, [*initial, *zip(seconds, looks, strict=True)]),
+    )
+
+
+def _train(
+    work: Work, rule_name: str, kind: str, workers: int, allow: int, evaluate: Evaluate | None
+) -> tuple[Run, nn.Module]:
+    began = time.monotonic()
+    staleness, micro_batches = max(1, allow - 1), max(2, allow)
+    updates = work.batches // micro_batches if rule_name == "sync" else work.batches
+    config = RunConfig(
+        name=work.problem.name,
+        update=rule_name,
+        workers=workers,
+        kind=kind,
+        staleness=staleness,
+        micro_batches=micro_batches,
+        updates=updates,
+        batch_size=work.batch_size,
+        seed=work.seed,
+        on_worker_failure="raise",
+        evaluate_every=max(1, updates // work.looks) if work.looks else None,
+    )
+    rule = make_rule(rule_name, staleness=staleness, micro_batches=micro_batches, gradient=None)
+    rule.check(workers)
+    if kind == "processes":
+        start_server()
+    model = work.problem.model()
+    job = Job(
+        config=config,
+        rule=rule,
+        model=model,
+        optimizer=work.problem.optimizer(work.optimizer, work.batch_size),
+        source=as_source(work.data, batch_size=work.batch_size, shuffle=True, seed=work.seed, collate=None),
+        loss=work.problem.loss,
+        work=Together(StartLine(workers)),
+        lr_schedule=None,
+        evaluate=evaluate,
+        stop=None,
+        progress=None,
+        out=None,
+        resume=None,
+    )
+    return Session(job, began).run(), model

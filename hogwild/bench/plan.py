@@ -1,0 +1,89 @@
+"""From settings to a plan: what is to be measured, checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hogwild.bench.contenders import FAMILIES, QUICK, SERIAL, contenders
+from hogwild.bench.measure import Case, Plan
+from hogwild.bench.problems import OPTIMIZERS, PROBLEMS
+from hogwild.config import KINDS
+from hogwild.errors import ArgumentError
+
+BATCH_SIZES = (1, 16, 64)
+_QUICK_CASES = (("mlp", 64), ("small-mlp", 16), ("conv", 16))
+_MOST = 8192  # samples that every problem has
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure; an empty choice is all of them, or of a quick benchmark those that it has.
+
+    Attributes:
+        problems, batch_sizes, optimizers, contenders, kinds: names and numbers to choose.
+        workers: of contenders that have several; rules are measured at one worker too.
+        repeats: measurements of each; default 5.
+        seconds: about how long the serial loop takes in one measurement.
+        quick: a small choice, and no loss over time; about a minute.
+    """
+
+    problems: Sequence[str] = ()
+    batch_sizes: Sequence[int] = ()
+    optimizers: Sequence[str] = ()
+    contenders: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    workers: int = 2
+    repeats: int = 5
+    seconds: float = 0.5
+    quick: bool = False
+
+
+def plan_of(settings: Settings) -> Plan:
+    """The plan of these settings.
+
+    Raises:
+        ArgumentError: a name is not known, or a number cannot work.
+    """
+    _known("problem", settings.problems, PROBLEMS)
+    _known("optimizer", settings.optimizers, OPTIMIZERS)
+    _known("contender", settings.contenders, FAMILIES)
+    _known("kind", settings.kinds, KINDS)
+    for size in settings.batch_sizes:
+        if not 1 <= size <= _MOST:
+            raise ArgumentError(f"batch size {size} is not between 1 and {_MOST}, the samples of a problem")
+    _at_least_one("workers", settings.workers)
+    _at_least_one("repeats", settings.repeats)
+    if not 0 < settings.seconds < float("inf"):
+        raise ArgumentError(f"seconds {settings.seconds} is not above 0; 0.5 works")
+    families = settings.contenders or (QUICK if settings.quick else FAMILIES)
+    kinds = settings.kinds or (("processes",) if settings.quick else KINDS)
+    return Plan(
+        cases=_cases(settings),
+        contenders=contenders(settings.workers, (SERIAL, *families), kinds),
+        workers=settings.workers,
+        repeats=settings.repeats,
+        seconds=settings.seconds,
+        curves=0 if settings.quick else min(3, settings.repeats),
+    )
+
+
+def _cases(settings: Settings) -> list[Case]:
+    optimizers = settings.optimizers or (("sgd",) if settings.quick else OPTIMIZERS)
+    if settings.quick and not settings.problems and not settings.batch_sizes:
+        pairs: Iterable[tuple[str, int]] = _QUICK_CASES
+    else:
+        sizes = settings.batch_sizes or ((64,) if settings.quick else BATCH_SIZES)
+        pairs = [(problem, size) for problem in settings.problems or PROBLEMS for size in sizes]
+    return [Case(PROBLEMS[problem], optimizer, size) for problem, size in pairs for optimizer in optimizers]
+
+
+def _known(what: str, given: Sequence[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise ArgumentError(f"{what} {name!r} is not known; {', '.join(known)} are")
+
+
+def _at_least_one(what: str, number: int) -> None:
+    if number < 1:
+        raise ArgumentError(f"{what} {number} is below 1; it must be 1 or more")

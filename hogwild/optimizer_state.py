@@ -1,0 +1,311 @@
+"""What state an optimizer keeps, found by trying it, and where that state lies in shared memory.
+
+Invariant: nothing is assumed of an optimizer but what one step on a tensor of its own shows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hogwild.errors import ArgumentError, one_line
+from hogwild.memory import Arena, Block, Layout, Range, Space
+
+Named = list[tuple[str, nn.Parameter]]
+Factory = Callable[[Named], Optimizer]
+
+# Each element of the parameter and of its state depends on that element (and on scalars) alone.
+ELEMENTWISE: frozenset[type[Optimizer]] = frozenset(
+    getattr(torch.optim, name)
+    for name in (
+        "SGD",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "Adagrad",
+        "Adadelta",
+        "RMSprop",
+        "Rprop",
+        "ASGD",
+    )
+)
+_SCALARS = frozenset({"step", "mu_product", "eta", "mu"})  # state of an elementwise optimizer that is one number
+_NOT_FLAT = (
+    "fused",
+    "foreach",
+    "differentiable",
+    "capturable",
+)  # options whose meaning or bits hang on the tensors
+# A flat step saves the calls for all tensors of a range but one, and costs a copy of the gradient: this many elements
+# are copied in the time that one tensor's calls take (measured; SGD makes one call a tensor, Adam a dozen).
+_ELEMENTS_PER_TENSOR: dict[type[Optimizer], int] = {torch.optim.SGD: 50_000}
+_ELEMENTS_PER_TENSOR_OTHERS = 200_000
+
+# In other dtypes a kernel rounds differently in its vectors and at a tensor's end (seen for bfloat16 and float16),
+# so that a flat step has other bits than steps on its pieces.
+_FLAT_DTYPES = (torch.float32, torch.float64)
+
+_STAND_IN = 3  # elements of the tensor on which an elementwise optimizer shows what state it keeps
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of an optimizer's state: its form, and whether it is laid out as the parameter is (`like`)."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    like: bool = False
+    number: type[int] | type[float] | None = None
+
+
+def make_optimizer(factory: Factory, named: Named) -> Optimizer:
+    """Call the factory and check what it made.
+
+    Raises:
+        ArgumentError: no optimizer, one that ignores its argument, or one that needs a closure.
+    """
+    if not callable(factory):
+        raise ArgumentError(
+            f"optimizer is a {type(factory).__name__}; pass a function of the named parameters, "
+            f"such as functools.partial(torch.optim.SGD, lr=0.1)"
+        )
+    try:
+        optimizer = factory(named)
+    except Exception as error:
+        raise ArgumentError(f"the optimizer factory raised {type(error).__name__}: {one_line(error)}") from error
+    if not isinstance(optimizer, Optimizer):
+        raise ArgumentError(
+            f"optimizer returned a {type(optimizer).__name__}; it must return a torch.optim.Optimizer, "
+            f"as functools.partial(torch.optim.SGD, lr=0.1) does"
+        )
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if isinstance(optimizer, torch.optim.LBFGS) or (closure and closure.default is inspect.Parameter.empty):
+        raise ArgumentError(f"{type(optimizer).__name__} needs a closure, which no worker can call; use SGD or Adam")
+    given = {id(parameter) for _, parameter in named}
+    chosen = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not chosen or any(id(parameter) not in given for parameter in chosen):
+        raise ArgumentError(
+            f"the optimizer factory ignored its argument: {type(optimizer).__name__} holds parameters it was not "
+            f"given; write lambda named: torch.optim.SGD(named, lr=0.1)"
+        )
+    return optimizer
+
+
+def group_of(optimizer: Optimizer) -> dict[int, int]:
+    """id of each parameter → number of its parameter group."""
+    return {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+
+
+def with_parameters(optimizer: Optimizer, groups: Sequence[Sequence[Tensor]]) -> Optimizer:
+    """An optimizer of the same kind and options over other parameters, without state."""
+    clone: Optimizer = object.__new__(type(optimizer))
+    vars(clone).update(vars(optimizer))
+    clone.param_groups = [
+        {**{key: value for key, value in group.items() if key != "param_names"}, "params": list(parameters)}
+        for group, parameters in zip(optimizer.param_groups, groups, strict=True)
+    ]
+    clone.state = defaultdict(dict)
+    return clone
+
+
+@dataclass(frozen=True)
+class OptimizerPlan:
+    """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
+
+    `flat` says whether ranges are stepped whole; `cells[i]` is the state of parameter i by key; `initial[i]` the
+    state it had before any step (Adagrad's, for instance), empty for most.
+    """
+
+    layout: Layout
+    flat: bool
+    cells: tuple[Mapping[str, Cell], ...]
+    initial: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(
+        cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter], layout: Layout, sparse: frozenset[int]
+    ) -> OptimizerPlan:
+        """Plan for the trained parameters, in layout order; those numbered in `sparse` get sparse gradients.
+
+        Raises:
+            ArgumentError: an optimizer that keeps state where workers cannot share it.
+        """
+        options = [group.get(name) for group in optimizer.param_groups for name in _NOT_FLAT]
+        elementwise = type(optimizer) in ELEMENTWISE and not any(options) and not sparse
+        saved = len(layout.entries) - len(layout.ranges)
+        worth = _ELEMENTS_PER_TENSOR.get(type(optimizer), _ELEMENTS_PER_TENSOR_OTHERS) * saved
+        pays = sum(span.numel for span in layout.ranges) <= worth
+        groups = group_of(optimizer)
+        cells = []
+        for i, parameter in enumerate(parameters):
+            stand_in = torch.zeros(_STAND_IN, dtype=parameter.dtype) if elementwise else torch.zeros_like(parameter)
+            cells.append(_cells_of(optimizer, groups[id(parameter)], parameter, stand_in, i in sparse, elementwise))
+        initial = tuple(dict(optimizer.state[p]) if p in optimizer.state else {} for p in parameters)
+        vectorised = all(parameter.dtype in _FLAT_DTYPES for parameter in parameters)
+        same_dtype = all(
+            cell.dtype == parameter.dtype
+            for parameter, by_key in zip(parameters, cells, strict=True)
+            for cell in by_key.values()
+            if cell.like
+        )
+        return cls(layout, elementwise and same_dtype and vectorised and pays, tuple(cells), initial)
+
+
+def _cells_of(
+    optimizer: Optimizer, group: int, parameter: nn.Parameter, stand_in: Tensor, sparse: bool, like: bool
+) -> dict[str, Cell]:
+    """The state that one parameter has after its first step."""
+    groups: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
+    groups[group] = [stand_in]
+    trial = with_parameters(optimizer, groups)
+    for key, value in optimizer.state.get(parameter, {}).items():
+        full = like and key not in _SCALARS
+        trial.state[stand_in][key] = value.new_zeros(stand_in.shape) if full else _copied(value)
+    own = _numbers_of(trial)
+    options = {key: value for key, value in trial.param_groups[group].items() if key != "params"}
+    stand_in.grad = torch.ones_like(stand_in)
+    kind = "sparse" if sparse else "dense"
+    if sparse:
+        stand_in.grad = stand_in.grad.to_sparse(1)
+    try:
+        trial.step()
+    except Exception as error:
+        raise ArgumentError(f"{type(optimizer).__name__} cannot step a {kind} gradient: {one_line(error)}") from error
+    after = {key: value for key, value in trial.param_groups[group].items() if key != "params"}
+    if after != options:
+        raise ArgumentError(
+            f"{type(optimizer).__name__} keeps state in its parameter groups ("
+            f"{', '.join(key for key in after if after[key] != options.get(key))}), which workers cannot share"
+        )
+    if own != _numbers_of(trial):
+        changed = [key for key, value in _numbers_of(trial).items() if value != own.get(key)]
+        raise ArgumentError(
+            f"{type(optimizer).__name__} keeps state in itself ({', '.join(changed)}), which workers cannot share"
+        )
+    state = trial.state[stand_in]
+    return {key: _cell(value, like and key not in _SCALARS) for key, value in state.items() if value is not None}
+
+
+def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:
+    return {k: v for k, v in vars(optimizer).items() if isinstance(v, int | float) and not k.startswith("_")}
+
+
+def _cell(value: Any, like: bool) -> Cell:
+    if isinstance(value, Tensor):
+        return Cell(value.dtype, tuple(value.shape), like=like)
+    if isinstance(value, int | float):
+        return Cell(torch.float64, (), number=type(value))
+    raise ArgumentError(
+        f"the optimizer keeps a {type(value).__name__} as state, and workers share only tensors and numbers"
+    )
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+class _Places:
+    """Where each piece of a state copy lies, in bytes from its start."""
+
+    def __init__(self, plan: OptimizerPlan) -> None:
+        space = Space()
+        self.started = space.reserve(8 * len(plan.layout.entries))
+        self.ragged = space.reserve(8 * len(plan.layout.ranges))
+        keys = sorted({key for cells in plan.cells for key, cell in cells.items() if cell.like})
+        self.laid_out = {key: space.reserve(plan.layout.nbytes) for key in keys}
+        self.single = {
+            (i, key): space.reserve(torch.Size(cell.shape).numel() * cell.dtype.itemsize)
+            for i, cells in enumerate(plan.cells)
+            for key, cell in cells.items()
+            if not cell.like
+        }
+        self.nbytes = space.nbytes
+
+
+class StateCopy:
+    """One copy of the optimizer's state in shared memory.
+
+    `started[i]` is 1 once parameter i has been stepped; `ragged[r]` is 1 once range r was stepped in part, after
+    which its scalars differ and it is never again stepped whole. Until then the scalars of a range's first member
+    hold for all of them.
+    """
+
+    def __init__(self, plan: OptimizerPlan, arena: Arena, offset: int) -> None:
+        self.plan = plan
+        layout = plan.layout
+        places = _Places(plan)
+        self.started = arena.words(offset + places.started, len(layout.entries))
+        self.ragged = arena.words(offset + places.ragged, len(layout.ranges))
+        self.tensors: list[dict[str, Tensor]] = [{} for _ in layout.entries]
+        self.flats: list[dict[str, Tensor]] = [{} for _ in layout.ranges]
+        for key, place in places.laid_out.items():
+            block = Block.shared(arena, offset + place)
+            views = layout.views(block)
+            for i, cells in enumerate(plan.cells):
+                if key in cells and cells[key].like:
+                    self.tensors[i][key] = views[i]
+            for flats, flat in zip(self.flats, layout.flats(block), strict=True):
+                flats[key] = flat
+        for (i, key), place in places.single.items():
+            cell = plan.cells[i][key]
+            flat = arena.tensor(offset + place, torch.Size(cell.shape).numel(), cell.dtype)
+            self.tensors[i][key] = flat.view(cell.shape)
+        self._share_scalars(layout.ranges)
+        self.bytes = arena.bytes(offset, places.nbytes)
+
+    @staticmethod
+    def size(plan: OptimizerPlan) -> int:
+        """Bytes of one copy."""
+        return _Places(plan).nbytes
+
+    def _share_scalars(self, ranges: Sequence[Range]) -> None:
+        """A flat step reads and writes the scalars of the range's first member."""
+        for flats, span in zip(self.flats, ranges, strict=True):
+            first = span.members[0]
+            wanted = self.plan.cells[first]
+            for key in list(flats):
+                if key not in wanted:
+                    del flats[key]
+            flats.update({key: self.tensors[first][key] for key, cell in wanted.items() if not cell.like})
+
+    def prepare(self) -> None:
+        """Before any worker starts: the state that the optimizer had before its first step."""
+        for i, state in enumerate(self.plan.initial):
+            for key, value in state.items():
+                self.tensors[i][key].copy_(value) if isinstance(value, Tensor) else self.tensors[i][key].fill_(value)
+            self.started[i] = int(bool(state))
+        for number, span in enumerate(self.plan.layout.ranges):
+            self.ragged[number] = int(len({self._scalars(i) for i in span.members}) > 1)
+
+    def _scalars(self, i: int) -> tuple[float, ...]:
+        """What must be equal in all members of a range that is stepped whole."""
+        own = [
+            self.tensors[i][key].item()
+            for key, cell in self.plan.cells[i].items()
+            if cell.shape == () and not cell.like
+        ]
+        return (self.started[i], *own)
+
+    def copy_from(self, other: StateCopy) -> None:
+        """Become equal to another copy."""
+        self.bytes[:] = other.bytes
+
+    def make_ragged(self, number: int) -> None:
+        """Give every member of a range its own scalars, before part of the range is stepped."""
+        if self.ragged[number] or not self.plan.flat:
+            return
+        first, *others = self.plan.layout.ranges[number].members
+        for key, cell in self.plan.cells[first].items():
+            if not cell.like:
+                for i in others:
+                    self.tensors[i][key].copy_(self.tensors[first][key])
+        self.ragged[number] = 1

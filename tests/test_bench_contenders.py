@@ -1,0 +1,159 @@
+"""Every contender of the benchmark does its work, all of it, and leaves nothing; the problems can be learned."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hogwild.bench import alternatives, children
+from hogwild.bench.contenders import Contender, contenders
+from hogwild.bench.ours import ours
+from hogwild.bench.problems import PROBLEMS, Problem, clusters, cross_entropy
+from hogwild.bench.work import ContenderError, StartLine, Work, share
+
+
+def tiny() -> nn.Module:
+    return nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+TINY = Problem("tiny", "for tests", tiny, partial(clusters, 512, 32), cross_entropy, sgd_lr=1.0)
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Tensor, ...]:
+    return share(TINY.generate())
+
+
+EVERYONE = [*contenders(2), *(c for c in contenders(1) if c.family in ("recipe", "ddp"))]
+
+
+@pytest.mark.parametrize("contender", EVERYONE, ids=lambda contender: contender.name)
+def test_every_contender_trains(contender: Contender, data: tuple[Tensor, ...]) -> None:
+    """The number of batches and samples is exact, and so is the loss of a model that learned from them."""
+    work = Work(TINY, data, batch_size=16, optimizer="sgd", batches=80, seed=1)
+    began = time.monotonic()
+    done = contender.start(work)
+    assert (done.batches, done.samples) == (80, 80 * 16)
+    assert done.loss < 0.85 * TINY.judge(TINY.model(), data)
+    assert 0 < done.seconds < time.monotonic() - began
+    assert 0 < done.startup_seconds < time.monotonic() - began
+    if contender.kind != "threads" and Path("/proc/self/smaps_rollup").exists():
+        assert len(done.pss) == (1 if contender.family == "intra-op" else contender.workers)
+        assert min(done.pss) > 1 << 20
+
+
+class Counting(nn.Module):
+    """Counts the samples of all forward passes in all processes, by a byte each in a file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.inner = tiny()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        if torch.is_grad_enabled():
+            with Path(self.path).open("ab") as file:
+                file.write(b"x" * len(x))
+        return out
+
+
+@pytest.mark.parametrize("family", ["serial", "recipe", "ddp"])
+def test_alternatives_report_the_samples_that_the_model_saw(
+    family: str, data: tuple[Tensor, ...], tmp_path: Path
+) -> None:
+    problem = replace(TINY, build=partial(Counting, str(tmp_path / "count")))
+    (contender,) = contenders(2, [family])
+    done = contender.start(Work(problem, data, batch_size=16, optimizer="sgd", batches=72))
+    assert (tmp_path / "count").stat().st_size == done.samples == 72 * 16
+
+
+@pytest.mark.parametrize("family", ["serial", "recipe", "ddp", "ordered", "sync"])
+def test_the_loss_over_time(family: str, data: tuple[Tensor, ...]) -> None:
+    contender = contenders(2, [family], ["processes"])[-1]
+    done = contender.start(Work(TINY, data, batch_size=16, optimizer="adam", batches=80, looks=5))
+    assert 5 <= len(done.curve) <= 7
+    seconds, losses = zip(*done.curve, strict=True)
+    assert list(seconds) == sorted(seconds)
+    assert losses[-1] < losses[0]
+
+
+def test_all_come_to_the_same_loss_when_a_batch_is_the_whole_data(data: tuple[Tensor, ...]) -> None:
+    """Then the order of the samples does not matter, and one worker of anything is the plain loop."""
+    work = Work(replace(TINY, sgd_lr=0.05), data, batch_size=512, optimizer="sgd", batches=20)
+    losses = [
+        alternatives.serial(work).loss,
+        alternatives.intra_op(work, workers=2).loss,
+        alternatives.recipe(work, workers=1).loss,
+        alternatives.ddp(work, workers=1).loss,
+        ours(work, rule="hogwild", kind="threads", workers=1, allow=1).loss,
+    ]
+    assert losses == pytest.approx([losses[0]] * 5, rel=1e-4)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_problems_can_be_learned(problem: Problem, optimizer: str) -> None:
+    model, rows = problem.model(), problem.generate()
+    assert len({len(tensor) for tensor in rows}) == 1 and len(rows[0]) >= 8192
+    step = problem.optimizer(optimizer, 64)(list(model.parameters()))
+    before = problem.judge(model, rows)
+    for start in range(0, 64 * 60, 64):
+        step.zero_grad()
+        problem.loss(model, tuple(tensor[start : start + 64] for tensor in rows)).backward()  # type: ignore[no-untyped-call]
+        step.step()
+    assert problem.judge(model, rows) < 0.97 * before
+
+
+# --- processes that fail
+
+
+def raises(rank: int) -> None:
+    if rank == 1:
+        raise KeyError("the second one")
+    time.sleep(60)
+
+
+def dies(rank: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleeps(rank: int) -> None:
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("program", "told"), [(raises, "the second one"), (dies, "exit code -9"), (sleeps, "after 1 s")]
+)
+def test_processes_that_fail_are_told_and_none_is_left(program: Callable[[int], None], told: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ContenderError, match=told):
+        children.in_children(program, 2, (), limit=1 if program is sleeps else 30)
+    assert time.monotonic() - began < 20
+
+
+def test_nobody_starts_before_all_are_ready() -> None:
+    line, times = StartLine(2), [0.0, 0.0]
+
+    def come(index: int) -> None:
+        times[index] = line.wait(index)
+
+    first = threading.Thread(target=come, args=(0,))
+    first.start()
+    time.sleep(0.1)
+    late = time.monotonic()
+    come(1)
+    first.join()
+    assert min(times) >= late
+    with pytest.raises(ContenderError, match="worker 0 waited"):
+        StartLine(2).wait(0, seconds=0.01)

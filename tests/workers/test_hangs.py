@@ -1,0 +1,79 @@
+"""A worker that hangs in user code is found, its stacks are reported, and the others go on."""
+
+from __future__ import annotations
+
+import threading
+
+import problems
+import pytest
+
+import hogwild
+
+
+def hang_once(gate):
+    """A loss that hangs in update 9 the first time somebody computes it in a worker."""
+
+    def loss(model, batch):
+        info = hogwild.worker_info()
+        if info.update == 9 and gate[0] == 0:
+            gate[0] = 1
+            hanging()
+        return problems.cross_entropy(model, batch)
+
+    def hanging():
+        threading.Event().wait()
+
+    return loss
+
+
+@pytest.mark.parametrize("update", ["hogwild", "locked", "snapshot", "ordered", "sync"])
+def test_a_process_that_hangs_is_replaced(update):
+    import torch
+
+    gate = torch.zeros(1, dtype=torch.int64).share_memory_()
+    run = problems.train(update=update, kind="processes", loss=hang_once(gate), worker_timeout=0.5)
+    assert run.updates == 40
+    assert sorted(run.journal["update"]) == list(range(40))
+    (failure,) = run.failures
+    assert "hung for 0.5 s at update 9" in failure
+    assert "in hanging" in failure, "the stack says where"
+
+
+def test_a_slow_worker_does_not_hang():
+    def loss(model, batch):
+        import time
+
+        time.sleep(0.02)
+        return problems.cross_entropy(model, batch)
+
+    run = problems.train(update="ordered", kind="processes", loss=loss, worker_timeout=0.5)
+    assert run.failures == ()
+
+
+def test_waiting_for_a_slow_worker_is_not_hanging():
+    def loss(model, batch):
+        import time
+
+        if hogwild.worker_info().update == 9:
+            time.sleep(1.0)
+        return problems.cross_entropy(model, batch)
+
+    run = problems.train(update="ordered", kind="processes", loss=loss, updates=14, worker_timeout=3.0)
+    assert run.failures == ()
+
+
+def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
+    released = threading.Event()
+
+    def loss(model, batch):
+        if threading.current_thread() is not threading.main_thread() and hogwild.worker_info().update == 9:
+            released.wait(60)
+        return problems.cross_entropy(model, batch)
+
+    try:
+        with pytest.raises(hogwild.WorkerError, match="hung for 0.5 s at update 9") as caught:
+            problems.train(update="hogwild", loss=loss, worker_timeout=0.5)
+    finally:
+        released.set()
+    assert "in loss" in str(caught.value)
+    assert "in supervise" in str(caught.value), "the stacks of the other threads too"
