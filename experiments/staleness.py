@@ -1,9 +1,23 @@
 """What does staleness cost, and what makes up for it?
 
-    hogwild run staleness
-    hogwild run staleness --full        # 10 seeds instead of 3
+    hogwild run staleness               # 3 seeds, 75 s
+    hogwild run staleness --full        # 10 seeds, 5 minutes
 
-SEEN
+Digits, an MLP 64-32-10 with tanh, 15 epochs of batches of 16, rule `ordered`, one worker: more give the same bits,
+as the study verifies once. Seen with torch 2.13, 10 seeds, median accuracy on 297 held-out digits [all seeds]:
+
+    τ                        0                  1                  3                  7
+    SGD 0.1                  .960 [.953–.973]   .960 [.953–.973]   .961 [.949–.973]   .963 [.946–.966]
+    SGD 0.5                  .970 [.960–.980]   .973 [.963–.983]   .904 [.576–.963]   .101 [.088–.114]
+    SGD 0.1, momentum 0.9    .978 [.966–.983]   .973 [.963–.983]   .101 [.091–.118]   .093 [.091–.114]
+      lr / (τ + 1)                                                 .973 [.956–.976]   .961 [.949–.970]
+      μ 1 − (1 − μ)(τ + 1)                                         .970 [.956–.976]   .963 [.946–.973]
+    Adam 0.01                .971 [.963–.980]   .973 [.943–.980]   .970 [.956–.980]   .939 [.832–.973]
+      lr / (τ + 1)                                                                    .955 [.946–.963]
+
+Momentum is not what fails, the step is: SGD learned in each of 200 runs where lr / (1 − momentum) × (τ + 1) was at
+most 1, and in none of 40 where it was 4 or more. With ReLU for tanh, momentum 0.9 fails at τ = 1 already (.308).
+A lower β₁ makes up for staleness in Adam only sometimes: at τ = 7 β₁ 0.2 fell to .394 in one seed of ten.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from hogwild.errors import ArgumentError
 KINDS = ("threads", "processes")
 ON_NONFINITE = ("raise", "skip", "ignore")
 ON_WORKER_FAILURE = ("replace", "continue", "raise")
+_FORMS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_CONFIG_BYTES = 1 << 20
 
 
@@ -101,8 +102,10 @@ class RunConfig:
             raise ArgumentError(f"seed {self.seed} is not below 2^63; any number from 0 to 2^63 - 1 works")
         for name in ("clip_grad_norm", "worker_timeout", "lr"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ArgumentError(f"{name} {value!r} is not above 0 and finite; a positive number works")
+            if value is not None and not value > 0:
+                raise ArgumentError(f"{name} {value!r} is not above 0; a positive number works")
+        if self.lr is not None and self.lr == float("inf"):
+            raise ArgumentError("lr inf is not finite; 0.1 is a common choice for SGD, 0.001 for Adam")
 
     def _check_types(self) -> None:
         for field in fields(self):
@@ -110,7 +113,8 @@ class RunConfig:
             if value is None and wanted.endswith("| None"):
                 continue
             if not _is_of(value, wanted.split(" | ")[0]):
-                raise ArgumentError(f"{field.name} {value!r} is a {type(value).__name__}; it must be a {wanted}")
+                form = _FORMS[wanted.split(" | ")[0]]
+                raise ArgumentError(f"{field.name} {value!r} is a {type(value).__name__}; it must be {form}")
 
     def _check_choices(self) -> None:
         for name, choices in (

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError
 from hogwild.memory import Block
-from hogwild.optimizer_state import Cell, Factory, Named, OptimizerPlan, StateCopy, make_optimizer, with_parameters
+from hogwild.optimizer_state import Cell, Factory, Named, OptimizerPlan, StateCopy, with_parameters
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class SharedOptimizer:
     ) -> None:
         self._plan = plan
         self._parameters = list(parameters)
-        self._by_tensor = make_optimizer(factory, named)
+        self._by_tensor = factory(named)
         self._by_tensor.state = defaultdict(dict)
         ranges = plan.layout.ranges
         # A parameter that is re-pointed at every step starts as anything of the right dtype.

@@ -237,6 +237,16 @@ def _homes(model: nn.Module, names: Sequence[str]) -> list[list[tuple[nn.Module,
     return [places[id(by_name[name])] for name in names]
 
 
+def stand_ins_of(model: nn.Module) -> dict[int, nn.Parameter]:
+    """id of each parameter → a parameter of its own on the same memory, with the same attributes and hooks."""
+    stand_ins = {}
+    for parameter in model.parameters():
+        stand_in = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+        carry(extras_of(parameter), stand_in)
+        stand_ins[id(parameter)] = stand_in
+    return stand_ins
+
+
 def replicate(model: nn.Module, substitutes: dict[int, nn.Parameter]) -> nn.Module:
     """A copy of the model in which the parameter of each id is the given one, and all else is copied.
 

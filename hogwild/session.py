@@ -25,7 +25,7 @@ from hogwild.digest import digest_bytes
 from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.memory import Layout
 from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, make_optimizer
-from hogwild.replica import Anatomy
+from hogwild.replica import Anatomy, stand_ins_of
 from hogwild.rules import Ordered, Rule
 from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage, begin_directory
 from hogwild.schedule import DatasetSource, Source, TensorSource
@@ -131,9 +131,12 @@ class Session:
         self._began = began
         self._tickets = job.tickets
         anatomy = Anatomy.of(job.model)
-        prototype = make_optimizer(job.optimizer, list(job.model.named_parameters()))
-        groups = group_of(prototype)
+        stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
+        prototype = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
+        numbers = group_of(prototype)
+        groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
         anatomy = anatomy.restricted_to(set(groups))
+        self._optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
         self._trained, self._constant = list(anatomy.trained.values()), list(anatomy.constant.values())
         self._trial = self._try()
         _warn_of_staleness(job.rule, prototype)
@@ -217,7 +220,7 @@ class Session:
             constants=Layout.of(list(anatomy.constant.items())),
             buffers=Layout.of(list(anatomy.buffers.items())),
             names=_names(self.job.model, anatomy),
-            optimizer=OptimizerPlan.of(prototype, self._trained, parameters, self._trial.sparse),
+            optimizer=OptimizerPlan.of(prototype, self._optimized, parameters, self._trial.sparse),
             needs=self.job.rule.needs(self.job.config.workers),
         )
 

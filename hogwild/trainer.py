@@ -12,7 +12,7 @@ from torch import nn
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.optimizer_state import Factory
-from hogwild.rules import Rule, make_rule
+from hogwild.rules import Rule, make_rule, rule_name
 from hogwild.run import Progress, Run, Stop
 from hogwild.schedule import as_source
 from hogwild.session import Evaluate, Job, Loss, Session
@@ -97,7 +97,7 @@ def train(
     began = time.monotonic()
     config = RunConfig(
         name=name,
-        update=update.name if isinstance(update, Rule) else update,
+        update=rule_name(update),
         workers=workers,
         kind=kind,
         staleness=staleness,
@@ -224,7 +224,7 @@ def launch(
     began = time.monotonic()
     config = RunConfig(
         name=name,
-        update=update.name if isinstance(update, Rule) else update,
+        update=rule_name(update),
         workers=workers,
         kind=kind,
         staleness=staleness,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from hogwild.errors import ArgumentError, HogwildError, one_line
-from hogwild.replica import carry, extras_of, replicate
+from hogwild.replica import replicate, stand_ins_of
 from hogwild.rules.base import autograd_gradients
 from hogwild.schedule import Source, own_copy
 from hogwild.seeding import DrawDetector, preserved_generators, seed_update
@@ -46,9 +46,7 @@ def try_step(
     """
     source = own_copy(source)
     # The stand-ins share the caller's memory: forward and backward passes only read it.
-    stand_ins = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
-    for parameter in model.parameters():
-        carry(extras_of(parameter), stand_ins[id(parameter)])
+    stand_ins = stand_ins_of(model)
     replica = replicate(model, stand_ins)
     parameters = [stand_ins[id(parameter)] for parameter in trained]
     info = WorkerInfo(0, workers, seed, _ignore)

@@ -78,7 +78,7 @@ def plain_loop(
     micro_batches: int = 1,
     seed: int = 0,
 ) -> nn.Module:
-    """The loop one would write by hand, over the batches of the schedule: torch's own arithmetic and nothing of ours."""
+    """The loop one would write by hand, over the batches of the schedule, in torch's own arithmetic."""
     x, y = data()
     schedule = hogwild.Schedule(len(x), 16, True, seed)
     stepper = optimizer(list(model.named_parameters()))

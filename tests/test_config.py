@@ -108,7 +108,7 @@ WRONG_TYPES: list[tuple[str, Any, str]] = [
 def test_a_value_of_another_type_is_named_with_its_type(key, value, kind):
     with pytest.raises(ArgumentError) as caught:
         RunConfig.from_mapping({"updates": 1, key: value})
-    assert str(caught.value).startswith(f"{key} {value!r} is a {kind}; it must be a ")
+    assert str(caught.value).startswith(f"{key} {value!r} is a {kind}; it must be ")
 
 
 @pytest.mark.parametrize(("key", "value", "kind"), WRONG_TYPES)
@@ -130,10 +130,10 @@ def test_the_same_from_python(key, value, kind):
         ("checkpoint_every", -5, "checkpoint_every -5 is below 1; 1 or more works"),
         ("digest_every", 0, "digest_every 0 is below 1; 1 or more works"),
         ("seed", -3, "seed -3 is below 0; 0 or more works"),
-        ("clip_grad_norm", 0.0, "clip_grad_norm 0.0 is not above 0"),
-        ("clip_grad_norm", float("nan"), "clip_grad_norm nan is not above 0"),
-        ("worker_timeout", -1, "worker_timeout -1 is not above 0"),
-        ("lr", -0.1, "lr -0.1 is not above 0"),
+        ("clip_grad_norm", 0.0, "clip_grad_norm 0.0 is not above 0; a positive number works"),
+        ("clip_grad_norm", float("nan"), "clip_grad_norm nan is not above 0; a positive number works"),
+        ("worker_timeout", -1, "worker_timeout -1 is not above 0; a positive number works"),
+        ("lr", -0.1, "lr -0.1 is not above 0; a positive number works"),
         ("kind", "fork", "kind 'fork' is not known; 'threads', 'processes' are"),
         ("gradient", "autograd", "gradient 'autograd' is not known; 'backward', 'grad' are"),
         ("on_nonfinite", "warn", "on_nonfinite 'warn' is not known; 'raise', 'skip', 'ignore' are"),

@@ -214,7 +214,7 @@ def test_what_the_updates_own_generator_draws_is_no_draw():
 
 @pytest.mark.parametrize("update", ["ordered", "sync"])
 def test_threads_refuse_what_draws_where_they_promise_the_same_bits(update):
-    with pytest.raises(NotReproducible, match=r"2 \(Dropout\) \(torch's default generator\), which all .* 'processes'"):
+    with pytest.raises(NotReproducible, match=r"2 \(Dropout\) \(torch's default generator\), which all .*'processes'"):
         problems.train(problems.dropout(), update=update)
 
 

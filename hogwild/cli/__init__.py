@@ -10,13 +10,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from hogwild.cli.bench import Bench
 from hogwild.cli.doctor import Doctor
 from hogwild.cli.listing import List
 from hogwild.cli.parsing import Command, parse
+from hogwild.cli.replay import Replay
 from hogwild.cli.run import Run
 from hogwild.cli.status import status_of
 
-COMMANDS: Mapping[str, type[Command]] = {"run": Run, "list": List, "doctor": Doctor}
+COMMANDS: Mapping[str, type[Command]] = {
+    "run": Run,
+    "list": List,
+    "replay": Replay,
+    "bench": Bench,
+    "doctor": Doctor,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

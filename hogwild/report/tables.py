@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.determinism.replay import Replay
 from hogwild.doctor import Finding
 from hogwild.experiment import Claim, Findings, Study
 from hogwild.report.words import count, duration, figure, size, title_of
@@ -131,3 +132,23 @@ def doctor_report(findings: Sequence[Finding]) -> RenderableType:
             told.append(f"\n{finding.advice}", "dim")
         grid.add_row(Text(finding.verdict, _VERDICT[finding.verdict]), finding.name, told)
     return Padding(grid, (1, 0, 1, 2))
+
+
+def replay_report(name: str, replay: Replay) -> RenderableType:
+    """Whether a recorded run has the bits it was recorded with, and where it first has not."""
+    rows = [
+        ("bits", "equal" if replay.equal else "different"),
+        ("compared", f"{count(replay.compared)} versions of {count(replay.updates)} updates"),
+        ("recorded", replay.recorded),
+        ("replayed", replay.digest),
+    ]
+    first = replay.first_difference
+    if first is not None:
+        rows.append(("first difference", f"after version {first.after}, by version {first.version}"))
+        rows.append(("parameters", ", ".join(first.parameters) or "none: only the journal differs"))
+        if first.update is not None:
+            rows.append(("loss", f"first differs at update {first.update}"))
+    head = Text(f"{name} · replayed in {duration(replay.seconds)}", "bold")
+    verdict = "the run has the bits that its record says" if replay.equal else "the run is not what its record says"
+    style = "green" if replay.equal else "bold red"
+    return Group(head, Padding(_pairs(rows), (1, 0, 1, 2)), Text(f"verdict: {verdict}", style))

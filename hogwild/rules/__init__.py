@@ -44,6 +44,19 @@ def make_rule(update: str | Rule, *, staleness: int, micro_batches: int, gradien
     return rule
 
 
+def rule_name(update: str | Rule) -> str:
+    """The name of a rule that is given by name or as itself.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    if isinstance(update, Rule):
+        return update.name
+    if isinstance(update, str):
+        return update
+    raise ArgumentError(f"update {update!r} is not a rule; the rules are {', '.join(NAMES)}, or a Rule of yours")
+
+
 def _by_name(name: str, staleness: int, micro_batches: int) -> Rule:
     match name:
         case "racing":

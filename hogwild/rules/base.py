@@ -50,6 +50,11 @@ class Seat(Protocol):
     binding: Binding
     optimizer: SharedOptimizer
 
+    @property
+    def ignores_nonfinite(self) -> bool:
+        """True where the run says `on_nonfinite="ignore"`."""
+        ...
+
     def usable(self, update: int, loss: float, gradients: Gathered) -> bool:
         """False: loss or gradient is not finite, and the update is to be left out.
 

@@ -4,11 +4,13 @@ What holds when workers race: every element of the model and of `.grad` is a val
 What does not: a step applies whatever lies in `.grad` at that moment, so a gradient may be applied twice (two workers
 step before either zeroes), wiped before it was applied (zeroed by another), or half of each. A parameter that a
 batch did not reach is stepped by what the others left there, zero included. After a kill `.grad` may keep part of
-the dead worker's gradient, and one update may be applied in part.
+the dead worker's gradient, and one update may be applied in part. A loss that is not finite never reaches `.grad`; a
+gradient that is not finite although its loss is has been added before anybody can look, and may be applied by another.
 """
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from torch import nn
@@ -42,6 +44,8 @@ class Racing(InPlace):
             return Gradient([], value, self.version_read)
         (scalar,) = scalars
         value = float(scalar.detach())
+        if not math.isfinite(value) and not self.seat.ignores_nonfinite:
+            return Gradient([], value, self.version_read)  # and the shared .grad does not learn of it
         for parameter, target in zip(parameters, shared, strict=True):
             parameter.grad = target
         scalar.backward()  # type: ignore[no-untyped-call]
@@ -56,7 +60,8 @@ class Racing(InPlace):
         if self.seat.usable(update, gradient.loss, gathered):
             self.seat.clip(gathered)
             self._apply(update, gradient, gathered)
-        for flat in shared.flats:
-            flat.zero_()
+        if math.isfinite(gradient.loss) or self.seat.ignores_nonfinite:
+            for flat in shared.flats:
+                flat.zero_()
         self._observe(update)
         return True

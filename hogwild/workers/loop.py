@@ -259,14 +259,17 @@ class Worker:
 
     # --- what a rule may ask of its worker
 
+    @property
+    def ignores_nonfinite(self) -> bool:
+        """True where losses and gradients that are not finite are applied like any other."""
+        return self.task.on_nonfinite == "ignore"
+
     def usable(self, update: int, loss: float, gradients: Gathered) -> bool:
         """False where the update is to be left out; see `hogwild.rules.base.Seat`."""
-        policy = self.task.on_nonfinite
-        if policy == "ignore" or (
-            (math.isfinite(loss) or (math.isnan(loss) and self.task.loss is None)) and gradients.finite()
-        ):
+        unknown = math.isnan(loss) and self.task.loss is None  # a loop of the user's own need not tell the loss
+        if self.ignores_nonfinite or ((math.isfinite(loss) or unknown) and gradients.finite()):
             return True
-        if policy == "skip":
+        if self.task.on_nonfinite == "skip":
             self._row[Field.SKIPPED] += 1
             return False
         what = f"the loss is {loss}" if not math.isfinite(loss) else "the gradient is not finite"

@@ -34,7 +34,7 @@ FLAGS = [
 # Arguments → what the line must name: the value, and what would work.
 WRONG = {
     "": ["no command", "run"],
-    "rum digits": ["'rum'", "run, list, doctor"],
+    "rum digits": ["'rum'", "run, list, replay, bench, doctor"],
     "run": ["no experiment", "hogwild list"],
     "run digitz": ["'digitz'", "digits"],
     "run nowhere/config.toml": ["nowhere/config.toml", "No such file"],
@@ -118,7 +118,7 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_names_every_flag_and_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     top = capsys.readouterr().out
-    assert all(f"• {command} " in top for command in ("run", "list", "doctor"))
+    assert all(f"• {command} " in top for command in ("run", "list", "replay", "bench", "doctor"))
     main(["run", "--help"])
     out = capsys.readouterr().out
     assert [flag for flag in FLAGS if f"{flag} " not in out] == []

@@ -57,6 +57,10 @@ class Killer(threading.Thread):
         self.began = threading.Event()
         self.killed = 0
 
+    def begin(self, progress: hogwild.Progress) -> None:
+        """The run's first report."""
+        self.began.set()
+
     def run(self) -> None:
         self.began.wait()
         time.sleep(self.delay)
@@ -82,7 +86,7 @@ def test_random_kills(update, request):
         killer = Killer(choices)
         killer.start()
         with planted(RandomDelays(seed=choices.randrange(1 << 30), share=0.05)):
-            run = train(update, workers=choices.choice([2, 3]), progress=lambda _: killer.began.set())
+            run = train(update, workers=choices.choice([2, 3]), progress=killer.begin)
         killer.began.set()
         killer.join()
         kills += killer.killed
@@ -92,7 +96,8 @@ def test_random_kills(update, request):
         assert sorted(run.journal["update"]) == list(range(UPDATES))
         assert run.in_doubt == ()
     print(
-        f"{update}: {kills} kills, of which {failures} met a run that was not over, in {attempts} runs: {len(digests)} digests"
+        f"{update}: {kills} kills, of which {failures} met a run that was not over; {attempts} runs, "
+        f"{len(digests)} digests"
     )
     assert kills >= KILLS
     assert failures > 0.3 * kills, "most kills should meet a worker at work"
