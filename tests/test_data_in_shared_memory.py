@@ -360,3 +360,16 @@ def test_partial_functions_and_bound_methods_are_sent():
     loss = partial(Scaled(0.5).loss, power=2)
     runs = [problems.train(loss=loss, kind=kind, update="ordered", updates=5) for kind in KINDS]
     assert runs[0].digest == runs[1].digest
+
+
+def test_a_folder_named_as_a_package_is_not_taken_for_it(tmp_path):
+    """The fork server is started by `python -c`, which by itself would import from the current folder first."""
+    (tmp_path / "hogwild").mkdir()
+    (tmp_path / "hogwild" / "__init__.py").write_text("")
+    program = (
+        "import sys; sys.path = [p for p in sys.path if p]\n"
+        f"sys.path.insert(0, {str(Path(problems.__file__).parent)!r})\n"
+        "import problems; print(problems.train(kind='processes', updates=3).updates)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "3\n", done.stderr

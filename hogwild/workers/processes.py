@@ -51,7 +51,26 @@ def start_server() -> None:
     if _context().get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        forkserver.ensure_running()
+        with _start_lock, _without_current_folder():
+            forkserver.ensure_running()
+
+
+@contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """Inside, a Python that is started does not look for modules in the current folder.
+
+    The server is started by `python -c`, which would: a folder named hogwild or torch there would be taken for the
+    package. Workers get the caller's own path once they are forked.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _context() -> BaseContext:
@@ -81,6 +100,7 @@ class ProcessTeam:
         trained: Sequence[nn.Parameter],
         constant: Sequence[nn.Parameter],
     ) -> None:
+        start_server()
         self.task = task
         self._arena = state.arena
         self._plan = state.plan
