@@ -365,7 +365,8 @@ def test_partial_functions_and_bound_methods_are_sent():
 def test_a_folder_named_as_a_package_is_not_taken_for_it(tmp_path):
     """The fork server is started by `python -c`, which by itself would import from the current folder first."""
     (tmp_path / "hogwild").mkdir()
-    (tmp_path / "hogwild" / "__init__.py").write_text("")
+    taken = tmp_path / "taken"
+    (tmp_path / "hogwild" / "__init__.py").write_text(f"open({str(taken)!r}, 'w').close()")
     program = (
         "import sys; sys.path = [p for p in sys.path if p]\n"
         f"sys.path.insert(0, {str(Path(problems.__file__).parent)!r})\n"
@@ -373,3 +374,4 @@ def test_a_folder_named_as_a_package_is_not_taken_for_it(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout == "3\n", done.stderr
+    assert not taken.exists()
