@@ -1,5 +1,12 @@
 """What the fork server imports, so that workers find it imported: torch, and what its first optimizer would import."""
 
+import signal
+
 import torch._dynamo  # noqa: F401
 
 import hogwild.workers.processes  # noqa: F401
+
+# A Ctrl-C that came meanwhile was held back; it is the parent's to act on, and the server ignores all later ones.
+if signal.SIGINT in signal.sigpending():
+    signal.sigwait({signal.SIGINT})
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

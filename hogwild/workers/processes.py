@@ -51,22 +51,25 @@ def start_server() -> None:
     if _context().get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        with _start_lock, _without_current_folder():
+        with _start_lock, _as_the_server_starts():
             forkserver.ensure_running()
 
 
 @contextmanager
-def _without_current_folder() -> Iterator[None]:
+def _as_the_server_starts() -> Iterator[None]:
     """Inside, a Python that is started does not look for modules in the current folder.
 
     The server is started by `python -c`, which would: a folder named hogwild or torch there would be taken for the
-    package. Workers get the caller's own path once they are forked.
+    package. Workers get the caller's own path once they are forked. Ctrl-C is held back until the server, which
+    inherits that, has imported what it imports; it would print a traceback.
     """
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if before is None:
             del os.environ["PYTHONSAFEPATH"]
         else:
