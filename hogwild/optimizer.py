@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import cmath
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,17 @@ class Gathered:
         dense = self.flats or [t._values() if t.is_sparse else t for t in self.tensors if t is not None]
         # A sum is finite unless an element is not, or it overflowed; only then is every element looked at.
         return all(cmath.isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in dense)
+
+
+class Slot(Protocol):
+    """What a step needs of a slot."""
+
+    parameters: list[Tensor]
+    flats: list[Tensor]
+
+    def copy_parameters(self, other: Any) -> None:
+        """Make the parameters, padding included, equal to another slot's."""
+        ...
 
 
 class SharedOptimizer:
@@ -75,6 +86,7 @@ class SharedOptimizer:
         self._gradient = Block.private(plan.layout.nbytes if plan.flat else 0)
         self._flat_gradients = plan.layout.flats(self._gradient) if plan.flat else []
         self._gradient_views = plan.layout.views(self._gradient) if plan.flat else []
+        self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         self._schedule = lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
 
@@ -98,6 +110,27 @@ class SharedOptimizer:
                 tensors.append(view.copy_(gradient))
         return Gathered(tensors, self._flat_gradients)
 
+    def advance(
+        self, update: int, gradients: Gathered, old: Slot, new: Slot, before: StateCopy, after: StateCopy
+    ) -> None:
+        """Make parameters and state of the next version out of those of the newest, which stay as they are."""
+        if not self._plan.plain:
+            after.copy_from(before)
+            new.copy_parameters(old)
+            self.step(update, gradients, new.parameters, new.flats, after)
+            return
+        self._set_rates(update)
+        pieces: Iterable[tuple[Tensor, Tensor, Tensor | None, float]]
+        if self._is_whole(gradients):
+            pieces = zip(old.flats, new.flats, gradients.flats, self._range_rates(), strict=True)
+        else:
+            pieces = zip(old.parameters, new.parameters, gradients.tensors, self._tensor_rates(), strict=True)
+        for source, target, gradient, rate in pieces:
+            if gradient is None or gradient.is_sparse:
+                target.copy_(source)
+            if gradient is not None:
+                torch.add(target if gradient.is_sparse else source, gradient, alpha=-rate, out=target)
+
     def step(
         self,
         update: int,
@@ -107,8 +140,10 @@ class SharedOptimizer:
         state: StateCopy,
     ) -> None:
         """Step the parameters in `views` (the same memory as `flats`) in place; `update` decides the learning rate."""
-        if self._schedule is not None:
-            self._set_rates(self._schedule(update))
+        self._set_rates(update)
+        if self._plan.plain:
+            self._step_plainly(gradients, views, flats)
+            return
         whole = [
             bool(gradients.flats)
             and not state.ragged[number]
@@ -120,7 +155,30 @@ class SharedOptimizer:
         if not all(whole):
             self._step_tensors(whole, gradients, views, state)
 
-    def _set_rates(self, factor: float) -> None:
+    def _step_plainly(self, gradients: Gathered, views: Sequence[Tensor], flats: Sequence[Tensor]) -> None:
+        """p ← p − lr g, which is all that SGD without momentum does."""
+        if self._is_whole(gradients):
+            for target, gradient, rate in zip(flats, gradients.flats, self._range_rates(), strict=True):
+                target.add_(gradient, alpha=-rate)
+            return
+        for target, own, rate in zip(views, gradients.tensors, self._tensor_rates(), strict=True):
+            if own is not None:
+                target.add_(own, alpha=-rate)
+
+    @staticmethod
+    def _is_whole(gradients: Gathered) -> bool:
+        return bool(gradients.flats) and not any(gradient is None for gradient in gradients.tensors)
+
+    def _range_rates(self) -> list[float]:
+        return [self._by_tensor.param_groups[span.group]["lr"] for span in self._plan.layout.ranges]
+
+    def _tensor_rates(self) -> list[float]:
+        return [self._by_tensor.param_groups[number]["lr"] for number in self._group]
+
+    def _set_rates(self, update: int) -> None:
+        if self._schedule is None:
+            return
+        factor = self._schedule(update)
         for optimizer in (self._by_tensor, self._by_range):
             for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
                 group["lr"] = rate * factor

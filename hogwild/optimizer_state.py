@@ -121,12 +121,14 @@ def with_parameters(optimizer: Optimizer, groups: Sequence[Sequence[Tensor]]) ->
 class OptimizerPlan:
     """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
 
-    `flat` says whether ranges are stepped whole; `cells[i]` is the state of parameter i by key; `initial[i]` the
+    `flat` says whether ranges are stepped whole; `plain` that the optimizer is SGD without momentum and without any
+    option, whose step is one addition; `cells[i]` is the state of parameter i by key; `initial[i]` the
     state it had before any step (Adagrad's, for instance), empty for most.
     """
 
     layout: Layout
     flat: bool
+    plain: bool
     cells: tuple[Mapping[str, Cell], ...]
     initial: tuple[Mapping[str, Any], ...]
 
@@ -157,7 +159,20 @@ class OptimizerPlan:
             for cell in by_key.values()
             if cell.like
         )
-        return cls(layout, elementwise and same_dtype and vectorised and pays, tuple(cells), initial)
+        flat = elementwise and same_dtype and vectorised and pays
+        return cls(layout, flat, _is_plain(optimizer), tuple(cells), initial)
+
+
+_PLAIN = {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}
+
+
+def _is_plain(optimizer: Optimizer) -> bool:
+    return type(optimizer) is torch.optim.SGD and all(
+        isinstance(group["lr"], float)
+        and not any(group.get(name) for name in _NOT_FLAT)
+        and all(group[name] == value for name, value in _PLAIN.items())
+        for group in optimizer.param_groups
+    )
 
 
 def _cells_of(

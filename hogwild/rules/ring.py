@@ -30,13 +30,12 @@ class Versioned(Rule):
         """
         old, new = self.state.slots[source], self.state.slots[target]
         before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
-        after.copy_from(before)
         if gathered is None:
+            after.copy_from(before)
             new.copy_from(old)
             return
-        new.copy_parameters(old)
         self.seat.pause(Seam.WRITING)
-        self.seat.optimizer.step(update, gathered, new.parameters, new.flats, after)
+        self.seat.optimizer.advance(update, gathered, old, new, before, after)
 
     def write_buffers(self, on_newest: bool, source: int, target: int) -> None:
         """Commit the buffers of the worker's last forward pass; `on_newest`: it was made on the source itself."""
