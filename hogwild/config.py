@@ -68,7 +68,8 @@ class RunConfig:
     checkpoint_every: int | None = None
     """Save a checkpoint every so many updates. None is never."""
     digest_every: int | None = None
-    """Note the bits of every so many versions, for replay. None is about a hundred times in a run."""
+    """Note the bits of every so many versions, for replay. None is at most about a hundred times in a run,
+    less often for large models."""
     audit: bool = False
     """Measure what share of the computed gradient was applied."""
     on_nonfinite: str = "raise"
