@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hogwild.arithmetic import adam
 from hogwild.errors import ArgumentError
 from hogwild.memory import Block
 from hogwild.optimizer_state import Cell, Factory, Named, OptimizerPlan, StateCopy, with_parameters
@@ -86,6 +87,7 @@ class SharedOptimizer:
         self._gradient = Block.private(plan.layout.nbytes if plan.flat else 0)
         self._flat_gradients = plan.layout.flats(self._gradient) if plan.flat else []
         self._gradient_views = plan.layout.views(self._gradient) if plan.flat else []
+        self._scratch = [torch.empty_like(flat) for flat in self._flat_gradients] if plan.adam else []
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         self._schedule = lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
@@ -114,6 +116,9 @@ class SharedOptimizer:
         self, update: int, gradients: Gathered, old: Slot, new: Slot, before: StateCopy, after: StateCopy
     ) -> None:
         """Make parameters and state of the next version out of those of the newest, which stay as they are."""
+        if self._plan.adam and self._is_whole(gradients) and before.even:
+            self._advance_adam(update, gradients, old, new, before, after)
+            return
         if not self._plan.plain:
             after.copy_from(before)
             new.copy_parameters(old)
@@ -130,6 +135,23 @@ class SharedOptimizer:
                 target.copy_(source)
             if gradient is not None:
                 torch.add(target if gradient.is_sparse else source, gradient, alpha=-rate, out=target)
+
+    def _advance_adam(
+        self, update: int, gradients: Gathered, old: Slot, new: Slot, before: StateCopy, after: StateCopy
+    ) -> None:
+        self._set_rates(update)
+        after.started[:] = before.started
+        after.ragged[:] = before.ragged
+        for number, span in enumerate(self._plan.layout.ranges):
+            adam(
+                self._by_range.param_groups[span.group],
+                old.flats[number],
+                gradients.flats[number],
+                before.flats[number],
+                after.flats[number],
+                new.flats[number],
+                self._scratch[number],
+            )
 
     def step(
         self,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hogwild.arithmetic import is_plain_adam, is_plain_sgd
 from hogwild.errors import ArgumentError, one_line
 from hogwild.memory import Arena, Block, Layout, Range, Space
 
@@ -122,13 +123,15 @@ class OptimizerPlan:
     """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
 
     `flat` says whether ranges are stepped whole; `plain` that the optimizer is SGD without momentum and without any
-    option, whose step is one addition; `cells[i]` is the state of parameter i by key; `initial[i]` the
-    state it had before any step (Adagrad's, for instance), empty for most.
+    option, whose step is one addition; `adam` that it is Adam without any option, stepped by range; `cells[i]` is the
+    state of parameter i by key; `initial[i]` the state it had before any step (Adagrad's, for instance), empty for
+    most.
     """
 
     layout: Layout
     flat: bool
     plain: bool
+    adam: bool
     cells: tuple[Mapping[str, Cell], ...]
     initial: tuple[Mapping[str, Any], ...]
 
@@ -160,19 +163,7 @@ class OptimizerPlan:
             if cell.like
         )
         flat = elementwise and same_dtype and vectorised and pays
-        return cls(layout, flat, _is_plain(optimizer), tuple(cells), initial)
-
-
-_PLAIN = {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}
-
-
-def _is_plain(optimizer: Optimizer) -> bool:
-    return type(optimizer) is torch.optim.SGD and all(
-        isinstance(group["lr"], float)
-        and not any(group.get(name) for name in _NOT_FLAT)
-        and all(group[name] == value for name, value in _PLAIN.items())
-        for group in optimizer.param_groups
-    )
+        return cls(layout, flat, is_plain_sgd(optimizer), flat and is_plain_adam(optimizer), tuple(cells), initial)
 
 
 def _cells_of(
@@ -309,6 +300,11 @@ class StateCopy:
             if cell.shape == () and not cell.like
         ]
         return (self.started[i], *own)
+
+    @property
+    def even(self) -> bool:
+        """True when every parameter has been stepped, and always all of its range at once."""
+        return all(self.started) and not any(self.ragged)
 
     def copy_from(self, other: StateCopy) -> None:
         """Become equal to another copy."""

@@ -29,6 +29,7 @@ FLOORS: list[set[str]] = [
     {"replica", "state"},
     {"optimizer", "run", "schedule"},
     {"optimizer_state"},
+    {"arithmetic"},
     {"control", "config", "journal", "seeding"},
     {"memory", "digest"},
     {"errors"},
