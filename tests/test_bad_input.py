@@ -45,7 +45,7 @@ X, Y = problems.data()
 MODEL, OTHER = problems.mlp(), problems.mlp()
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
-    # what issue 2 lists
+    # what a newcomer may get wrong
     "unknown rule": (
         {"update": "hogwild!"},
         "update 'hogwild!' is not a rule; the rules are racing, hogwild, locked, ",
