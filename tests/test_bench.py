@@ -182,7 +182,7 @@ def made_up_result(attempts: Callable[[Contender], Attempt]) -> tuple[Plan, Case
 
 
 def test_the_best_alternative_and_the_pairs_that_are_asked_for() -> None:
-    speed = {"serial": 1.0, "intra-op": 1.5, "recipe": 1.2, "ddp": 0.5, "hogwild": 1.8, "ordered": 1.71}
+    speed = {"serial": 1.0, "intra-op": 1.5, "recipe": 1.2, "hogwild": 1.8, "ordered": 1.71}
 
     def attempts(contender: Contender) -> Attempt:
         return Outcome(
@@ -199,7 +199,6 @@ def test_the_best_alternative_and_the_pairs_that_are_asked_for() -> None:
     pairs = {(pair["of"], pair["over"]): pair["ratio"]["median"] for pair in case["comparisons"]}
     assert pairs["ordered, 2 processes", "hogwild, 2 processes"] == pytest.approx(0.95)
     assert pairs["hogwild, 2 processes", "recipe, 2 processes"] == pytest.approx(1.5)
-    assert pairs["hogwild, 2 threads", "ddp, 2 processes"] == pytest.approx(3.6)
 
 
 def test_the_table_fits_a_terminal_and_json_and_figure_can_be_made(tmp_path: Path) -> None:
@@ -261,9 +260,9 @@ def test_settings_that_cannot_work(settings: Settings, named: str) -> None:
 def test_all_is_every_alternative_and_every_rule_of_both_kinds() -> None:
     plan = plan_of(Settings())
     assert len(plan.cases) == 4 * 3 * 2
-    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 4 + 6 * 2 * 2
+    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 3 + 6 * 2 * 2
     assert {c.family for c in plan.contenders} == set(FAMILIES)
-    assert len(plan_of(Settings(workers=1)).contenders) == 4 + 6 * 2
+    assert len(plan_of(Settings(workers=1)).contenders) == 3 + 6 * 2
 
 
 def test_quick_is_few() -> None:

@@ -13,7 +13,7 @@ from hogwild.config import KINDS
 from hogwild.rules import NAMES
 
 SERIAL = "serial"
-ALTERNATIVES = (SERIAL, "intra-op", "recipe", "ddp")
+ALTERNATIVES = (SERIAL, "intra-op", "recipe")
 FAMILIES = (*ALTERNATIVES, *NAMES)
 QUICK = (SERIAL, "hogwild", "ordered")
 
@@ -25,7 +25,7 @@ class Contender:
     Attributes:
         name: what tables call it.
         about: what it is, in a line.
-        family: what `--contenders` calls it: serial, intra-op, recipe, ddp, or the name of a rule.
+        family: what `--contenders` calls it: serial, intra-op, recipe, or the name of a rule.
         workers: how many train at once.
         start: does the work.
         kind: threads or processes, for rules.
@@ -67,14 +67,6 @@ def _alternatives(workers: int) -> Iterator[Contender]:
         "recipe",
         workers,
         partial(alternatives.recipe, workers=workers),
-    )
-    yield Contender(
-        f"ddp, {workers} processes",
-        f"DistributedDataParallel on gloo: {workers} processes of one torch thread, DataLoader with DistributedSampler;"
-        f" an update averages {workers} batches",
-        "ddp",
-        workers,
-        partial(alternatives.ddp, workers=workers),
     )
 
 

@@ -157,7 +157,7 @@ def _comparisons(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
     for one in everyone:
         for other in everyone:
             rules = one.family in _COMPARED and other.family == "hogwild"
-            against = one.family == "hogwild" and other.family in ("recipe", "ddp")
+            against = one.family == "hogwild" and other.family == "recipe"
             if (rules and one.kind == other.kind) or against:
                 yield {"of": one.name, "over": other.name, "ratio": _plain(result.ratio(one.name, other.name))}
 

@@ -43,7 +43,7 @@ class Bench:
     optimizer: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: both)")] = ()
     """sgd, adam."""
     contenders: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
-    """serial (always there), intra-op, recipe, ddp, and the rules."""
+    """serial (always there), intra-op, recipe, and the rules."""
     kind: Annotated[tuple[str, ...], arg(metavar="KIND ...", help_behavior_hint="(default: both)")] = ()
     """Worker kinds of the rules: threads, processes."""
     workers: Annotated[int, arg(metavar="N", help_behavior_hint="(default: 2)")] = 2
