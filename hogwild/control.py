@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum, IntEnum, StrEnum
 
@@ -278,10 +278,6 @@ class Control:
     def waiting_tickets(self) -> list[int]:
         """Tickets that were handed out and given up, and that nobody has taken again."""
         return [ticket for ticket in self._reissued if ticket != NOBODY]
-
-    def owned_tickets(self) -> Iterator[int]:
-        """Tickets that some worker's row names."""
-        return (row[Field.TICKET] for row in self._rows if row[Field.TICKET] != NOBODY)
 
     def _lowest_reissued(self) -> int | None:
         held = [(ticket, i) for i, ticket in enumerate(self._reissued) if ticket != NOBODY]
