@@ -45,11 +45,15 @@ class Held:
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """The metrics of a model, in evaluation mode."""
+        logits, labels = self.predict(model)
+        right = (logits.argmax(1) == labels).float().mean()
+        return {"accuracy": right.item(), "test_loss": cross_entropy(logits, labels).item()}
+
+    def predict(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """(logits [N, 10], labels [N]) of a model, in evaluation mode."""
         model.eval()
         with torch.no_grad():
-            logits = torch.cat([model(images) for images in torch.split(self.images, 1000)])
-            right = (logits.argmax(1) == self.labels).float().mean()
-            return {"accuracy": right.item(), "test_loss": cross_entropy(logits, self.labels).item()}
+            return torch.cat([model(images) for images in torch.split(self.images, 1000)]), self.labels
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -71,7 +75,8 @@ def build(seed: int, data: Path | None) -> Problem:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
-    return Problem(model, train, loss, Held(held))
+    judge = Held(held)
+    return Problem(model, train, loss, judge, judge.predict)
 
 
 experiment = Training(

@@ -36,7 +36,8 @@ def build(seed: int, data: Path | None) -> Problem:
             nn.Flatten(),
             nn.Linear(512, 10),
         )
-    return Problem(model, train, loss, Held(held))
+    judge = Held(held)
+    return Problem(model, train, loss, judge, judge.predict)
 
 
 experiment = Training(

@@ -27,7 +27,8 @@ def build(seed: int, data: Path | None) -> Problem:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
-    return Problem(model, train, loss, Held(test))
+    judge = Held(test)
+    return Problem(model, train, loss, judge, judge.predict)
 
 
 experiment = Training(

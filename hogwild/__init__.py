@@ -1,6 +1,7 @@
 """Train one shared-memory PyTorch model from many workers at once, and know exactly what that did to it."""
 
 from hogwild.determinism.distance import Divergence, distance
+from hogwild.determinism.probe import Probe, probe
 from hogwild.determinism.replay import Replay, replay
 from hogwild.determinism.states import digest
 from hogwild.errors import (
@@ -26,6 +27,7 @@ __all__ = [
     "HogwildError",
     "NonFiniteError",
     "NotReproducible",
+    "Probe",
     "Progress",
     "Replay",
     "Rule",
@@ -39,6 +41,7 @@ __all__ = [
     "digest",
     "distance",
     "launch",
+    "probe",
     "replay",
     "train",
     "worker_info",

@@ -42,13 +42,15 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 class Problem:
     """What a training trains: the arguments of `hogwild.train` that are not settings.
 
-    `evaluate` maps a model to named floats; the name `accuracy` is the one shown in tables.
+    `evaluate` maps a model to named floats; the name `accuracy` is the one shown in tables. `predict` maps a classifier
+    to (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say whose predictions differ.
     """
 
     model: nn.Module
     data: Any
     loss: Callable[[nn.Module, Any], Any]
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
+    predict: Callable[[nn.Module], tuple[torch.Tensor, torch.Tensor]] | None = None
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,14 @@ class Journal:
         """True when one of the first `rows` rows is of that update."""
         return bool(np.any(self._rows["update"][:rows] == update))
 
-    def rows(self) -> NDArray[Any]:
-        """A copy of the rows written so far, in commit order."""
-        written = self._rows[self._rows["update"] >= 0]
+    def rows(self, versions: int | None = None) -> NDArray[Any]:
+        """A copy of the rows written so far, in commit order.
+
+        Where versions are made one after another, `versions` leaves out the row of one that was never published: its
+        worker was killed in between.
+        """
+        rows = self._rows[:versions]
+        written = rows[rows["update"] >= 0]
         return written[np.lexsort((written["update"], written["version"]))]
 
     def recent_loss(self, row: int, count: int) -> float:

@@ -32,7 +32,7 @@ class Gathered:
     """One update's gradients where they may be written to: per parameter in layout order (None: it received none),
     and per range, padding included, where the optimizer is stepped by range (else empty)."""
 
-    tensors: Sequence[Tensor | None]
+    tensors: list[Tensor | None]
     flats: Sequence[Tensor]
 
     def finite(self) -> bool:
@@ -40,6 +40,24 @@ class Gathered:
         dense = self.flats or [t._values() if t.is_sparse else t for t in self.tensors if t is not None]
         # A sum is finite unless an element is not, or it overflowed; only then is every element looked at.
         return all(cmath.isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in dense)
+
+    def clip(self, order: Iterable[int], max_norm: float) -> None:
+        """Clip in place as `torch.nn.utils.clip_grad_norm_` does to the gradients in that order.
+
+        Of sparse ones, which it does not take, the rows that come twice are added up first, as in a dense one.
+        """
+        holders = []
+        for i in order:
+            gradient = self.tensors[i]
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                self.tensors[i] = gradient = gradient.coalesce()
+                gradient = gradient._values()
+            holder = gradient.detach()
+            holder.grad = gradient
+            holders.append(holder)
+        torch.nn.utils.clip_grad_norm_(holders, max_norm)
 
 
 class Slot(Protocol):
@@ -100,16 +118,16 @@ class SharedOptimizer:
         """
         if not self._plan.flat:
             return Gathered(_own(gradients, self._parameters), [])
-        if not any(gradient is None for gradient in gradients):
+        if not any(gradient is None or gradient.is_sparse for gradient in gradients):
             torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
-            return Gathered(self._gradient_views, self._flat_gradients)
+            return Gathered(list(self._gradient_views), self._flat_gradients)
         tensors: list[Tensor | None] = []
         for view, gradient in zip(self._gradient_views, gradients, strict=True):
             if gradient is None:
                 view.zero_()
                 tensors.append(None)
             else:
-                tensors.append(view.copy_(gradient))
+                tensors.append(view.copy_(gradient.to_dense() if gradient.is_sparse else gradient))
         return Gathered(tensors, self._flat_gradients)
 
     def advance(
@@ -196,6 +214,11 @@ class SharedOptimizer:
 
     def _tensor_rates(self) -> list[float]:
         return [self._by_tensor.param_groups[number]["lr"] for number in self._group]
+
+    def rates(self, update: int) -> list[float]:
+        """The learning rate of each trained parameter, in layout order, at that update."""
+        self._set_rates(update)
+        return self._tensor_rates()
 
     def _set_rates(self, update: int) -> None:
         if self._schedule is None:

@@ -55,7 +55,11 @@ _ELEMENTS_PER_TENSOR_OTHERS = 200_000
 # so that a flat step has other bits than steps on its pieces.
 _FLAT_DTYPES = (torch.float32, torch.float64)
 
-_STAND_IN = 3  # elements of the tensor on which an elementwise optimizer shows what state it keeps
+_STAND_IN = 3  # elements, or rows of a table, of the tensor on which an optimizer shows what state it keeps
+
+# Those of torch that step the rows which a sparse gradient names, and no others. Their state is laid out as the
+# parameter is; SparseAdam's begins as zeros.
+_BY_ROW = (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad)
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,7 @@ class OptimizerPlan:
 
     `flat` says whether ranges are stepped whole; `plain` that the optimizer is SGD without momentum and without any
     option, whose step is one addition; `adam` that it is Adam without any option, stepped by range; `cells[i]` is the
-    state of parameter i by key; `initial[i]` the state it had before any step (Adagrad's, for instance), empty for
-    most.
+    state of parameter i by key.
     """
 
     layout: Layout
@@ -133,7 +136,6 @@ class OptimizerPlan:
     plain: bool
     adam: bool
     cells: tuple[Mapping[str, Cell], ...]
-    initial: tuple[Mapping[str, Any], ...]
 
     @classmethod
     def of(
@@ -150,11 +152,10 @@ class OptimizerPlan:
         worth = _ELEMENTS_PER_TENSOR.get(type(optimizer), _ELEMENTS_PER_TENSOR_OTHERS) * saved
         pays = sum(span.numel for span in layout.ranges) <= worth
         groups = group_of(optimizer)
-        cells = []
-        for i, parameter in enumerate(parameters):
-            stand_in = torch.zeros(_STAND_IN, dtype=parameter.dtype) if elementwise else torch.zeros_like(parameter)
-            cells.append(_cells_of(optimizer, groups[id(parameter)], parameter, stand_in, i in sparse, elementwise))
-        initial = tuple(dict(optimizer.state[p]) if p in optimizer.state else {} for p in parameters)
+        cells = [
+            _Try(optimizer, groups[id(parameter)], parameter, i in sparse, elementwise).cells()
+            for i, parameter in enumerate(parameters)
+        ]
         vectorised = all(parameter.dtype in _FLAT_DTYPES for parameter in parameters)
         same_dtype = all(
             cell.dtype == parameter.dtype
@@ -163,60 +164,118 @@ class OptimizerPlan:
             if cell.like
         )
         flat = elementwise and same_dtype and vectorised and pays
-        return cls(layout, flat, is_plain_sgd(optimizer), flat and is_plain_adam(optimizer), tuple(cells), initial)
+        return cls(layout, flat, is_plain_sgd(optimizer), flat and is_plain_adam(optimizer), tuple(cells))
 
 
-def _cells_of(
-    optimizer: Optimizer, group: int, parameter: nn.Parameter, stand_in: Tensor, sparse: bool, like: bool
-) -> dict[str, Cell]:
-    """The state that one parameter has after its first step."""
-    groups: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
-    groups[group] = [stand_in]
-    trial = with_parameters(optimizer, groups)
-    for key, value in optimizer.state.get(parameter, {}).items():
-        full = like and key not in _SCALARS
-        trial.state[stand_in][key] = value.new_zeros(stand_in.shape) if full else _copied(value)
-    own = _numbers_of(trial)
-    options = {key: value for key, value in trial.param_groups[group].items() if key != "params"}
-    stand_in.grad = torch.ones_like(stand_in)
-    kind = "sparse" if sparse else "dense"
-    if sparse:
-        stand_in.grad = stand_in.grad.to_sparse(1)
-    try:
-        trial.step()
-    except Exception as error:
-        raise ArgumentError(f"{type(optimizer).__name__} cannot step a {kind} gradient: {one_line(error)}") from error
-    after = {key: value for key, value in trial.param_groups[group].items() if key != "params"}
-    if after != options:
-        raise ArgumentError(
-            f"{type(optimizer).__name__} keeps state in its parameter groups ("
-            f"{', '.join(key for key in after if after[key] != options.get(key))}), which workers cannot share"
-        )
-    if own != _numbers_of(trial):
-        changed = [key for key, value in _numbers_of(trial).items() if value != own.get(key)]
-        raise ArgumentError(
-            f"{type(optimizer).__name__} keeps state in itself ({', '.join(changed)}), which workers cannot share"
-        )
-    state = trial.state[stand_in]
-    return {key: _cell(value, like and key not in _SCALARS) for key, value in state.items() if value is not None}
+def initial_of(
+    optimizer: Optimizer, parameters: Sequence[nn.Parameter], sparse: frozenset[int]
+) -> list[dict[str, Any]]:
+    """The state that each parameter has before any step (Adagrad's, for instance); empty for most.
+
+    SparseAdam would make a table of zeros at the first step. Shared memory is zero until it is written, so those
+    numbered in `sparse` only need to be told that they have begun.
+    """
+    begins = {"step": 0} if type(optimizer) is torch.optim.SparseAdam else {}
+    return [
+        dict(optimizer.state.get(parameter, {})) or dict(begins if i in sparse else {})
+        for i, parameter in enumerate(parameters)
+    ]
+
+
+class _Try:
+    """One step of an optimizer on a tensor of its own, which shows the state that a parameter has from then on.
+
+    Args:
+        optimizer: the caller's; it is not stepped.
+        group: the number of the parameter's group.
+        sparse: the parameter's gradients are sparse.
+        elementwise: the tensor may have another shape than the parameter.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, group: int, parameter: nn.Parameter, sparse: bool, elementwise: bool
+    ) -> None:
+        self._name = type(optimizer).__name__
+        self._sparse, self._elementwise = sparse, elementwise
+        self._by_row = sparse and type(optimizer) in _BY_ROW
+        self._parameter = parameter
+        self._tensor = self._small(parameter)
+        groups: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
+        groups[group] = [self._tensor]
+        self._trial = with_parameters(optimizer, groups)
+        for key, value in optimizer.state.get(parameter, {}).items():
+            self._trial.state[self._tensor][key] = self._reduced(key, value)
+        self._tensor.grad = self._ones()
+
+    def cells(self) -> dict[str, Cell]:
+        """The state by key.
+
+        Raises:
+            ArgumentError: the optimizer cannot make the step, or keeps state where workers cannot share it.
+        """
+        kind = "sparse" if self._sparse else "dense"
+        own, options = _numbers_of(self._trial), self._options()
+        try:
+            self._trial.step()
+        except Exception as error:
+            raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}") from error
+        after = self._options()
+        if after != options:
+            raise ArgumentError(
+                f"{self._name} keeps state in its parameter groups ("
+                f"{', '.join(key for key in after if after[key] != options.get(key))}), which workers cannot share"
+            )
+        if own != _numbers_of(self._trial):
+            changed = [key for key, value in _numbers_of(self._trial).items() if value != own.get(key)]
+            raise ArgumentError(
+                f"{self._name} keeps state in itself ({', '.join(changed)}), which workers cannot share"
+            )
+        state = self._trial.state[self._tensor]
+        return {key: self._cell(key, value) for key, value in state.items() if value is not None}
+
+    def _options(self) -> dict[str, Any]:
+        (group,) = (group for group in self._trial.param_groups if group["params"])
+        return {key: value for key, value in group.items() if key != "params"}
+
+    def _small(self, like: Tensor) -> Tensor:
+        """Zeros in place of the parameter: a few elements, a few rows, or all of it."""
+        if self._elementwise:
+            return torch.zeros(_STAND_IN, dtype=like.dtype)
+        return like.new_zeros(min(len(like), _STAND_IN), *like.shape[1:]) if self._by_row else torch.zeros_like(like)
+
+    def _reduced(self, key: str, value: Any) -> Any:
+        if self._elementwise and key not in _SCALARS:
+            return value.new_zeros(self._tensor.shape)
+        if self._by_row and isinstance(value, Tensor) and value.shape == self._parameter.shape:
+            value = value[: len(self._tensor)]
+        return value.clone() if isinstance(value, Tensor) else value
+
+    def _ones(self) -> Tensor:
+        if not self._sparse:
+            return torch.ones_like(self._tensor)
+        row = self._tensor.new_ones(1, *self._tensor.shape[1:])
+        first = torch.zeros(1, 1, dtype=torch.int64)
+        return torch.sparse_coo_tensor(first, row, self._tensor.shape, check_invariants=True)
+
+    def _cell(self, key: str, value: Any) -> Cell:
+        if isinstance(value, int | float):
+            return Cell(torch.float64, (), number=type(value))
+        if not isinstance(value, Tensor):
+            raise ArgumentError(
+                f"the optimizer keeps a {type(value).__name__} as state, and workers share only tensors and numbers"
+            )
+        if value.layout is not torch.strided:
+            raise ArgumentError(
+                f"{self._name} keeps {key!r} as a sparse tensor, which workers cannot share; with sparse gradients "
+                f"use SGD without momentum, SparseAdam or Adagrad"
+            )
+        whole = self._by_row and value.shape == self._tensor.shape
+        shape = tuple(self._parameter.shape if whole else value.shape)
+        return Cell(value.dtype, shape, like=self._elementwise and key not in _SCALARS)
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:
     return {k: v for k, v in vars(optimizer).items() if isinstance(v, int | float) and not k.startswith("_")}
-
-
-def _cell(value: Any, like: bool) -> Cell:
-    if isinstance(value, Tensor):
-        return Cell(value.dtype, tuple(value.shape), like=like)
-    if isinstance(value, int | float):
-        return Cell(torch.float64, (), number=type(value))
-    raise ArgumentError(
-        f"the optimizer keeps a {type(value).__name__} as state, and workers share only tensors and numbers"
-    )
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
 
 
 class _Places:
@@ -283,9 +342,9 @@ class StateCopy:
                     del flats[key]
             flats.update({key: self.tensors[first][key] for key, cell in wanted.items() if not cell.like})
 
-    def prepare(self) -> None:
-        """Before any worker starts: the state that the optimizer had before its first step."""
-        for i, state in enumerate(self.plan.initial):
+    def prepare(self, initial: Sequence[Mapping[str, Any]]) -> None:
+        """Before any worker starts: `initial[i]` is the state that parameter i had before its first step."""
+        for i, state in enumerate(initial):
             for key, value in state.items():
                 self.tensors[i][key].copy_(value) if isinstance(value, Tensor) else self.tensors[i][key].fill_(value)
             self.started[i] = int(bool(state))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hogwild.audit import Audit
 from hogwild.config import RunConfig
 from hogwild.journal import Seal
 
@@ -80,7 +81,8 @@ class Run:
         failures: one line per worker that died and what became of its update.
         in_doubt: updates that may have been applied in part, or not, because their worker was killed.
         stopped: why the run ended before its last update, if it did.
-        audit: see `hogwild.determinism.audit`; None where none was made.
+        audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
+            clipping has one, unless a worker died and its account with it.
     """
 
     config: RunConfig
@@ -99,7 +101,7 @@ class Run:
     failures: tuple[str, ...] = ()
     in_doubt: tuple[int, ...] = ()
     stopped: str | None = None
-    audit: Mapping[str, Any] | None = None
+    audit: Audit | None = None
     out: Path | None = field(default=None, compare=False)
 
     @property
@@ -151,7 +153,7 @@ class Run:
             "failures": list(self.failures),
             "in_doubt": list(self.in_doubt),
             "usage": [{**asdict(usage), "cpu_seconds": _json_number(usage.cpu_seconds)} for usage in self.workers],
-            "audit": self.audit,
+            "audit": self.audit.to_dict() if self.audit else None,
         }
 
     def save(self, out: Path) -> None:

@@ -78,7 +78,8 @@ def _same(a: Any, b: Any) -> bool:
 
 @dataclass(frozen=True)
 class BitFlags:
-    """Process-wide settings of torch that decide bits, apart from the number of threads, which is always one."""
+    """Process-wide settings of torch that decide bits. `intra_op` is the number of threads of each worker, which is one
+    whatever this process uses, unless somebody asks what more of them would do."""
 
     default_dtype: torch.dtype
     deterministic: bool
@@ -86,6 +87,7 @@ class BitFlags:
     matmul_precision: str
     mkldnn: bool
     flush_denormal: bool
+    intra_op: int = 1
 
     @classmethod
     def capture(cls) -> BitFlags:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,23 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hogwild.audit import Audit, can_audit, settle
 from hogwild.checkpoint import Checkpointer, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
 from hogwild.digest import digest_bytes
 from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.memory import Layout
-from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, make_optimizer
+from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, initial_of, make_optimizer
 from hogwild.replica import Anatomy, stand_ins_of
 from hogwild.rules import Ordered, Rule
 from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage, begin_directory
 from hogwild.schedule import DatasetSource, Source, TensorSource
 from hogwild.seeding import BitFlags
+from hogwild.sparse import stay_sparse
 from hogwild.state import SharedState, StatePlan
 from hogwild.trial import Trial, try_step
-from hogwild.watcher import Watcher
+from hogwild.watcher import Trace, Watcher
 from hogwild.workers.events import Team
 from hogwild.workers.loop import Task, Worker, planted
 from hogwild.workers.processes import ProcessTeam
@@ -76,6 +78,8 @@ class Job:
     progress: Callable[[Progress], None] | None
     out: Path | None
     resume: Path | None
+    trace: Trace | None = None
+    intra_op: int = 1
 
     @property
     def epoch_tickets(self) -> int:
@@ -141,14 +145,28 @@ class Session:
         self._trained, self._constant = list(anatomy.trained.values()), list(anatomy.constant.values())
         self._trial = self._try()
         _warn_of_staleness(job.rule, prototype)
-        plan = self._plan(anatomy, prototype, groups)
+        layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in self._trained])
+        sparse = self._sparse(layout, prototype)
+        plan = self._plan(anatomy, layout, OptimizerPlan.of(prototype, self._optimized, layout, sparse))
         self._state = SharedState.create(plan)
-        self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()))
+        initial = initial_of(prototype, self._optimized, sparse)
+        self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()), initial)
         self._first = self._resume(job.resume) if job.resume else 0
         self._state.control.prepare(self._first * job.rule.tickets_per_update, self._tickets)
         job.rule.begin(self._state.control, self._first)
+        self._initial = self._parameters() if plan.audited else []
         self._samples = partial(job.samples_between, self._first, first_batch=self._trial.samples)
-        self._watcher = Watcher(job.model, self._state, job.rule, job.evaluate, job.stop, job.progress, self._samples)
+        self._watcher = Watcher(
+            job.model,
+            self._state,
+            job.rule,
+            job.evaluate,
+            job.stop,
+            job.progress,
+            self._samples,
+            self._evaluate_every(),
+            job.trace,
+        )
         self._team = self._make_team(plan)
 
     def run(self) -> Run:
@@ -209,20 +227,27 @@ class Session:
             )
         return trial
 
-    def _plan(self, anatomy: Anatomy, prototype: Optimizer, groups: dict[int, int]) -> StatePlan:
-        parameters = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in self._trained])
+    def _sparse(self, layout: Layout, prototype: Optimizer) -> frozenset[int]:
+        rule, needs = self.job.rule, self.job.rule.needs(self.job.config.workers)
+        found = None if self.job.loss is None else self._trial.sparse
+        return stay_sparse(found, layout, prototype, rule.name, versions=needs.slots > 1, shared=needs.gradients > 0)
+
+    def _plan(self, anatomy: Anatomy, parameters: Layout, optimizer: OptimizerPlan) -> StatePlan:
         rows = self.job.updates_in(self._tickets)
+        config = self.job.config
+        clips = config.clip_grad_norm is not None
         return StatePlan(
-            workers=self.job.config.workers,
-            spares=2 * self.job.config.workers + self.job.config.max_restarts,
+            workers=config.workers,
+            spares=2 * config.workers + config.max_restarts,
             rows=rows,
-            digest_every=self.job.config.digest_every or _seal_every(rows, parameters.nbytes),
+            digest_every=config.digest_every or _seal_every(rows, parameters.nbytes),
             parameters=parameters,
             constants=Layout.of(list(anatomy.constant.items())),
             buffers=Layout.of(list(anatomy.buffers.items())),
             names=_names(self.job.model, anatomy),
-            optimizer=OptimizerPlan.of(prototype, self._optimized, parameters, self._trial.sparse),
-            needs=self.job.rule.needs(self.job.config.workers),
+            optimizer=optimizer,
+            needs=self.job.rule.needs(config.workers),
+            audited=config.audit and can_audit(parameters, plain_sgd=optimizer.plain, clips=clips),
         )
 
     def _make_team(self, plan: StatePlan) -> Team:
@@ -238,8 +263,9 @@ class Session:
             clip_grad_norm=config.clip_grad_norm,
             on_nonfinite=config.on_nonfinite,
             seed=config.seed,
-            flags=BitFlags.capture(),
+            flags=replace(BitFlags.capture(), intra_op=job.intra_op),
             evaluate_every=self._evaluate_every(),
+            traced=job.trace.at if job.trace is not None else frozenset(),
             stops=job.stop is not None,
             checkpoint=Checkpointer(job.out, config.checkpoint_every) if job.out and config.checkpoint_every else None,
             pause=planted.get(),
@@ -258,7 +284,7 @@ class Session:
         version, _ = rule.newest(state)
         first, last = self._watcher.span()
         model_state = {name: value.detach().clone() for name, value in _tensors(self.job.model).items()}
-        journal = state.journal.rows()
+        journal = state.journal.rows(version if rule.replayable else None)
         return Run(
             config=self.job.config,
             state=model_state,
@@ -278,8 +304,21 @@ class Session:
             failures=tuple(outcome.failures),
             in_doubt=tuple(outcome.in_doubt),
             stopped=stopped,
+            audit=self._audit(supervisor),
             out=out,
         )
+
+    def _parameters(self) -> list[torch.Tensor]:
+        """The parameters of the newest version, in memory of their own."""
+        _, slot = self.job.rule.newest(self._state)
+        return [parameter.clone() for parameter in self._state.slots[slot].parameters]
+
+    def _audit(self, supervisor: Supervisor) -> Audit | None:
+        """The closed account; None where none was kept, or a worker died or was stopped with its own."""
+        totals, plan = self._state.audit, self._state.plan
+        if totals is None or totals.reported < plan.workers or supervisor.outcome.failures:
+            return None
+        return settle(plan.parameters, totals, self._initial, self._parameters())
 
     def _usage(self, index: int, supervisor: Supervisor) -> WorkerUsage:
         row = self._state.control.row(index)

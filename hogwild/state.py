@@ -7,13 +7,15 @@ Legend: K slots, P parameters, M gradients held at a time (racing: one; sync: on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hogwild.audit import Totals
 from hogwild.control import Control
 from hogwild.journal import ROW, Journal, seal_bytes
 from hogwild.memory import Arena, Block, Layout, Space
@@ -86,6 +88,7 @@ class _Offsets:
     constants: int
     states: tuple[int, ...]
     gradients: tuple[int, ...]
+    audit: int
     nbytes: int
 
 
@@ -94,7 +97,7 @@ class StatePlan:
     """Where everything lies in the arena, and what it is called.
 
     `names` maps each entry of the model's state dict to (`"parameter"`, `"constant"` or `"buffer"`, position);
-    `rows` is the number of updates that the journal can hold.
+    `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient.
     """
 
     workers: int
@@ -107,6 +110,7 @@ class StatePlan:
     names: dict[str, tuple[str, int]]
     optimizer: OptimizerPlan
     needs: Needs
+    audited: bool = False
 
     @cached_property
     def offsets(self) -> _Offsets:
@@ -123,6 +127,7 @@ class StatePlan:
             constants=space.reserve(self.constants.nbytes),
             states=tuple(space.reserve(state) for _ in range(self.needs.state_copies)),
             gradients=tuple(space.reserve(gradient) for _ in range(self.needs.gradients)),
+            audit=space.reserve(Totals.size(self.parameters) if self.audited else 0),
             nbytes=space.nbytes,
         )
 
@@ -144,6 +149,7 @@ class SharedState:
         self.constants = plan.constants.views(Block.shared(arena, at.constants))
         self.optimizer_states = [StateCopy(plan.optimizer, arena, offset) for offset in at.states]
         self.gradients = [GradientSlot(plan.parameters, plan.buffers, arena, offset) for offset in at.gradients]
+        self.audit = Totals(plan.parameters, arena, at.audit) if plan.audited else None
 
     @classmethod
     def create(cls, plan: StatePlan) -> SharedState:
@@ -154,7 +160,13 @@ class SharedState:
         """
         return cls(plan, Arena(plan.offsets.nbytes))
 
-    def prepare(self, parameters: Sequence[Tensor], constants: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+    def prepare(
+        self,
+        parameters: Sequence[Tensor],
+        constants: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        initial: Sequence[Mapping[str, Any]],
+    ) -> None:
         """Write the initial model into slot 0 and the optimizer's initial state into its first copy."""
         for target, value in (
             *zip(self.slots[0].parameters, parameters, strict=True),
@@ -162,7 +174,7 @@ class SharedState:
             *zip(self.constants, constants, strict=True),
         ):
             target.copy_(value.detach())
-        self.optimizer_states[0].prepare()
+        self.optimizer_states[0].prepare(initial)
         self.journal.prepare()
 
     def state_dict(self, slot: Slot) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from hogwild.rules import Rule, make_rule, rule_name
 from hogwild.run import Progress, Run, Stop
 from hogwild.schedule import as_source
 from hogwild.session import Evaluate, Job, Loss, Session
+from hogwild.watcher import Trace
 from hogwild.workers.loop import Worker, train_loop
 from hogwild.workers.processes import start_server
 
@@ -43,6 +44,7 @@ def train(
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
     stop: Stop | None = None,
+    audit: bool = False,
     on_nonfinite: str = "raise",
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
@@ -56,7 +58,8 @@ def train(
     """Train a model, in place, from several workers at once.
 
     Args:
-        model: any `nn.Module` on the CPU; holds the trained values on return, in its own memory.
+        model: any `nn.Module` on the CPU; holds the trained values on return, in its own memory (which is shared where
+            the caller made it so, by `model.share_memory()`).
         data: a tensor or array; a tuple or mapping of equally long ones; a map-style data set; or a `Source`.
         loss: (model, batch) → a scalar, a list of scalars (averaged), or a generator of scalars (each backpropagated
             and freed as it comes, their sum divided by the count). The batch has the structure of the data.
@@ -76,6 +79,8 @@ def train(
         evaluate: model → named floats, called in this process on a copy that no worker writes.
         evaluate_every: updates between evaluations; None is once an epoch.
         stop: called with a `Progress` after each evaluation; True ends the run at that version.
+        audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.audit`. Each worker
+            needs memory for four more parameters in float32 per parameter, and time: `run.audit.seconds`.
         on_nonfinite: "raise", "skip" (leave the update out) or "ignore".
         on_worker_failure: "replace" a dead worker, "continue" without it, or "raise".
         max_restarts: workers to replace before giving up.
@@ -111,6 +116,7 @@ def train(
         clip_grad_norm=clip_grad_norm,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
+        audit=audit,
         on_nonfinite=on_nonfinite,
         on_worker_failure=on_worker_failure,
         max_restarts=max_restarts,
@@ -151,10 +157,13 @@ def train_config(
     resume: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     began: float | None = None,
+    trace: Trace | None = None,
+    intra_op: int = 1,
 ) -> Run:
     """Train as the configuration says; arguments and errors are those of `train`.
 
-    `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked.
+    `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked;
+    `trace` is shown versions on the way; `intra_op` is the number of torch threads that each worker computes with.
     """
     began = time.monotonic() if began is None else began
     _refuse_uncallable(loss=loss)
@@ -180,6 +189,8 @@ def train_config(
         progress=progress,
         out=_path(out, config.checkpoint_every),
         resume=Path(resume) if resume is not None else None,
+        trace=trace,
+        intra_op=intra_op,
     )
     return Session(job, began).run()
 
@@ -201,6 +212,7 @@ def launch(
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
     stop: Stop | None = None,
+    audit: bool = False,
     on_nonfinite: str = "raise",
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
@@ -234,6 +246,7 @@ def launch(
         clip_grad_norm=clip_grad_norm,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
+        audit=audit,
         on_nonfinite=on_nonfinite,
         on_worker_failure=on_worker_failure,
         max_restarts=max_restarts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -17,6 +18,15 @@ from hogwild.state import SharedState, Slot
 
 _REPORT_EVERY = 0.2  # seconds
 _RECENT = 50  # updates whose mean loss is reported
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Versions to look at while a run is made: `see(version, state dict)` is called for each version in `at`, in the
+    parent, on memory that is written again later. Under the rules in place a version may be passed over."""
+
+    at: frozenset[int]
+    see: Callable[[int, Mapping[str, torch.Tensor]], None]
 
 
 class Watcher:
@@ -35,6 +45,8 @@ class Watcher:
         stop: Stop | None,
         progress: Callable[[Progress], None] | None,
         samples: Callable[[int], int],
+        evaluate_every: int,
+        trace: Trace | None,
     ) -> None:
         self.evaluations: list[dict[str, float]] = []
         self._samples = samples
@@ -44,6 +56,8 @@ class Watcher:
         self._evaluate = evaluate
         self._stop = stop
         self._progress = progress
+        self._evaluate_every = evaluate_every
+        self._trace = trace
         self._reported = 0.0
 
     def look(self) -> None:
@@ -52,13 +66,21 @@ class Watcher:
         version = control.observe(Word.OBSERVED)
         if version > control[Word.EVALUATED]:
             self._take(self._state.observed)
-            self._evaluate_model(version)
-            if self._stop is not None and self._stop(self.progress(version)):
-                control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
+            if self._trace is not None and version in self._trace.at:
+                self._trace.see(version, self._model.state_dict())
+            if self._evaluate_every and version % self._evaluate_every == 0:
+                self._judge(version)
             control.publish(Word.EVALUATED, version)
         if self._progress is not None and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._progress(self.progress())
+
+    def _judge(self, version: int) -> None:
+        """Evaluate that version, and end the run there if `stop` says so."""
+        control = self._state.control
+        self._evaluate_model(version)
+        if self._stop is not None and self._stop(self.progress(version)):
+            control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
 
     def take_newest(self) -> None:
         """Give the model the newest complete version; no worker runs any more."""

@@ -14,6 +14,7 @@ from hogwild.cli.bench import Bench
 from hogwild.cli.doctor import Doctor
 from hogwild.cli.listing import List
 from hogwild.cli.parsing import Command, parse
+from hogwild.cli.probe import ProbeCommand
 from hogwild.cli.replay import Replay
 from hogwild.cli.run import Run
 from hogwild.cli.status import status_of
@@ -23,6 +24,7 @@ COMMANDS: Mapping[str, type[Command]] = {
     "list": List,
     "replay": Replay,
     "bench": Bench,
+    "probe": ProbeCommand,
     "doctor": Doctor,
 }
 

@@ -59,6 +59,8 @@ class Run:
     """Save a checkpoint every N updates, in case the run is killed; Ctrl-C saves one by itself."""
     resume: Annotated[Path | None, arg(metavar="RUN_DIR", help_behavior_hint="")] = None
     """Go on with the run in this folder from its last checkpoint."""
+    audit: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Measure what share of the computed gradient was applied (sgd only; costs time and memory)."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
     """For studies: measure at length."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -86,7 +88,11 @@ class Run:
 
     def _given(self) -> dict[str, Any]:
         """The settings that were named."""
-        others = {"checkpoint_every": self.checkpoint_every, "data": str(self.data.absolute()) if self.data else None}
+        others = {
+            "checkpoint_every": self.checkpoint_every,
+            "data": str(self.data.absolute()) if self.data else None,
+            "audit": self.audit or None,
+        }
         return self.training.given() | {key: value for key, value in others.items() if value is not None}
 
     def _train(self, training: Training, config: RunConfig) -> int:

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.determinism.probe import Probe
 from hogwild.determinism.replay import Replay
 from hogwild.doctor import Finding
 from hogwild.experiment import Claim, Findings, Study
@@ -41,6 +42,10 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
     yield "speed", f"{count(run.samples_per_second)} samples/s"
     ages = run.staleness
     yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {ages.max} updates"
+    if run.audit is not None:
+        yield "audit", f"{run.audit.summary()}; it took {duration(run.audit.seconds)} of the workers' time"
+    elif run.config.audit:
+        yield "audit", "none: it needs plain SGD without clipping, and workers that live to the end"
     yield "start-up", f"{duration(run.startup_seconds)} until the first update"
     yield "digest", run.digest
     if run.config.update in NAMES:
@@ -132,6 +137,31 @@ def doctor_report(findings: Sequence[Finding]) -> RenderableType:
             told.append(f"\n{finding.advice}", "dim")
         grid.add_row(Text(finding.verdict, _VERDICT[finding.verdict]), finding.name, told)
     return Padding(grid, (1, 0, 1, 2))
+
+
+def probe_report(experiment: str, probes: Sequence[Probe]) -> RenderableType:
+    """How many updates each rule lost or doubled: a row per rule and kind."""
+    first = probes[0]
+    what = f"at the size and step time of {experiment}" if experiment else "on a model that takes no time to compute"
+    head = f"{count(first.updates)} updates of {count(first.values)} values by {first.workers} workers, {what}"
+    table = _table("rule", "kind", "applied", "values off", "lost", "doubled", "a value got", left=2)
+    for one in probes:
+        off = Text(count(one.touched), "green" if one.exact else "yellow")
+        got = count(one.least) if one.exact else f"{count(one.least)}–{count(one.most)}"
+        table.add_row(one.update, one.kind, f"{100 * one.applied:.6g} %", off, count(one.lost), count(one.doubled), got)
+    told = (
+        "Every gradient is exactly one, so each value counts the updates that were applied to it. "
+        "lost, doubled: updates missing or too many, summed over the values that are off."
+    )
+    return Group(Text(head, "bold"), Padding(table, (1, 0)), Text(told, "dim"))
+
+
+def _table(*headings: str, left: int = 0) -> Table:
+    """A table whose first `left` columns are words and the others numbers."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < left else "right", no_wrap=True)
+    return table
 
 
 def replay_report(name: str, replay: Replay) -> RenderableType:

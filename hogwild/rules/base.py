@@ -63,6 +63,15 @@ class Seat(Protocol):
         """
         ...
 
+    @property
+    def audited(self) -> bool:
+        """True where the worker keeps an account of the gradients it computes."""
+        ...
+
+    def leave_out(self) -> None:
+        """The update being committed is not applied, on purpose, and will not be computed again."""
+        ...
+
     def clip(self, gradients: Gathered) -> None:
         """Clip gathered gradients in place to the run's `clip_grad_norm`, by the norm of the per-tensor norms."""
         ...
@@ -168,6 +177,10 @@ class Rule(ABC):
     def batch_of(self, ticket: int) -> int:
         """The number of the batch that a ticket trains on, which also decides what it draws."""
         return ticket
+
+    def part_of(self, ticket: int) -> tuple[int, float]:
+        """(the update that a ticket's gradient becomes part of, its share of that update)."""
+        return self.batch_of(ticket), 1.0
 
     def newest(self, state: SharedState) -> tuple[int, int]:
         """(version, number of its slot) of the newest complete version."""

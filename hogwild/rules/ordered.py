@@ -71,6 +71,7 @@ class Ordered(Versioned):
             seat.index,
         )
         if update >= control[Word.TOTAL]:  # the run was stopped at an earlier version
+            seat.leave_out()
             return True
         if control.observe(Word.HEAD) != update:
             return False

@@ -11,9 +11,11 @@ gradient that is not finite although its loss is has been added before anybody c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from hogwild.optimizer import Gathered
 from hogwild.rules.base import Gradient, Loss, backward_gradients, losses_of
@@ -32,7 +34,7 @@ class Racing(InPlace):
         return Needs(gradients=1)
 
     def gradient(self, loss: Loss, replica: nn.Module) -> Gradient:
-        """Accumulate the batch's gradient into the shared `.grad`; what is returned has no gradient of its own."""
+        """Accumulate the batch's gradient into the shared `.grad`; what is returned is for the audit alone."""
         parameters = self.seat.binding.parameters
         shared = self.state.gradients[0].tensors
         scalars, streamed = losses_of(loss(replica))
@@ -41,22 +43,34 @@ class Racing(InPlace):
             for target, gradient in zip(shared, gradients, strict=True):
                 if gradient is not None:
                     target.add_(gradient)
-            return Gradient([], value, self.version_read)
+            return Gradient(gradients, value, self.version_read)
         (scalar,) = scalars
         value = float(scalar.detach())
         if not math.isfinite(value) and not self.seat.ignores_nonfinite:
             return Gradient([], value, self.version_read)  # and the shared .grad does not learn of it
         for parameter, target in zip(parameters, shared, strict=True):
             parameter.grad = target
-        scalar.backward()  # type: ignore[no-untyped-call]
+        seen = self._backward(scalar, parameters)
         for parameter in parameters:
             parameter.grad = None
-        return Gradient([], value, self.version_read)
+        return Gradient(seen, value, self.version_read)
+
+    def _backward(self, scalar: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+        """Accumulate; returns what this worker added, where the run is audited, and else nothing."""
+        if not self.seat.audited:
+            scalar.backward()  # type: ignore[no-untyped-call]
+            return []
+        seen: list[Tensor | None] = [None] * len(parameters)
+        hooks = [p.register_hook(partial(seen.__setitem__, i)) for i, p in enumerate(parameters)]  # type: ignore[no-untyped-call]
+        scalar.backward()  # type: ignore[no-untyped-call]
+        for hook in hooks:
+            hook.remove()
+        return seen
 
     def commit(self, update: int, gradient: Gradient) -> bool:
         """Step by whatever the shared `.grad` holds, then zero it."""
         shared = self.state.gradients[0]
-        gathered = Gathered(shared.tensors, shared.flats if self.state.plan.optimizer.flat else [])
+        gathered = Gathered(list(shared.tensors), shared.flats if self.state.plan.optimizer.flat else [])
         if self.seat.usable(update, gradient.loss, gathered):
             self.seat.clip(gathered)
             self._apply(update, gradient, gathered)

@@ -59,6 +59,7 @@ class Snapshot(Versioned):
             control.row(seat.index)[Field.PHASE] = Phase.WRITING
             version, source = self.newest(self.state)
             if version >= control[Word.TOTAL]:
+                seat.leave_out()
                 return True
             target = self._free_slot(source)
             self.write_version(update, version, source, target, gathered)

@@ -93,6 +93,11 @@ class Sync(Versioned):
         done = state.control[Word.HEAD] > number or state.gradients[member].words[_STAMP] == number + 1
         return Settled.DONE if done else Settled.AGAIN
 
+    def part_of(self, ticket: int) -> tuple[int, float]:
+        """The update it is a micro-batch of, and one part in as many as that has."""
+        number = ticket // self.tickets_per_update
+        return number, 1.0 / self._members(number)
+
     def place(self, version: int) -> int:
         """Its slot of the two."""
         return version % 2

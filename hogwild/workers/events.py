@@ -36,12 +36,16 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker raised: at which update (−1: before the first), what, and its own traceback as text."""
+    """A worker raised: at which update (−1: before the first), what, its own traceback as text, the name of its type.
+
+    `error` is another one where what was raised cannot be pickled.
+    """
 
     worker: int
     update: int
     error: BaseException
     traceback: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Team(Protocol):
 
 def failure(worker: Worker | None, index: int, error: BaseException) -> Failed:
     """The event that tells of an exception being handled now."""
-    return Failed(index, worker.info.update if worker else -1, error, traceback.format_exc())
+    return Failed(index, worker.info.update if worker else -1, error, traceback.format_exc(), type(error).__name__)
 
 
 def usage(index: int, *, owns_process: bool) -> Finished:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hogwild.audit import Account
 from hogwild.checkpoint import Checkpointer
 from hogwild.control import Field, Seam, Word, nothing_planted
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
@@ -38,8 +39,8 @@ from hogwild.state import SharedState, StatePlan
 class Task:
     """What every worker of a run is given; the parts that are functions may be lambdas and closures.
 
-    `evaluate_every`, `checkpoint_every` and the plan's `digest_every` count versions; 0 is never. `stops` says that
-    an evaluation may end the run, so that training waits for it. `pause` is called at each named seam.
+    `evaluate_every`, `checkpoint_every` and the plan's `digest_every` count versions; 0 is never. The versions in
+    `traced` are shown to the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at each named seam.
     """
 
     plan: StatePlan
@@ -54,6 +55,7 @@ class Task:
     seed: int
     flags: BitFlags
     evaluate_every: int
+    traced: frozenset[int]
     stops: bool
     checkpoint: Checkpointer | None
     pause: Pause | None
@@ -150,6 +152,8 @@ class Worker:
         self.rule = copy.deepcopy(task.rule)
         self._owns_process = owns_process
         self._row = self.control.row(index)
+        self._account = Account(task.plan.parameters) if task.plan.audited else None
+        self._left_out = False
         self._quiet = None if owns_process or not self.rule.same_bits else torch.get_rng_state()
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
@@ -162,6 +166,7 @@ class Worker:
         try:
             with informed(self.info):
                 self.task.work(self)
+            self._report()
         finally:
             self.rule.detach()
             self.control.pause = nothing_planted
@@ -250,9 +255,11 @@ class Worker:
         self.pause(Seam.COMMITTING)
         with torch.no_grad():
             applied = self.rule.commit(update, gradient)
-        if not applied:
-            self.control.hand_back(self.index)
-            return False
+            if not applied:
+                self.control.hand_back(self.index)
+                return False
+            if self._account is not None:
+                self._enter(update, gradient)
         self._row[Field.ENDED] = time.monotonic_ns()
         self.control.finish(self.index)
         return True
@@ -271,6 +278,7 @@ class Worker:
             return True
         if self.task.on_nonfinite == "skip":
             self._row[Field.SKIPPED] += 1
+            self.leave_out()
             return False
         what = f"the loss is {loss}" if not math.isfinite(loss) else "the gradient is not finite"
         raise NonFiniteError(
@@ -278,17 +286,19 @@ class Worker:
             f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)"
         )
 
+    @property
+    def audited(self) -> bool:
+        """True where this worker keeps an account of the gradients it computes."""
+        return self._account is not None
+
+    def leave_out(self) -> None:
+        """The update being committed is not applied, on purpose; it stays out of the account."""
+        self._left_out = True
+
     def clip(self, gradients: Gathered) -> None:
         """Clip to `clip_grad_norm` as `torch.nn.utils.clip_grad_norm_` does; see `hogwild.rules.base.Seat`."""
-        if self.task.clip_grad_norm is None:
-            return
-        parameters = self.binding.parameters
-        for parameter, gradient in zip(parameters, gradients.tensors, strict=True):
-            parameter.grad = gradient
-        ordered = [parameters[i] for i in self._order]
-        torch.nn.utils.clip_grad_norm_(ordered, self.task.clip_grad_norm)
-        for parameter in parameters:
-            parameter.grad = None
+        if self.task.clip_grad_norm is not None:
+            gradients.clip(self._order, self.task.clip_grad_norm)
 
     def due(self, version: int) -> bool:
         """True when something looks at that version."""
@@ -306,7 +316,7 @@ class Worker:
 
     def _evaluated(self, version: int) -> bool:
         every = self.task.evaluate_every
-        return every > 0 and version % every == 0
+        return (every > 0 and version % every == 0) or version in self.task.traced
 
     def _saved(self, version: int) -> bool:
         return self.task.checkpoint is not None and self.task.checkpoint.due(version)
@@ -329,6 +339,20 @@ class Worker:
         """A named seam of the protocol, at which tests plant delays and kills."""
         if self.task.pause is not None:
             self.task.pause(seam, self)
+
+    def _enter(self, ticket: int, gradient: Gradient) -> None:
+        """Enter a gradient in the account, unless it was left out on purpose."""
+        left_out, self._left_out = self._left_out, False
+        if self._account is None or left_out:
+            return
+        update, share = self.rule.part_of(ticket)
+        self._account.add(gradient.values, self.binding.parameters, self.optimizer.rates(update), share)
+
+    def _report(self) -> None:
+        """Add this worker's account to those of the others."""
+        if self._account is not None and self.state.audit is not None:
+            with self.control.commit_lock:
+                self.state.audit.take(self._account)
 
     def _refuse_draws(self, update: int) -> None:
         """One generator serves all threads of a process, so a draw would depend on who came first."""

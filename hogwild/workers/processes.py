@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import connection, spawn
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -250,7 +251,7 @@ def _main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # while it unpacks; then the task says
     worker = None
     try:
         worker = _make_worker(index, plan, arena, package, pipe)
@@ -276,7 +277,7 @@ def _tell(pipe: connection.Connection, event: Event) -> None:
     except Exception:
         if not isinstance(event, Failed):
             raise
-        message = pickle.dumps(Failed(event.worker, event.update, WorkerError(repr(event.error)), event.traceback))
+        message = pickle.dumps(replace(event, error=WorkerError(event.name)))
     pipe.send_bytes(message)
 
 
@@ -293,6 +294,7 @@ def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pi
         carry(extras, parameter)
     task = Task(plan=plan, **parts)
     task.flags.apply()
+    torch.set_num_threads(task.flags.intra_op)
     return Worker(
         index,
         task,

@@ -153,15 +153,15 @@ class Supervisor:
         self._team.start(index)
 
     def _unfinished(self) -> bool:
-        """True when tickets are left that no living worker will take."""
+        """True when tickets are left that no living worker will take, or a version that nobody is left to make."""
         control = self._control
         if control.waiting_tickets():
             return True
+        if control[Word.STOP]:
+            return False
         version, _ = self._rule.newest(self._state)
-        handed_out = min(control[Word.NEXT], control[Word.TOTAL])
-        if self._rule.replayable and version < -(-handed_out // self._rule.tickets_per_update):
-            return bool(control[Word.NEXT] >= control[Word.TOTAL])
-        return not control[Word.STOP] and control[Word.NEXT] < control[Word.TOTAL]
+        last = -(-control[Word.TOTAL] // self._rule.tickets_per_update)
+        return control[Word.NEXT] < control[Word.TOTAL] or (self._rule.replayable and version < last)
 
     def _some_dead_worker(self) -> int:
         return min(set(range(self._control.workers)) - self._team.running())
@@ -189,7 +189,7 @@ def _as_error(failed: Failed) -> HogwildError:
     if isinstance(failed.error, HogwildError) and not isinstance(failed.error, WorkerError):
         return failed.error
     return WorkerError(
-        f"worker {failed.worker} raised {type(failed.error).__name__} {where}\n\n{failed.traceback.rstrip()}"
+        f"worker {failed.worker} raised {failed.name} {where}\n\n{failed.traceback.rstrip()}"
     )
 
 

@@ -99,7 +99,7 @@ class ThreadTeam:
     def _main(self, index: int) -> None:
         worker = None
         try:
-            torch.set_num_threads(1)
+            torch.set_num_threads(self.task.flags.intra_op)
             worker = self._make_worker(index)
             worker.run()
             self._events.put(usage(index, owns_process=False))

@@ -1,0 +1,193 @@
+"""probe(): count exactly how many updates a rule loses or applies twice, on this machine.
+
+Every gradient is exactly one, the learning rate is one, and every value of the model begins at zero, so a value ends at
+minus the number of updates that were applied to it. float32 counts exactly up to 2²⁴.
+
+Legend: V values of the model, N updates.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import ArgumentError
+from hogwild.rules import Rule, make_rule
+from hogwild.run import Run
+from hogwild.schedule import Source
+from hogwild.trainer import train
+
+_MOST = 1 << 24  # float32 counts no further
+SIZE = 2_410  # values of an MLP 64-32-10
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How often N updates were applied to each of V values.
+
+    Attributes:
+        update, kind, workers: what was probed.
+        updates: N, what should have been applied to every value.
+        values: V.
+        applied: the mean share of N that was applied; 1.0 where nothing was lost or doubled, on balance.
+        lost: updates missing, summed over the values that had fewer than N.
+        doubled: updates too many, summed over the values that had more than N.
+        touched: values that did not get exactly N.
+        least, most: applications of the value that had the fewest, and the most.
+        staleness: mean and maximum age of the reads, in updates.
+        seconds: of training.
+
+    A value that lost one update and got another one twice counts as exact: only the balance of each value is seen.
+    """
+
+    update: str
+    kind: str
+    workers: int
+    updates: int
+    values: int
+    applied: float
+    lost: int
+    doubled: int
+    touched: int
+    least: int
+    most: int
+    staleness: tuple[float, int]
+    seconds: float
+
+    @property
+    def exact(self) -> bool:
+        """True when every value got every update once."""
+        return self.touched == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        mean, largest = self.staleness
+        return {**asdict(self), "exact": self.exact, "staleness": {"mean": mean, "max": largest}}
+
+    def summary(self) -> str:
+        """One line for a person."""
+        if self.exact:
+            return f"exact: each of {self.values:,} values got each of {self.updates:,} updates once"
+        return (
+            f"{100 * self.applied:.6g} % applied; {self.touched:,} of {self.values:,} values are off, "
+            f"{self.lost:,} updates lost and {self.doubled:,} doubled over all values"
+        )
+
+
+def probe(
+    update: str | Rule = "hogwild",
+    kind: str = "processes",
+    workers: int = 2,
+    *,
+    updates: int = 2_000,
+    size: int = SIZE,
+    model: nn.Module | None = None,
+    data: Any = None,
+    loss: Callable[[nn.Module, Any], Any] | None = None,
+    batch_size: int = 64,
+) -> Probe:
+    """Count lost and doubled updates exactly.
+
+    Args:
+        update: the rule, by name or a `Rule` of yours.
+        kind, workers: as in `hogwild.train`; `ordered` and `sync` get the staleness or micro-batches they need.
+        updates: N, at most 2²⁴.
+        size: V, of a model that takes no time to compute, so that workers meet as often as they can.
+        model: probe at the size and step time of this model instead: each update computes the gradient of `loss` on a
+            batch of `data`, drops it, and applies ones. The model is left as it is.
+        data, loss, batch_size: as in `hogwild.train`; needed with a model.
+
+    Raises:
+        ArgumentError: an argument that cannot work.
+        WorkerError: a worker died; nothing is counted then.
+    """
+    if not 1 <= updates <= _MOST:
+        raise ArgumentError(f"updates {updates} is not from 1 to {_MOST:,}, up to which float32 counts exactly")
+    if size < 1:
+        raise ArgumentError(f"size {size} is below 1; a model has at least one value")
+    rule = make_rule(update, staleness=workers - 1 or 1, micro_batches=max(2, workers), gradient=None)
+    if model is None:
+        source, shapes, count = _Nothing(), [torch.Size([size])], _ones
+    elif data is None or loss is None:
+        raise ArgumentError("model given without data and loss; its step cannot be timed without them")
+    else:
+        source, shapes = data, [p.shape for p in model.parameters() if p.requires_grad]
+        count = partial(_ones_after, copy.deepcopy(model), loss)
+    counter = Counter(shapes)
+    run = train(
+        counter,
+        source,
+        count,
+        optimizer=partial(torch.optim.SGD, lr=1.0),
+        update=rule,
+        kind=kind,
+        workers=workers,
+        updates=updates,
+        batch_size=batch_size,
+        on_worker_failure="raise",
+        name="probe",
+    )
+    return _count(counter, run)
+
+
+class Counter(nn.Module):
+    """Values that begin at zero and count down: parameters of the given shapes, float32."""
+
+    def __init__(self, shapes: Sequence[torch.Size]) -> None:
+        super().__init__()
+        self.values = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
+
+    def forward(self) -> Tensor:
+        """The sum of all values, whose gradient is exactly one."""
+        return torch.stack([value.sum() for value in self.values]).sum()
+
+
+class _Nothing(Source):
+    """Batches of a training that needs none."""
+
+    def batch(self, update: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Nothing."""
+        return torch.empty(0)
+
+
+def _ones(counter: nn.Module, batch: Any) -> Any:  # noqa: ARG001
+    return counter()
+
+
+def _ones_after(timed: nn.Module, loss: Callable[[nn.Module, Any], Any], counter: nn.Module, batch: Any) -> Any:
+    """Take the time that a real gradient takes, and return ones."""
+    output = loss(timed, batch)
+    parameters = [parameter for parameter in timed.parameters() if parameter.requires_grad]
+    torch.autograd.grad(_total(output), parameters, allow_unused=True)
+    return counter()
+
+
+def _total(output: Any) -> Tensor:
+    return output if isinstance(output, Tensor) else torch.stack([part.reshape(()) for part in output]).mean()
+
+
+def _count(counter: Counter, run: Run) -> Probe:
+    counts = -torch.cat([value.detach().reshape(-1) for value in counter.values]).to(torch.int64)
+    expected = run.config.updates or 0
+    off = counts - expected
+    return Probe(
+        update=run.config.update,
+        kind=run.config.kind,
+        workers=run.config.workers,
+        updates=expected,
+        values=counts.numel(),
+        applied=int(counts.sum()) / (expected * counts.numel()),
+        lost=int((-off).clamp(min=0).sum()),
+        doubled=int(off.clamp(min=0).sum()),
+        touched=int((off != 0).sum()),
+        least=int(counts.min()),
+        most=int(counts.max()),
+        staleness=(run.staleness.mean, run.staleness.max),
+        seconds=run.seconds,
+    )

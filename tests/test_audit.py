@@ -1,0 +1,184 @@
+"""The audit: what share of the computed gradient was applied, against what the test knows by itself."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import ClassVar
+
+import problems
+import pytest
+import torch
+from torch import nn
+
+import hogwild
+from hogwild.rules.locked import Locked
+from hogwild.testing import Fault, PlantedFault, Seam, planted
+
+RULES = ("racing", "hogwild", "locked", "snapshot", "ordered", "sync")
+EXACT = ("locked", "snapshot", "ordered", "sync")
+KINDS = ("threads", "processes")
+LR = 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", EXACT)
+def test_where_no_step_is_lost_the_projection_is_one_up_to_rounding(update, kind):
+    run = problems.train(update=update, kind=kind, updates=150, audit=True)
+    audit = run.audit
+    assert audit.whole
+    assert 0 < audit.bound < 1e-5
+    assert abs(audit.projection - 1) <= audit.bound
+    assert [p.name for p in audit.parameters] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(p.updates == 150 * (2 if update == "sync" else 1) for p in audit.parameters)
+    assert audit.seconds > 0
+    assert json.loads(json.dumps(run.summary()["audit"]))["whole"] is True
+
+
+@pytest.mark.parametrize("update", RULES)
+def test_one_worker_loses_nothing(update):
+    assert problems.train(update=update, workers=1, updates=60, audit=True).audit.whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sum_of_losses_and_a_schedule_are_accounted_for(kind):
+    run = problems.train(
+        update="racing", kind=kind, workers=1, audit=True, lr_schedule=lambda update: 1 / (1 + update),
+        loss=lambda model, batch: (problems.cross_entropy(model, batch) for _ in range(3)),
+    )  # fmt: skip
+    assert run.audit.whole
+
+
+class Miscounting(Locked):
+    """Applies the gradient of every tenth update so many times instead of once."""
+
+    name: ClassVar[str] = "miscounting"
+    wrong: ClassVar[list[list[torch.Tensor]]] = []
+    all: ClassVar[list[list[torch.Tensor]]] = []
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def commit(self, update, gradient):
+        values = [-LR * value.double() for value in gradient.values]
+        type(self).all.append(values)
+        if update % 10 != 9:
+            return super().commit(update, gradient)
+        type(self).wrong.append(values)
+        for _ in range(self.times):
+            super().commit(update, gradient)
+        return True
+
+
+@pytest.mark.parametrize("times", [0, 2])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lost_and_doubled_updates_are_what_the_test_computes_from_them(workers, times):
+    Miscounting.all, Miscounting.wrong = [], []
+    audit = problems.train(update=Miscounting(times), workers=workers, updates=100, audit=True).audit
+    assert len(Miscounting.wrong) == 10
+    along = squared = 0.0
+    for i, parameter in enumerate(audit.parameters):
+        computed = sum(values[i] for values in Miscounting.all)
+        applied = computed + (times - 1) * sum(values[i] for values in Miscounting.wrong)
+        expected = (applied * computed).sum() / computed.square().sum()
+        assert parameter.projection == pytest.approx(expected.item(), abs=parameter.bound)
+        assert parameter.excess > 0
+        along, squared = along + (applied * computed).sum().item(), squared + computed.square().sum().item()
+    assert audit.projection == pytest.approx(along / squared, abs=audit.bound)
+    assert not audit.whole
+    assert f"{100 * audit.projection:.6g} %" in audit.summary()
+
+
+def test_steps_too_small_for_the_dtype_are_not_called_lost():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)  # a step of 1e-9 rounds away at 1.0
+    audit = problems.train(model, optimizer=partial(torch.optim.SGD, lr=1e-9), update="locked", audit=True).audit
+    assert audit.projection == 0.0
+    assert audit.whole
+
+
+def test_what_is_skipped_on_purpose_is_not_lost():
+    def loss(model, batch):
+        value = problems.cross_entropy(model, batch)
+        return value * float("nan") if hogwild.worker_info().update in (3, 17) else value
+
+    run = problems.train(update="locked", loss=loss, on_nonfinite="skip", audit=True)
+    assert sum(usage.skipped for usage in run.workers) == 2
+    assert run.audit.whole
+    assert all(parameter.updates == 38 for parameter in run.audit.parameters)
+
+
+@pytest.mark.parametrize("update", ["ordered", "snapshot"])
+def test_what_is_computed_after_a_stop_is_not_lost(update):
+    run = problems.train(
+        update=update, updates=200, audit=True, evaluate=problems.accuracy, evaluate_every=20, stop=lambda p: True
+    )
+    assert run.updates == 20
+    assert run.audit.whole
+
+
+def test_sparse_gradients_have_an_account():
+    torch.manual_seed(0)
+    model = nn.Embedding(50, 4, sparse=True)
+    batches = torch.randint(0, 50, (300,))
+    run = problems.train(
+        model, data=batches, update="locked", audit=True, loss=lambda model, rows: model(rows).square().mean()
+    )
+    assert run.audit.whole
+    assert run.audit.parameters[0].projection == pytest.approx(1, abs=run.audit.bound)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"optimizer": problems.MOMENTUM}, {"optimizer": problems.ADAM}, {"clip_grad_norm": 1.0}, {"audit": False}],
+    ids=["momentum", "adam", "clipping", "not asked for"],
+)
+def test_elsewhere_there_is_none(arguments):
+    run = problems.train(**{"audit": True, **arguments})
+    assert run.audit is None
+    assert run.summary()["audit"] is None
+
+
+def test_a_killed_worker_takes_its_account_with_it():
+    fault = PlantedFault(Fault.KILL, Seam.COMPUTING, 10)
+    with planted(fault):
+        run = problems.train(update="ordered", kind="processes", audit=True)
+    assert fault.fired
+    assert run.failures
+    assert run.audit is None
+
+
+def test_a_loop_of_ones_own_is_audited_too():
+    x, y = problems.data()
+
+    def work(worker):
+        while (update := worker.claim()) is not None:
+            replica = worker.read(update)
+            loss = problems.cross_entropy(replica, (x, y))
+            worker.commit(update, torch.autograd.grad(loss, list(replica.parameters())), loss.item())
+
+    run = hogwild.launch(work, problems.mlp(), optimizer=problems.SGD, updates=30, update="locked", audit=True)
+    assert run.audit.whole
+
+
+def test_resuming_begins_a_new_account(tmp_path):
+    arguments = {"update": "ordered", "audit": True, "updates": 40, "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(**arguments, checkpoint_every=10, evaluate=_interrupt_late, evaluate_every=5)
+    run = problems.train(**arguments, resume=tmp_path)
+    assert run.updates == 40
+    assert run.audit.whole
+    assert all(parameter.updates < 40 for parameter in run.audit.parameters)
+
+
+_evaluations: list[int] = []
+
+
+def _interrupt_late(model):
+    _evaluations.append(1)
+    if len(_evaluations) == 5:
+        raise KeyboardInterrupt
+    return {"accuracy": 0.0}
