@@ -1,27 +1,62 @@
-"""Train one shared-memory PyTorch model from many workers at once, and know exactly what that did to it."""
+"""Train one shared-memory PyTorch model from many workers at once, and know exactly what that did to it.
 
-from hogwild.determinism.distance import Divergence, distance
-from hogwild.determinism.probe import Probe, probe
-from hogwild.determinism.replay import Replay, replay
-from hogwild.determinism.states import digest
-from hogwild.errors import (
-    ArgumentError,
-    HogwildError,
-    NonFiniteError,
-    NotReproducible,
-    RunDirectoryError,
-    WorkerError,
-)
-from hogwild.rules import Gradient, Rule
-from hogwild.run import Progress, Run
-from hogwild.schedule import Schedule, Source
-from hogwild.trainer import launch, train
-from hogwild.workers.loop import Worker, WorkerInfo, worker_info
+Names are loaded when they are first used, so that whoever only has this package installed (pytest loads its plugin) does
+not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hogwild.audit import Audit
+    from hogwild.determinism.check import check
+    from hogwild.determinism.distance import Divergence, distance
+    from hogwild.determinism.probe import Probe, probe
+    from hogwild.determinism.replay import Replay, replay
+    from hogwild.determinism.states import digest
+    from hogwild.determinism.verdict import Verdict
+    from hogwild.errors import (
+        ArgumentError,
+        HogwildError,
+        NonFiniteError,
+        NotReproducible,
+        RunDirectoryError,
+        WorkerError,
+    )
+    from hogwild.rules import Gradient, Rule
+    from hogwild.run import Progress, Run
+    from hogwild.schedule import Schedule, Source
+    from hogwild.trainer import launch, train
+    from hogwild.workers.loop import Worker, WorkerInfo, worker_info
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "audit": ("Audit",),
+    "determinism.check": ("check",),
+    "determinism.distance": ("Divergence", "distance"),
+    "determinism.probe": ("Probe", "probe"),
+    "determinism.replay": ("Replay", "replay"),
+    "determinism.states": ("digest",),
+    "determinism.verdict": ("Verdict",),
+    "errors": (
+        "ArgumentError",
+        "HogwildError",
+        "NonFiniteError",
+        "NotReproducible",
+        "RunDirectoryError",
+        "WorkerError",
+    ),
+    "rules": ("Gradient", "Rule"),
+    "run": ("Progress", "Run"),
+    "schedule": ("Schedule", "Source"),
+    "trainer": ("launch", "train"),
+    "workers.loop": ("Worker", "WorkerInfo", "worker_info"),
+}
+
 __all__ = [
     "ArgumentError",
+    "Audit",
     "Divergence",
     "Gradient",
     "HogwildError",
@@ -35,9 +70,11 @@ __all__ = [
     "RunDirectoryError",
     "Schedule",
     "Source",
+    "Verdict",
     "Worker",
     "WorkerError",
     "WorkerInfo",
+    "check",
     "digest",
     "distance",
     "launch",
@@ -46,3 +83,16 @@ __all__ = [
     "train",
     "worker_info",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"hogwild.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'hogwild' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

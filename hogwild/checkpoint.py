@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hogwild.errors import RunDirectoryError
+from hogwild.errors import RunDirectoryError, printable
 from hogwild.rules import Rule
 from hogwild.state import SharedState, StatePlan
 
@@ -39,7 +39,7 @@ class Checkpointer:
         """Save that version, which lies complete in `slot`.
 
         Raises:
-            OSError: the file cannot be written; the checkpoint before it is still there.
+            RunDirectoryError: the file cannot be written; the checkpoint before it is still there.
         """
         tensors = {f"version {v}": _bytes(state, rule.place(v)) for v in rule.window(version) if v != version}
         tensors[f"version {version}"] = _bytes(state, slot)
@@ -52,6 +52,9 @@ class Checkpointer:
         try:
             save_file({name: tensor.clone() for name, tensor in tensors.items()}, staging, metadata)
             staging.replace(self.directory / FILE)
+        except (OSError, SafetensorError) as error:
+            why = printable(str(error))
+            raise RunDirectoryError(f"no checkpoint of version {version} in {self.directory}: {why}") from error
         finally:
             staging.unlink(missing_ok=True)
 
@@ -71,6 +74,8 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> int:
             if metadata.get("form") != form_of(state.plan, rule):
                 raise RunDirectoryError(f"{path} is of a run with another model, optimizer, rule or length")
             version = int(metadata["version"])
+            if not 0 <= version <= state.plan.rows:
+                raise ValueError(f"there is no version {version} in a run of {state.plan.rows} updates")
             targets = {f"version {v}": _bytes(state, rule.place(v)) for v in rule.window(version)}
             copies = state.optimizer_states
             targets["optimizer"] = torch.frombuffer(copies[version % len(copies)].bytes, dtype=torch.uint8)
@@ -78,8 +83,10 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> int:
             targets["seals"] = state.journal.first_seals(version)
             for name, target in targets.items():
                 _fill(target, file.get_tensor(name), name, path)
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}") from error
+    except RunDirectoryError:
+        raise
+    except Exception as error:  # what a hostile header may lead to is not known
+        raise RunDirectoryError(f"{path} is damaged: {printable(str(error))}") from error
     return version
 
 
@@ -101,5 +108,5 @@ def _bytes(state: SharedState, slot: int) -> Tensor:
 
 def _fill(target: Tensor, value: Tensor, name: str, path: Path) -> None:
     if value.dtype != target.dtype or value.shape != target.shape:
-        raise RunDirectoryError(f"{path} is damaged: {name} is {value.dtype} {list(value.shape)}")
+        raise RunDirectoryError(f"{path} is damaged: {name} is {value.dtype} {printable(str(list(value.shape)))}")
     target.copy_(value)

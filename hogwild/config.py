@@ -13,13 +13,15 @@ from typing import Any
 
 import tomli_w
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, printable
 
 KINDS = ("threads", "processes")
 ON_NONFINITE = ("raise", "skip", "ignore")
 ON_WORKER_FAILURE = ("replace", "continue", "raise")
 _FORMS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_CONFIG_BYTES = 1 << 20
+_MAX_LINE = 500  # characters of a file's own that an error message repeats
+_MOST = {"workers": 4096, "staleness": 65_000, "micro_batches": 65_000}
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ class RunConfig:
             ("max_restarts", 0),
         ):
             _require_int(name, getattr(self, name), least)
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise ArgumentError(f"{name} {getattr(self, name)} is over {most}; {most} or fewer work")
         for name in ("epochs", "updates", "evaluate_every", "checkpoint_every", "digest_every"):
             if getattr(self, name) is not None:
                 _require_int(name, getattr(self, name), 1)
@@ -129,6 +134,19 @@ class RunConfig:
                 known = ", ".join(repr(choice) for choice in choices if choice is not None)
                 raise ArgumentError(f"{name} {value!r} is not known; {known} are")
 
+    @property
+    def title(self) -> str:
+        """What is run, on one line: name, rule, and who does it."""
+        workers = f"{self.workers} {self.kind}"
+        if self.workers == 1:
+            workers = "1 thread" if self.kind == "threads" else "1 process"
+        rule = self.update
+        if rule == "ordered":
+            rule += f", staleness {self.staleness}"
+        elif rule == "sync":
+            rule += f", {self.micro_batches} micro-batches"
+        return f"{self.name} · {rule} · {workers}"
+
     def to_toml(self) -> str:
         """The settings as TOML; those that are None are left out."""
         return tomli_w.dumps({key: value for key, value in asdict(self).items() if value is not None})
@@ -154,15 +172,20 @@ class RunConfig:
             ArgumentError: no such file, no TOML, or not the settings of a run.
         """
         try:
+            if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+                raise ArgumentError(f"{path} is not a plain file")
             if path.stat().st_size > MAX_CONFIG_BYTES:
                 raise ArgumentError(f"{path} is over {MAX_CONFIG_BYTES} bytes, and no configuration is that long")
             values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ArgumentError(f"{path} is not a configuration that can be read: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            if isinstance(error, ArgumentError):
+                raise
+            why = printable(str(error), _MAX_LINE)
+            raise ArgumentError(f"{path} is not a configuration that can be read: {why}") from error
         try:
             return cls.from_mapping(values)
         except ArgumentError as error:
-            raise ArgumentError(f"{path}: {error}") from error
+            raise ArgumentError(f"{path}: {printable(str(error), _MAX_LINE)}") from error
 
 
 def _is_of(value: Any, wanted: str) -> bool:

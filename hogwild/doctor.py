@@ -9,7 +9,7 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from hogwild.errors import HogwildError
+from hogwild.limits import cgroup_memory, cgroup_quota, usable_cores
 from hogwild.run import Run
 from hogwild.trainer import train
 
@@ -27,7 +28,6 @@ Verdict = Literal["ok", "note", "problem"]
 _GIB = 1 << 30
 _SLOW_FIRST, _SLOW_SECOND = 4.0, 1.5  # seconds until two workers train
 _FEW_FILES = 256
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -54,64 +54,6 @@ def summary(findings: list[Finding]) -> dict[str, Any]:
     """The findings as plain values: what `hogwild doctor --json` prints."""
     worst = max((finding.verdict for finding in findings), key=("ok", "note", "problem").index, default="ok")
     return {"verdict": worst, "findings": [asdict(finding) for finding in findings]}
-
-
-def usable_cores() -> float:
-    """Cores that this process may use: of those it is bound to, what its cgroup's quota allows."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroup_quota()
-    return min(float(bound), quota) if quota is not None else float(bound)
-
-
-def cgroup_quota(root: Path = _CGROUP) -> float | None:
-    """Cores that the cgroup's quota comes to; None where there is no quota."""
-    limits = _limits(root, "cpu.max", _quota_v2) + _limits(root / "cpu", "cpu.cfs_quota_us", _quota_v1)
-    return min(limits, default=None)
-
-
-def cgroup_memory(root: Path = _CGROUP) -> int | None:
-    """Bytes of memory that the cgroup allows; None where it sets no limit."""
-    limits = _limits(root, "memory.max", _bytes) + _limits(root / "memory", "memory.limit_in_bytes", _bytes)
-    return int(min(limits)) if limits else None
-
-
-def _limits(root: Path, name: str, read: Callable[[Path], float | None]) -> list[float]:
-    """The limits of this process's cgroup and of those it is in."""
-    found = []
-    for folder in _cgroup_folders(root):
-        try:
-            limit = read(folder / name)
-        except (OSError, ValueError, IndexError):
-            continue
-        if limit is not None:
-            found.append(limit)
-    return found
-
-
-def _cgroup_folders(root: Path) -> list[Path]:
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        inner = Path(lines[0].rsplit(":", 1)[1].lstrip("/"))
-    except (OSError, IndexError):
-        inner = Path()
-    return [root / part for part in (inner, *inner.parents)] if inner.parts else [root]
-
-
-def _quota_v2(path: Path) -> float | None:
-    quota, period = path.read_text(encoding="utf-8").split()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(path: Path) -> float | None:
-    quota = int(path.read_text(encoding="utf-8"))
-    period = int(path.with_name("cpu.cfs_period_us").read_text(encoding="utf-8"))
-    return quota / period if quota > 0 else None
-
-
-def _bytes(path: Path) -> float | None:
-    text = path.read_text(encoding="utf-8").strip()
-    # cgroup v1 writes "no limit" as a number near 2^63.
-    return None if text == "max" or int(text) >= 1 << 60 else int(text)
 
 
 def _cores() -> Finding:

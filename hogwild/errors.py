@@ -30,3 +30,9 @@ class RunDirectoryError(HogwildError, ValueError):
 def one_line(error: BaseException) -> str:
     """The message of an exception on one line, or its type where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def printable(text: str, limit: int = 160) -> str:
+    """Text that a file may have chosen, as one short line without control characters."""
+    shown = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text[: 4 * limit].split()))
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

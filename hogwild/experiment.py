@@ -42,8 +42,9 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 class Problem:
     """What a training trains: the arguments of `hogwild.train` that are not settings.
 
-    `evaluate` maps a model to named floats; the name `accuracy` is the one shown in tables. `predict` maps a classifier
-    to (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say whose predictions differ.
+    `evaluate` maps a model to named floats; the name `accuracy` is the one shown in tables. `predict` maps a
+    classifier to (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say how many
+    predictions differ.
     """
 
     model: nn.Module

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hogwild.digest import MARK_BYTES, digest_bytes, tensor_marks
+from hogwild.errors import RunDirectoryError, printable
+from hogwild.hashing import MARK_BYTES, digest_bytes, tensor_marks
 from hogwild.memory import Arena
 
 ROW = np.dtype(
@@ -124,3 +126,26 @@ class Journal:
 def seal_bytes(tensors: int) -> int:
     """Bytes of a seal of that many tensors."""
     return DIGEST_BYTES + MARK_BYTES * tensors
+
+
+def load_rows(path: Path) -> NDArray[Any]:
+    """The rows in a journal.npy; what its header claims is believed only if the file has just so many bytes.
+
+    Raises:
+        RunDirectoryError: it is missing, or anything but rows as a run saves them.
+    """
+    try:
+        with path.open("rb") as file:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("another version of the format")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            if dtype != ROW or len(shape) != 1:
+                raise ValueError(f"it holds other fields than {', '.join(ROW.names or ())}")
+            rows = path.stat().st_size - file.tell()
+            if shape[0] * ROW.itemsize != rows:
+                raise ValueError(f"it claims {shape[0]} rows, and has {rows} bytes of them")
+            return np.fromfile(file, ROW, shape[0])
+    except (
+        Exception
+    ) as error:  # numpy reads a header with Python's own parser, which a hostile one can make raise anything
+        raise RunDirectoryError(f"{path} is not a journal: {printable(str(error))}") from error

@@ -18,19 +18,18 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hogwild.errors import ArgumentError
+from hogwild.limits import memory_limits
 
 ALIGNMENT = 64  # bytes; what torch's own allocator gives, so that vector loads see equal alignment everywhere
 
@@ -40,19 +39,6 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _memory_limits() -> Iterable[tuple[str, int]]:
-    """(what sets it, bytes still free) for every limit that shared memory counts against."""
-    yield "free memory of this machine", psutil.virtual_memory().available
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            yield f"memory limit in {limit}", int(Path(limit).read_text()) - int(Path(used).read_text())
-        except (OSError, ValueError):  # no such control group, or no limit ("max")
-            continue
-
-
 class Arena:
     """`nbytes` of zeroed shared memory, seen as tensors, arrays and 8-byte words.
 
@@ -60,21 +46,21 @@ class Arena:
     with `private=True`, as a copy-on-write view of it (a process that writes gets its own pages).
 
     Raises:
-        ArgumentError: the machine or its control group has less memory than that left.
+        ArgumentError: the machine or its control group has less memory than that left, or does not give it.
     """
 
     descriptor = -1  # none
 
     def __init__(self, nbytes: int, *, private: bool = False) -> None:
-        for what, free in _memory_limits():
-            if nbytes > free:
-                raise ArgumentError(
-                    f"this run needs {nbytes / 1e6:,.0f} MB of shared memory, over the {free / 1e6:,.0f} MB left of "
-                    f"the {what}; a smaller model, fewer workers or a smaller staleness needs less"
-                )
-        self._attach(_anonymous_file(), max(nbytes, ALIGNMENT), private)
-        os.ftruncate(self.descriptor, self.nbytes)
-        self._map = mmap.mmap(self.descriptor, self.nbytes)
+        try:
+            _refuse_too_much(nbytes)
+            self._attach(_anonymous_file(), max(nbytes, ALIGNMENT), private)
+            os.ftruncate(self.descriptor, self.nbytes)
+            self._map = mmap.mmap(self.descriptor, self.nbytes)
+        except (OSError, OverflowError) as error:
+            self.close()
+            why = error.strerror if isinstance(error, OSError) else "no machine has as much"
+            raise ArgumentError(f"{nbytes / 1e6:,.0f} MB of shared memory cannot be had: {why}") from error
 
     def _attach(self, descriptor: int, nbytes: int, private: bool) -> None:
         self.descriptor = descriptor
@@ -122,6 +108,15 @@ class Arena:
     def bytes(self, offset: int, length: int) -> memoryview:
         """`length` raw bytes that start `offset` bytes into the arena."""
         return memoryview(self._map)[offset : offset + length]
+
+
+def _refuse_too_much(nbytes: int) -> None:
+    for what, free in memory_limits():
+        if nbytes > free:
+            raise ArgumentError(
+                f"this run needs {nbytes / 1e6:,.0f} MB of shared memory, over the {free / 1e6:,.0f} MB left of the "
+                f"{what}; a smaller model, fewer workers or a smaller staleness needs less"
+            )
 
 
 def _anonymous_file() -> int:

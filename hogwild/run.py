@@ -13,11 +13,13 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from hogwild.audit import Audit
 from hogwild.config import RunConfig
+from hogwild.errors import RunDirectoryError, printable
 from hogwild.journal import Seal
 
 FORMAT = 1  # of the run directory
@@ -160,8 +162,14 @@ class Run:
         """Write the run directory, whole or not at all.
 
         Raises:
-            OSError: the disk is full or cannot be written; what was there before is still there.
+            RunDirectoryError: the disk is full or cannot be written; what was there before is still there.
         """
+        try:
+            self._save(out)
+        except (OSError, SafetensorError) as error:
+            raise RunDirectoryError(f"the run cannot be saved in {out}: {printable(str(error))}") from error
+
+    def _save(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=out))
         try:
@@ -189,10 +197,16 @@ def begin_directory(out: Path, config: RunConfig) -> None:
     """Before training: the directory and its config.toml, so that a run that is killed can be resumed.
 
     A directory without run.json is not taken for a whole run.
+
+    Raises:
+        RunDirectoryError: nothing can be written there.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "run.json").unlink(missing_ok=True)
-    (out / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "run.json").unlink(missing_ok=True)
+        (out / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(f"a run cannot be saved in {out}: {printable(str(error))}") from error
 
 
 def file_digest(path: Path) -> str:

@@ -196,6 +196,6 @@ def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
 def _map_tensors(function: Callable[[Tensor], Any], data: Any) -> Any:
     if isinstance(data, Tensor):
         return function(data)
-    if isinstance(data, Mapping):
-        return {key: _map_tensors(function, value) for key, value in data.items()}
-    return tuple(_map_tensors(function, part) for part in data)
+    if isinstance(data, tuple):
+        return tuple([_map_tensors(function, part) for part in data])
+    return {key: _map_tensors(function, value) for key, value in data.items()}

@@ -30,7 +30,15 @@ def mix(*parts: int) -> int:
 
 def seed_update(seed: int, update: int) -> None:
     """Seed torch's, numpy's and `random`'s own generators of this process for one update."""
-    number = mix(seed, update)
+    seed_generators(mix(seed, update))
+
+
+def seed_generators(number: int) -> None:
+    """Seed torch's, numpy's and `random`'s own generators of this process by one number.
+
+    They are seeded for every update, drawn from or not: a draw that only some updates make must not depend on what
+    this worker did before, and nothing cheaper than seeding tells whether there was one.
+    """
     torch.default_generator.manual_seed(number)
     np.random.seed(number & 0xFFFFFFFF)
     random.seed(number)

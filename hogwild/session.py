@@ -18,11 +18,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hogwild import limits
 from hogwild.audit import Audit, can_audit, settle
 from hogwild.checkpoint import Checkpointer, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
-from hogwild.digest import digest_bytes
+from hogwild.hashing import digest_bytes
 from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.memory import Layout
 from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, initial_of, make_optimizer
@@ -148,6 +149,7 @@ class Session:
         layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in self._trained])
         sparse = self._sparse(layout, prototype)
         plan = self._plan(anatomy, layout, OptimizerPlan.of(prototype, self._optimized, layout, sparse))
+        limits.refuse(job.config.workers, job.config.kind)
         self._state = SharedState.create(plan)
         initial = initial_of(prototype, self._optimized, sparse)
         self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()), initial)
@@ -238,7 +240,7 @@ class Session:
         clips = config.clip_grad_norm is not None
         return StatePlan(
             workers=config.workers,
-            spares=2 * config.workers + config.max_restarts,
+            spares=2 * config.workers,
             rows=rows,
             digest_every=config.digest_every or _seal_every(rows, parameters.nbytes),
             parameters=parameters,

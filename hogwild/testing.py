@@ -1,5 +1,7 @@
-"""For test suites: plant delays and faults at the seams of the protocol.
+"""For test suites: assert that a training is deterministic; plant delays and faults at the seams of the protocol.
 
+assert_deterministic(lambda: my_training(seed=0), runs=3)
+assert_divergence_below(my_training, limit=1e-3)
 with planted(RandomDelays(seed=1)):
     run = hogwild.train(...)
 """
@@ -10,19 +12,79 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import torch
+from torch import nn
 
 from hogwild.control import Seam
+from hogwild.determinism.check import check
+from hogwild.determinism.verdict import Verdict
 from hogwild.seeding import mix
 from hogwild.workers.loop import Pause, Worker
 from hogwild.workers.loop import planted as _planted
 
-__all__ = ["Fault", "PlantedFault", "RandomDelays", "Seam", "both", "planted"]
+__all__ = [
+    "Fault",
+    "PlantedFault",
+    "RandomDelays",
+    "Seam",
+    "assert_deterministic",
+    "assert_divergence_below",
+    "both",
+    "planted",
+]
+
+
+def assert_deterministic(
+    train: Callable[[], Any] | nn.Module, *data_and_loss: Any, runs: int = 3, **arguments: Any
+) -> Verdict:
+    """Assert that a training ends in the same bits every time.
+
+    Args:
+        train: a function that trains and returns a `Run`, a module or a state dict, made anew at each call; or a model,
+            followed by the other arguments of `hogwild.train`.
+        data_and_loss, arguments: as in `hogwild.check`; `fresh_process=True` is one of them.
+        runs: how often to train, at least twice.
+
+    Raises:
+        AssertionError: two runs differ; the message is the verdict.
+        ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
+    """
+    verdict = check(train, *data_and_loss, runs=runs, **{"controls": False, **arguments})
+    if not verdict.identical:
+        raise AssertionError(f"the training is not deterministic\n\n{verdict}")
+    return verdict
+
+
+def assert_divergence_below(
+    train: Callable[[], Any] | nn.Module,
+    *data_and_loss: Any,
+    limit: float,
+    measure: str = "relative_l2",
+    runs: int = 3,
+    **arguments: Any,
+) -> Verdict:
+    """Assert that no two runs of a training are further apart than `limit`.
+
+    Args:
+        train, data_and_loss, runs, arguments: as in `assert_deterministic`.
+        limit: on `measure`.
+        measure: relative_l2, max_abs or max_ulp, as `hogwild.distance` defines them.
+
+    Raises:
+        AssertionError: two runs are further apart; the message is the verdict.
+        ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
+    """
+    settings = {"controls": False, **arguments, "tolerance": limit, "measure": measure}
+    verdict = check(train, *data_and_loss, runs=runs, **settings)
+    if not verdict.passed:
+        raise AssertionError(f"runs are further apart than {measure} {limit:g}\n\n{verdict}")
+    return verdict
 
 
 @contextmanager

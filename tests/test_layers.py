@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +19,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 FLOORS: list[set[str]] = [
     {"__main__"},
     {"cli"},
-    {"report", "pytest_plugin"},
-    {"determinism", "bench", "testing", "doctor", "recipe"},
+    {"pytest_plugin"},
+    {"report", "testing"},
+    {"determinism", "bench", "doctor", "recipe"},
     {"experiment"},
     {"trainer"},
     {"session"},
@@ -31,7 +34,8 @@ FLOORS: list[set[str]] = [
     {"optimizer_state", "sparse"},
     {"arithmetic"},
     {"control", "config", "journal", "seeding", "audit"},
-    {"memory", "digest"},
+    {"memory", "hashing"},
+    {"limits"},
     {"errors"},
     {"autograd"},
 ]
@@ -121,7 +125,7 @@ def test_autograd_and_distance_stand_on_their_own():
         assert {unit(other) for other in imports(path)} <= {"autograd"}
     for name in ("distance", "predictions", "states", "ulp"):
         judged = {unit(other) for other in imports(ROOT / "determinism" / f"{name}.py")}
-        assert judged <= {"determinism", "errors", "digest"}, name
+        assert judged <= {"determinism", "errors", "hashing"}, name
 
 
 def test_memory_alone_maps_memory():
@@ -148,11 +152,33 @@ def test_every_file_opens_with_what_it_is(path):
 
 
 def test_the_public_names_are_complete_sorted_and_there():
-    public = {
-        name for name, value in vars(hogwild).items() if not name.startswith("_") and type(value).__name__ != "module"
+    declared = [name for names in hogwild._HOMES.values() for name in names]
+    assert sorted(declared) == hogwild.__all__
+    for home, names in hogwild._HOMES.items():
+        assert all(getattr(hogwild, name).__module__.startswith("hogwild.") for name in names), home
+    assert set(hogwild.__all__) <= set(dir(hogwild))
+    with pytest.raises(AttributeError, match="'nothing'"):
+        hogwild.nothing  # noqa: B018
+
+
+def test_names_are_typed_as_they_are_loaded():
+    """The imports for type checkers name the same homes as the table that loads them."""
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    typed = {
+        (node.module.removeprefix("hogwild."), alias.name)
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
     }
-    assert public == set(hogwild.__all__)
-    assert hogwild.__all__ == sorted(hogwild.__all__)
+    assert typed == {(home, name) for home, names in hogwild._HOMES.items() for name in names}
+
+
+def test_who_only_has_it_installed_does_not_wait_for_torch():
+    program = "import sys, hogwild.pytest_plugin; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("name", hogwild.__all__)

@@ -188,8 +188,8 @@ def _spread(layer: Sequence[_Box], wanted: Sequence[float]) -> None:
 
 _COLOURS = {"loss": "#f3d9b1", "operation": "#eceff3", "saving": "#bcd4ee", "leaf": "#cfe8cf"}
 _MEANINGS = {
-    "operation": "operation",
-    "saving": "operation that saved tensors for the backward pass",
+    "operation": "operation that saved nothing more",
+    "saving": "operation that saved tensors (each counted once)",
     "leaf": "leaf that receives its .grad",
     "absent": "absent: nothing there needs a gradient",
 }

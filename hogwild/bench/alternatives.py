@@ -5,20 +5,23 @@ All of them run in fresh processes, so that one's threads and memory do not burd
     serial     for batch in shuffled(data): zero_grad, backward, step          one process, one torch thread
     intra-op   the same                                                        one process, W torch threads
     recipe     the same over a shared model, DataLoader and optimizer each     W processes, one torch thread each
+    ddp        the same over DistributedDataParallel on gloo                   W processes, one torch thread each
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
+from pathlib import Path
 
 import psutil
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hogwild.bench.children import in_children
 from hogwild.bench.problems import Batch
@@ -56,6 +59,12 @@ def recipe(work: Work, *, workers: int) -> Outcome:
     return _outcome(work, _recipe, workers, work.problem.model().share_memory())
 
 
+def ddp(work: Work, *, workers: int) -> Outcome:
+    """DistributedDataParallel on gloo, as in its tutorial; the processes meet by a file, so no port is fixed."""
+    with tempfile.TemporaryDirectory(prefix="hogwild-bench-") as folder:
+        return _outcome(work, _ddp, workers, (Path(folder) / "store", StartLine(workers)))
+
+
 def _outcome(work: Work, program: Callable[..., Report], processes: int, extra: object) -> Outcome:
     called = time.monotonic()
     line = StartLine(processes)
@@ -91,19 +100,47 @@ def _recipe(rank: int, work: Work, line: StartLine, model: nn.Module) -> Report:
     return _train(rank, work, line, model, _epochs(loader), _part(work, rank, line.workers))
 
 
+_kept: list[object] = []
+
+
+def _ddp(rank: int, work: Work, line: StartLine, meeting: tuple[Path, StartLine]) -> Report:
+    """The process group is kept until the process ends, and never destroyed.
+
+    A gloo thread takes the GIL to free the work of an all-reduce (`~AsyncWork`, `~ThreadLocalState`). Should the last
+    reference to the group go at that moment, which the reducer of the model holds, its destructor waits for that
+    thread with the GIL held, and neither goes on: seen in gdb, torch 2.13. So nobody leaves before all are done.
+    """
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    store, finish = meeting
+    torch.set_num_threads(1)
+    torch.manual_seed(work.seed)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=line.workers)
+    dataset = TensorDataset(*own_copy(work.data))
+    sampler: DistributedSampler[Batch] = DistributedSampler(dataset, seed=work.seed)
+    loader = DataLoader(dataset, batch_size=work.batch_size, sampler=sampler)
+    model = DistributedDataParallel(work.problem.model())
+    _kept.append(model)
+    report = _train(rank, work, line, model, _epochs(loader, sampler), _part(work, rank, line.workers))
+    finish.wait(rank)
+    return report
+
+
 def _train(rank: int, work: Work, line: StartLine, model: nn.Module, batches: Iterator[Batch], number: int) -> Report:
     optimizer = work.problem.optimizer(work.optimizer, work.batch_size)(list(model.parameters()))
+    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     looks: list[tuple[float, State]] = []
     mine: Iterator[Batch] = islice(batches, number)
     if work.looks and rank == 0:
-        mine = _looking(mine, max(1, number // work.looks), model, looks)
+        mine = _looking(mine, max(1, number // work.looks), inner, looks)
     began = line.wait(rank)
     done, samples = _steps(model, optimizer, work.problem.loss, mine)
     ended = time.monotonic()
     if done != number:
         raise ContenderError(f"process {rank} trained on {done} of {number} batches")
     looks = [(seconds - began, state) for seconds, state in looks]
-    return Report(began, ended, done, samples, state_of(model), _pss(), looks)
+    return Report(began, ended, done, samples, state_of(inner), _pss(), looks)
 
 
 def _steps(
@@ -130,9 +167,11 @@ def _shuffled(data: Batch, batch_size: int) -> Iterator[Batch]:
             yield tuple(tensor[rows] for tensor in data)
 
 
-def _epochs(loader: DataLoader[Batch]) -> Iterator[Batch]:
+def _epochs(loader: DataLoader[Batch], sampler: DistributedSampler[Batch] | None = None) -> Iterator[Batch]:
     """A loader's batches without end."""
-    while True:
+    for epoch in count():
+        if sampler is not None:
+            sampler.set_epoch(epoch)
         yield from loader
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch.multiprocessing  # noqa: F401 - teaches multiprocessing to pass shared tensors
 
-from hogwild.bench.work import ContenderError
+from hogwild.bench.work import ContenderError, NotFinishedError
 from hogwild.workers.processes import _without_main, start_server
 
 Channel = connection.Connection
@@ -30,7 +30,8 @@ def in_children(program: Callable[..., Any], processes: int, arguments: Sequence
     """Call `program(rank, *arguments)` in so many processes; returns what each returned, by rank.
 
     Raises:
-        ContenderError: one of them raised, died, or they took over `limit` seconds together.
+        ContenderError: one of them raised or died.
+        NotFinishedError: they took over `limit` seconds together.
     """
     start_server()
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
@@ -64,7 +65,7 @@ def _gather(children: Sequence[BaseProcess], channels: Sequence[Channel], deadli
         missing = [rank for rank in range(len(children)) if rank not in found]
         waited_for = [item for rank in missing for item in (channels[rank], children[rank].sentinel)]
         if not connection.wait(waited_for, max(0.0, deadline - time.monotonic())):
-            raise ContenderError(f"ended after {limit:.0f} s, before it had done its work")
+            raise NotFinishedError(f"did not finish: ended after {limit:.0f} s, before it had done its work")
         for rank in missing:
             if channels[rank].poll():
                 found[rank] = _received(children[rank], channels[rank])
@@ -100,6 +101,8 @@ def _main(program: Callable[..., Any], rank: int, arguments: Sequence[Any], chan
         channel.send((True, program(rank, *arguments)))
     except BaseException:
         channel.send((False, traceback.format_exc().strip()))
+    channel.close()
+    os._exit(0)  # no destructor is waited for; see `hogwild.bench.alternatives._ddp`
 
 
 def _leave_with_parent() -> None:

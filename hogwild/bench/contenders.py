@@ -13,7 +13,7 @@ from hogwild.config import KINDS
 from hogwild.rules import NAMES
 
 SERIAL = "serial"
-ALTERNATIVES = (SERIAL, "intra-op", "recipe")
+ALTERNATIVES = (SERIAL, "intra-op", "recipe", "ddp")
 FAMILIES = (*ALTERNATIVES, *NAMES)
 QUICK = (SERIAL, "hogwild", "ordered")
 
@@ -25,7 +25,7 @@ class Contender:
     Attributes:
         name: what tables call it.
         about: what it is, in a line.
-        family: what `--contenders` calls it: serial, intra-op, recipe, or the name of a rule.
+        family: what `--contenders` calls it: serial, intra-op, recipe, ddp, or the name of a rule.
         workers: how many train at once.
         start: does the work.
         kind: threads or processes, for rules.
@@ -40,9 +40,14 @@ class Contender:
 
 
 def contenders(workers: int, families: Sequence[str] = FAMILIES, kinds: Sequence[str] = KINDS) -> list[Contender]:
-    """The contenders of these families; rules at one worker and at `workers`, of these kinds."""
+    """The contenders of these families; rules at `counts(workers)`, of these kinds."""
     everyone = (*_alternatives(workers), *_rules(workers, kinds))
     return [contender for contender in everyone if contender.family in families]
+
+
+def counts(workers: int) -> list[int]:
+    """1, 2, 4, … and `workers`: the numbers of workers at which rules are measured."""
+    return sorted({workers, *(2**power for power in range(workers.bit_length()) if 2**power <= workers)})
 
 
 def _alternatives(workers: int) -> Iterator[Contender]:
@@ -68,14 +73,22 @@ def _alternatives(workers: int) -> Iterator[Contender]:
         workers,
         partial(alternatives.recipe, workers=workers),
     )
+    yield Contender(
+        f"ddp, {workers} processes",
+        f"DistributedDataParallel on gloo: {workers} processes of one torch thread, DataLoader with DistributedSampler;"
+        f" an update averages {workers} batches",
+        "ddp",
+        workers,
+        partial(alternatives.ddp, workers=workers),
+    )
 
 
 def _rules(workers: int, kinds: Sequence[str]) -> Iterator[Contender]:
     for rule in NAMES:
         for kind in kinds:
-            for number in sorted({1, workers}):
+            for number in counts(workers):
                 yield Contender(
-                    f"{rule}, {_who(kind, number)}",
+                    f"{rule}, {who(kind, number)}",
                     f"this package's rule {rule}{_setting(rule, workers)}",
                     rule,
                     number,
@@ -90,6 +103,7 @@ def _setting(rule: str, workers: int) -> str:
     return f", an update averages {max(2, workers)} batches" if rule == "sync" else ""
 
 
-def _who(kind: str, number: int) -> str:
+def who(kind: str, number: int) -> str:
+    """How many of which, as in 2 processes."""
     one = {"threads": "thread", "processes": "process"}[kind]
     return f"{number} {one if number == 1 else kind}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from hogwild.bench.contenders import SERIAL, Contender
 from hogwild.bench.problems import Problem
-from hogwild.bench.work import Outcome, Work, share
+from hogwild.bench.work import NotFinishedError, Outcome, Work, share
 from hogwild.errors import ArgumentError
 
 _FIRST_GUESS, _GROWTH = 48, 16  # batches, while looking for how many there should be
@@ -64,10 +64,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Failure:
-    """A contender that did not do its work in one measurement; `refused` where it says that it never will."""
+    """A contender that did not do its work in one measurement; `refused` where it says that it never will, `late` where
+    an alternative was ended because it took too long."""
 
     message: str
     refused: bool = False
+    late: bool = False
 
 
 Attempt = Outcome | Failure
@@ -237,6 +239,8 @@ def attempt(contender: Contender, work: Work) -> Attempt:
         outcome = contender.start(work)
     except ArgumentError as error:
         return Failure(str(error), refused=True)
+    except NotFinishedError as error:
+        return Failure(str(error), late=True)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
     if outcome.batches != work.batches:

@@ -7,6 +7,7 @@ first update: otherwise the clock would run while the last worker still starts.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
@@ -45,7 +46,8 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outco
         looks.append(state_of(model))
         return {}
 
-    run, model = _train(work, rule, kind, workers, allow, look if work.looks else None)
+    together = Together(StartLine(workers))
+    run, model = train(work, rule, kind, workers, allow, together, look if work.looks else None)
     trained = run.updates * (run.config.micro_batches if rule == "sync" else 1)
     if run.failures or trained != work.batches:
         raise ContenderError(f"trained on {trained} of {work.batches} batches; {'; '.join(run.failures)}")
@@ -62,9 +64,16 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outco
     )
 
 
-def _train(
-    work: Work, rule_name: str, kind: str, workers: int, allow: int, evaluate: Evaluate | None
+def train(
+    work: Work,
+    rule_name: str,
+    kind: str,
+    workers: int,
+    allow: int,
+    program: Callable[[Worker], None],
+    evaluate: Evaluate | None = None,
 ) -> tuple[Run, nn.Module]:
+    """Do the work by that rule; `program` is what every worker does. Returns the run and the trained model."""
     began = time.monotonic()
     staleness, micro_batches = max(1, allow - 1), max(2, allow)
     updates = work.batches // micro_batches if rule_name == "sync" else work.batches
@@ -93,7 +102,7 @@ def _train(
         optimizer=work.problem.optimizer(work.optimizer, work.batch_size),
         source=as_source(work.data, batch_size=work.batch_size, shuffle=True, seed=work.seed, collate=None),
         loss=work.problem.loss,
-        work=Together(StartLine(workers)),
+        work=program,
         lr_schedule=None,
         evaluate=evaluate,
         stop=None,

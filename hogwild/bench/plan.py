@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from hogwild.bench.contenders import FAMILIES, QUICK, SERIAL, contenders
 from hogwild.bench.measure import Case, Plan
-from hogwild.bench.problems import OPTIMIZERS, PROBLEMS
+from hogwild.bench.problems import LARGE, OPTIMIZERS, PROBLEMS
+from hogwild.bench.profile import ProfilePlan
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
+from hogwild.rules import NAMES
 
 BATCH_SIZES = (1, 16, 64)
 _QUICK_CASES = (("mlp", 64), ("small-mlp", 16), ("conv", 16))
@@ -45,17 +47,7 @@ def plan_of(settings: Settings) -> Plan:
     Raises:
         ArgumentError: a name is not known, or a number cannot work.
     """
-    _known("problem", settings.problems, PROBLEMS)
-    _known("optimizer", settings.optimizers, OPTIMIZERS)
-    _known("contender", settings.contenders, FAMILIES)
-    _known("kind", settings.kinds, KINDS)
-    for size in settings.batch_sizes:
-        if not 1 <= size <= _MOST:
-            raise ArgumentError(f"batch size {size} is not between 1 and {_MOST}, the samples of a problem")
-    _at_least_one("workers", settings.workers)
-    _at_least_one("repeats", settings.repeats)
-    if not 0 < settings.seconds < float("inf"):
-        raise ArgumentError(f"seconds {settings.seconds} is not above 0; 0.5 works")
+    _check(settings, PROBLEMS, FAMILIES)
     families = settings.contenders or (QUICK if settings.quick else FAMILIES)
     kinds = settings.kinds or (("processes",) if settings.quick else KINDS)
     return Plan(
@@ -66,6 +58,44 @@ def plan_of(settings: Settings) -> Plan:
         seconds=settings.seconds,
         curves=0 if settings.quick else min(3, settings.repeats),
     )
+
+
+def profile_plan_of(settings: Settings) -> ProfilePlan:
+    """The plan of a profile of these settings; by default every problem and a large model, batch 16, SGD, the rules
+    `hogwild` and `ordered` with processes, at one worker and at `workers`.
+
+    Raises:
+        ArgumentError: a name is not known, or a number cannot work.
+    """
+    problems = {**PROBLEMS, LARGE.name: LARGE}
+    _check(settings, problems, NAMES)
+    cases = [
+        Case(problems[problem], optimizer, size)
+        for problem in settings.problems or problems
+        for size in settings.batch_sizes or (16,)
+        for optimizer in settings.optimizers or ("sgd",)
+    ]
+    runners = [
+        (rule, kind, number)
+        for rule in settings.contenders or ("hogwild", "ordered")
+        for kind in settings.kinds or ("processes",)
+        for number in sorted({1, settings.workers})
+    ]
+    return ProfilePlan(cases, runners, settings.workers, settings.repeats, settings.seconds)
+
+
+def _check(settings: Settings, problems: Iterable[str], contenders: Iterable[str]) -> None:
+    _known("problem", settings.problems, problems)
+    _known("optimizer", settings.optimizers, OPTIMIZERS)
+    _known("contender", settings.contenders, contenders)
+    _known("kind", settings.kinds, KINDS)
+    for size in settings.batch_sizes:
+        if not 1 <= size <= _MOST:
+            raise ArgumentError(f"batch size {size} is not between 1 and {_MOST}, the samples of a problem")
+    _at_least_one("workers", settings.workers)
+    _at_least_one("repeats", settings.repeats)
+    if not 0 < settings.seconds < float("inf"):
+        raise ArgumentError(f"seconds {settings.seconds} is not above 0; 0.5 works")
 
 
 def _cases(settings: Settings) -> list[Case]:

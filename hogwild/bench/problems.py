@@ -91,6 +91,11 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, _CLASSES))
 
 
+def large() -> nn.Module:
+    """1000-9900-10, 10,008,910 parameters."""
+    return nn.Sequential(nn.Linear(1000, 9900), nn.ReLU(), nn.Linear(9900, _CLASSES))
+
+
 def conv() -> nn.Module:
     """The net of PyTorch's mnist_hogwild example without its dropout; 21,840 parameters.
 
@@ -191,3 +196,11 @@ _ALL = (
     ),
 )
 PROBLEMS: Mapping[str, Problem] = {problem.name: problem for problem in _ALL}
+LARGE = Problem(  # to see what the commit of a large model costs; not among those whose speed is compared
+    name="large",
+    about="MLP 1000-9900-10, 10,008,910 parameters",
+    build=large,
+    generate=partial(clusters, 8192, 1000),
+    loss=cross_entropy,
+    sgd_lr=0.1,
+)

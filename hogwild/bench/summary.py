@@ -50,7 +50,7 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def warnings_of(machine: Machine, plan: Plan) -> list[str]:
+def warnings_of(machine: Machine, workers: int, repeats: int) -> list[str]:
     """What keeps the figures from being trusted, one line each."""
     found = []
     if machine.load is not None and machine.load > _BUSY * machine.cores:
@@ -58,10 +58,10 @@ def warnings_of(machine: Machine, plan: Plan) -> list[str]:
             f"the load average was {machine.load:.1f} on {machine.cores} cores at the start: other programs run, and "
             f"take time from contenders, most from those with several workers"
         )
-    if plan.workers > machine.cores:
-        found.append(f"{plan.workers} workers share {machine.cores} cores")
-    if plan.repeats < _FEW:
-        found.append(f"repeats {plan.repeats}: medians of fewer than {_FEW} pairs say little")
+    if workers > machine.cores:
+        found.append(f"{workers} workers share {machine.cores} cores")
+    if repeats < _FEW:
+        found.append(f"repeats {repeats}: medians of fewer than {_FEW} pairs say little")
     return found
 
 
@@ -69,7 +69,7 @@ def summary(machine: Machine, plan: Plan, results: Sequence[CaseResult]) -> dict
     """Everything, as JSON has it."""
     return {
         "machine": asdict(machine),
-        "warnings": warnings_of(machine, plan),
+        "warnings": warnings_of(machine, plan.workers, plan.repeats),
         "settings": {
             "workers": plan.workers,
             "repeats": plan.repeats,
@@ -93,9 +93,9 @@ def summary(machine: Machine, plan: Plan, results: Sequence[CaseResult]) -> dict
 
 
 def failed(plan: Plan, results: Sequence[CaseResult]) -> int:
-    """Contenders that failed in some case; a refusal is no failure."""
+    """Contenders that failed in some case; a refusal is no failure, nor is an alternative that did not finish."""
     return sum(
-        any(not failure.refused for failure in result.failures(contender.name))
+        any(not (failure.refused or failure.late) for failure in result.failures(contender.name))
         for result in results
         for contender in plan.contenders
     )
@@ -114,6 +114,7 @@ def _case(plan: Plan, result: CaseResult) -> dict[str, Any]:
         "best_alternative": best,
         "results": [_result(result, contender, best) for contender in plan.contenders],
         "comparisons": list(_comparisons(plan, result)),
+        "scaling": list(_scaling(plan, result)),
     }
 
 
@@ -137,14 +138,15 @@ def _result(result: CaseResult, contender: Contender, best: str | None) -> dict[
     messages = [failure.message for failure in result.failures(name)]
     return {
         "name": name,
-        "samples_per_second": _plain(result.spread(name, lambda outcome: outcome.samples_per_second)),
-        "over_serial": _plain(result.ratio(name, "serial")),
-        "over_best_alternative": _plain(result.ratio(name, best)) if best else None,
+        "samples_per_second": plain(result.spread(name, lambda outcome: outcome.samples_per_second)),
+        "over_serial": plain(result.ratio(name, "serial")),
+        "over_best_alternative": plain(result.ratio(name, best)) if best else None,
         "startup_seconds": startup.median if startup else None,
         "memory_per_worker": memory.median if memory else None,
         "loss": loss.median if loss else None,
-        "seconds_to_target": _plain(spread),
+        "seconds_to_target": plain(spread),
         "target_missed": missed,
+        "unfinished": sum(failure.late for failure in result.failures(name)),
         "refused": any(failure.refused for failure in result.failures(name)),
         "failures": list(dict.fromkeys(messages)),
         "failed_runs": len(messages),
@@ -157,12 +159,27 @@ def _comparisons(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
     for one in everyone:
         for other in everyone:
             rules = one.family in _COMPARED and other.family == "hogwild"
-            against = one.family == "hogwild" and other.family == "recipe"
+            against = one.family == "hogwild" and other.family in ("recipe", "ddp")
             if (rules and one.kind == other.kind) or against:
-                yield {"of": one.name, "over": other.name, "ratio": _plain(result.ratio(one.name, other.name))}
+                yield {"of": one.name, "over": other.name, "ratio": plain(result.ratio(one.name, other.name))}
 
 
-def _plain(spread: Spread | None) -> dict[str, Any] | None:
+def _scaling(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
+    """For each rule and kind measured at several numbers of workers: the speed over that of one worker in the same
+    repeat, and the efficiency, which is that per worker."""
+    one = {(c.family, c.kind): c.name for c in plan.contenders if c.workers == 1 and c.kind}
+    for (rule, kind), alone in one.items():
+        points = [
+            {"workers": c.workers, "over_one": plain(ratio), "efficiency": ratio.median / c.workers}
+            for c in plan.contenders
+            if (c.family, c.kind) == (rule, kind) and (ratio := result.ratio(c.name, alone))
+        ]
+        if len(points) > 1:
+            yield {"rule": rule, "kind": kind, "points": points}
+
+
+def plain(spread: Spread | None) -> dict[str, Any] | None:
+    """As JSON has it."""
     if spread is None:
         return None
     return {"median": spread.median, "min": spread.least, "max": spread.most, "runs": spread.number}

@@ -21,6 +21,7 @@ _NOTE = """samples/s: median over the repeats
 × serial: over the serial loop's within the same repeat, median and range; × best: over the best alternative's (bold)
 start: seconds until all workers were ready, which is not in the speed; all processes come from one fork server
 MiB: proportional set size of a worker process, mean, measured at its end
+workers: speed over that of one worker in the same repeat, median, and that per worker
 target: seconds to the loss that the serial loop has after all batches, start-up left out
 All contenders train on the same number of batches, summed over workers. What each of them is:"""
 
@@ -105,7 +106,7 @@ def _cells(row: Mapping[str, Any], optional: Mapping[str, bool]) -> list[str]:
     startup, memory = row["startup_seconds"], row["memory_per_worker"]
     cells = [
         row["name"],
-        f"{speed['median']:,.0f}" if speed else "refused" if row["refused"] else "failed",
+        f"{speed['median']:,.0f}" if speed else _why_not(row),
         f"{serial['median']:.2f} {serial['min']:.2f}–{serial['max']:.2f}" if serial else "–",
         f"{best['median']:.2f}" if best else "–",
         f"{startup:.2f}" if startup is not None else "–",
@@ -118,6 +119,10 @@ def _cells(row: Mapping[str, Any], optional: Mapping[str, bool]) -> list[str]:
     return cells
 
 
+def _why_not(row: Mapping[str, Any]) -> str:
+    return "refused" if row["refused"] else "unfinished" if row["unfinished"] else "failed"
+
+
 def _remarks(case: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Under a case's table: its target, the pairs people ask for, and whatever failed."""
     if case["target_loss"] is not None:
@@ -128,6 +133,12 @@ def _remarks(case: Mapping[str, Any]) -> Iterator[RenderableType]:
             runs = f"{ratio['runs']} pair{'s' if ratio['runs'] > 1 else ''}"
             figures = f"{ratio['median']:.2f} ({ratio['min']:.2f}–{ratio['max']:.2f}, {runs})"
             yield Text.assemble(f"{pair['of']} ÷ {pair['over']}: ", (figures, "cyan"))
+    for curve in case["scaling"]:
+        points = (
+            f"{point['workers']}: {point['over_one']['median']:.2f} × ({100 * point['efficiency']:.0f} %)"
+            for point in curve["points"]
+        )
+        yield Text.assemble(f"{curve['rule']}, {curve['kind']}, workers: ", ("  ".join(points), "cyan"))
     yield from _failures(case["results"])
 
 

@@ -23,6 +23,10 @@ class ContenderError(HogwildError, RuntimeError):
     """A contender did not do its work; the message says what happened."""
 
 
+class NotFinishedError(ContenderError):
+    """A contender was ended because it took too long."""
+
+
 @dataclass(frozen=True)
 class Work:
     """Train `batches` batches, whoever computes them.

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hogwild.cli.bench import Bench
+from hogwild.cli.check import Check
 from hogwild.cli.doctor import Doctor
 from hogwild.cli.listing import List
 from hogwild.cli.parsing import Command, parse
@@ -22,6 +23,7 @@ from hogwild.cli.status import status_of
 COMMANDS: Mapping[str, type[Command]] = {
     "run": Run,
     "list": List,
+    "check": Check,
     "replay": Replay,
     "bench": Bench,
     "probe": ProbeCommand,

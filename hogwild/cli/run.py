@@ -25,7 +25,6 @@ from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following
 from hogwild.report.tables import run_report, study_report
-from hogwild.report.words import title_of
 
 _MORE = """Examples:
   hogwild run digits                     two worker processes, without a lock
@@ -102,7 +101,7 @@ class Run:
         with (
             recipe.directory(config.name, self.out or self.resume) as out,
             _telling_what_is_saved(out),
-            following(title_of(config), console, quiet=self.quiet) as progress,
+            following(config.title, console, quiet=self.quiet) as progress,
         ):
             try:
                 run = train_experiment(training, config, out=out, resume=self.resume, progress=progress)

@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hogwild.determinism.measure import Totals, measure
-from hogwild.determinism.states import Entry, State, StateLike, digest, opened, printable
+from hogwild.determinism.states import Entry, State, StateLike, digest, opened
 from hogwild.determinism.ulp import FORMATS
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, printable
 
 __all__ = ["Divergence", "Mismatch", "TensorDivergence", "digest", "distance"]
 

@@ -17,16 +17,19 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def most_sensitive(
-    model: nn.Module, loss: Callable[[nn.Module, Any], Any], source: Source, seed: int
+    model: nn.Module, loss: Callable[[nn.Module, Any], Any], source: Source, seed: int, number: int = 0
 ) -> tuple[Tensor, int]:
-    """The weight with the largest gradient on batch 0: (its parameter, its place in the flattened parameter).
+    """The weight of which one ULP changes the loss of batch 0 most: (its parameter, its place when flattened).
 
-    A weight that no sample reaches would keep its changed bit to itself, and show no chaos where there is some.
+    `number` 0 is the most sensitive, 1 the next, and so on. A weight that no sample reaches would keep its changed bit to
+    itself, and show no chaos where there is some. Biases and other vectors are left out where there are matrices: the
+    last bit of a small value that grows is soon rounded away.
 
     Raises:
         ArgumentError: no floating-point weight has a gradient.
     """
-    named = [p for p in model.parameters() if p.requires_grad and p.dtype.is_floating_point]
+    named = [p for p in model.parameters() if p.requires_grad and p.dtype.is_floating_point and p.numel()]
+    named = [p for p in named if p.dim() > 1] or named
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     with preserved_generators():
         seed_update(seed, 0)
@@ -35,17 +38,25 @@ def most_sensitive(
     with torch.no_grad():
         for name, value in model.named_buffers():
             value.copy_(buffers[name])
-    best: tuple[float, Tensor, int] | None = None
-    for parameter, gradient in zip(named, gradients, strict=True):
-        if gradient is None or gradient.numel() == 0:
-            continue
-        sizes = (gradient.to_dense() if gradient.is_sparse else gradient).abs().reshape(-1)
-        place = int(sizes.argmax())
-        if best is None or sizes[place].item() > best[0]:
-            best = (sizes[place].item(), parameter, place)
-    if best is None:
-        raise ArgumentError("no weight has a gradient on batch 0; there is none to add one ULP to")
-    return best[1], best[2]
+        found = [
+            (effect, which, place)
+            for which, (parameter, gradient) in enumerate(zip(named, gradients, strict=True))
+            if gradient is not None
+            for effect, place in _effects(parameter, gradient, number + 1)
+        ]
+    if len(found) <= number:
+        raise ArgumentError("too few weights have a gradient on batch 0; there is none to add one ULP to")
+    _, which, place = sorted(found, key=lambda one: (-one[0], one[1], one[2]))[number]
+    return named[which], place
+
+
+def _effects(parameter: Tensor, gradient: Tensor, most: int) -> list[tuple[float, int]]:
+    """(|gradient| × one ULP, place) of the values of a parameter with the largest such product."""
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    spacing = (torch.nextafter(parameter.abs().float(), torch.tensor(torch.inf)) - parameter.abs().float()).double()
+    products = (dense.abs().double() * spacing).reshape(-1)
+    top = products.topk(min(most, len(products)))
+    return [(e, p) for e, p in zip(top.values.tolist(), top.indices.tolist(), strict=True) if e > 0]
 
 
 @torch.no_grad()

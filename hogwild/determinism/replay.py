@@ -18,9 +18,9 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
-from hogwild.errors import ArgumentError, RunDirectoryError
+from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, load, optimizer_named
-from hogwild.journal import ROW, Seal
+from hogwild.journal import Seal, load_rows
 from hogwild.optimizer_state import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.rules.replayed import Replayed
@@ -92,8 +92,8 @@ def read_record(run_dir: Path) -> Record:
             )
     return Record(
         config=RunConfig.load(run_dir / "config.toml"),
-        journal=_read_journal(run_dir / "journal.npy"),
-        seals={int(version): Seal(*seal) for version, seal in record["seals"].items()},
+        journal=load_rows(run_dir / "journal.npy"),
+        seals=_read_seals(run_dir / "run.json", record["seals"], record["updates"]),
         digest=record["digest"],
         updates=record["updates"],
         stopped=record["stopped"] is not None,
@@ -103,6 +103,8 @@ def read_record(run_dir: Path) -> Record:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            raise RunDirectoryError(f"{path} is not a plain file")
         if path.stat().st_size > _MAX_RECORD_BYTES:
             raise RunDirectoryError(f"{path} is over {_MAX_RECORD_BYTES} bytes, and no record is that long")
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -113,20 +115,22 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path.parent} holds no run.json; it is not the directory of a whole run") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunDirectoryError(f"{path} is not the record of a run: {type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {printable(str(error))}"
+        raise RunDirectoryError(f"{path} is not the record of a run: {why}") from error
     if record["format"] != FORMAT:
-        raise RunDirectoryError(f"{path} has format {record['format']}, and this version reads format {FORMAT}")
+        found = printable(str(record["format"]))
+        raise RunDirectoryError(f"{path} has format {found}, and this version reads format {FORMAT}")
     return dict(record)
 
 
-def _read_journal(path: Path) -> NDArray[Any]:
-    try:
-        journal = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise RunDirectoryError(f"{path} is not a journal: {error}") from error
-    if not isinstance(journal, np.ndarray) or journal.dtype != ROW or journal.ndim != 1:
-        raise RunDirectoryError(f"{path} is not a journal: it holds other fields than {', '.join(ROW.names or ())}")
-    return journal
+def _read_seals(path: Path, seals: Mapping[str, Any], updates: int) -> dict[int, Seal]:
+    found = {}
+    for version, seal in seals.items():
+        known = version.isascii() and version.isdecimal() and len(version) < 20 and 0 < int(version) <= updates
+        if not known or not isinstance(seal, list) or [type(part) for part in seal] != [str, str]:
+            raise RunDirectoryError(f"{path} is not the record of a run: seals has {printable(version)!r}, malformed")
+        found[int(version)] = Seal(*seal)
+    return found
 
 
 def replay(
@@ -193,10 +197,18 @@ def _rule_of(record: Record) -> Rule:
         raise ArgumentError(
             f"a run under {rule.name} cannot be replayed: what raced is in no journal; use ordered, sync or snapshot"
         )
-    versions, read = record.journal["version"], record.journal["version_read"]
-    if not np.array_equal(versions, np.arange(1, record.updates + 1)) or (read < 0).any():
-        raise RunDirectoryError(f"the journal is damaged: its rows do not make versions 1 to {record.updates}")
+    _refuse_impossible(record.journal, record.updates)
     return rule if rule.tickets_per_update > 1 else Replayed(record.journal)
+
+
+def _refuse_impossible(journal: NDArray[Any], updates: int) -> None:
+    versions, read, update = journal["version"], journal["version_read"], journal["update"]
+    if len(journal) != updates or not np.array_equal(versions, np.arange(1, updates + 1)):
+        raise RunDirectoryError(f"the journal is damaged: its rows do not make versions 1 to {updates}")
+    if (read < 0).any() or (read >= versions).any():
+        raise RunDirectoryError("the journal is damaged: an update read a version that was not there yet")
+    if (update < 0).any() or len(np.unique(update)) < updates:
+        raise RunDirectoryError("the journal is damaged: an update is negative, or stands there twice")
 
 
 def _replay_experiment(config: RunConfig, rule: Rule, progress: Callable[[Progress], None] | None) -> Run:

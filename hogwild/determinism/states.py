@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.determinism.ulp import FORMATS, Bits, Format
-from hogwild.digest import header
-from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError
+from hogwild.hashing import header
+from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
 
 StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
 
@@ -243,6 +243,8 @@ def _leaves(label: str, root: object, error: type[HogwildError]) -> Iterator[tup
 def _is_safetensors(path: Path) -> bool:
     """Tell the two kinds of file apart by content: the JSON header of safetensors opens at byte 8."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            raise RunDirectoryError(f"{path}: is not a plain file")
         with path.open("rb") as file:
             return file.read(9)[8:] == b"{"
     except OSError as error:
@@ -301,9 +303,3 @@ def _refuse_expanded(tensor: torch.Tensor) -> None:
     size = tensor.numel() * tensor.element_size()
     if size > max(_MAX_EXPANDED_BYTES, tensor.untyped_storage().nbytes()):
         raise ArgumentError(f"claims {size:,} bytes, more than the file holds")
-
-
-def printable(text: str, limit: int = 160) -> str:
-    """Text that a file may have chosen, as one short line without control characters."""
-    shown = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text[: 4 * limit].split()))
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

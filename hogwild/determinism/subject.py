@@ -19,13 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hogwild.config import RunConfig
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike, digest, opened
-from hogwild.errors import ArgumentError, HogwildError, WorkerError
+from hogwild.errors import ArgumentError, WorkerError
 from hogwild.experiment import Problem, Training, optimizer_named
 from hogwild.optimizer_state import Factory
 from hogwild.rules import Rule, make_rule
@@ -58,13 +57,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Variation:
-    """What is changed of a training. `settings` are fields of its `RunConfig`; `rule` replaces the rule; `ulp` adds one
-    ULP to one weight of the initial model; `intra_op` is the number of torch threads of a worker; `at` are the versions
-    to trace."""
+    """What is changed of a training.
+
+    Attributes:
+        settings: fields of its `RunConfig`.
+        rule: in place of its own.
+        ulp: k adds one ULP to the k-th most sensitive weight of the initial model; 0 to none.
+        intra_op: torch threads of a worker.
+        at: versions to trace.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     rule: Rule | None = None
-    ulp: bool = False
+    ulp: int = 0
     intra_op: int = 1
     at: frozenset[int] = frozenset()
 
@@ -108,6 +113,7 @@ class OwnTraining(Subject):
     ) -> None:
         # A worker that dies must not be passed over: a run without it is not a repeat.
         self.config = replace(config, on_worker_failure="raise", checkpoint_every=None)
+        self.title = self.config.title
         self.build = build
         self.optimizer = optimizer
         self.rule = rule
@@ -135,7 +141,7 @@ class OwnTraining(Subject):
         config = replace(self.config, **variation.settings)
         problem = self.build(config.seed)
         if variation.ulp:
-            self._flip(problem, config)
+            self._flip(problem, variation.ulp - 1)
         trace: dict[int, dict[str, Tensor]] = {}
 
         def see(version: int, state: Mapping[str, Tensor]) -> None:
@@ -169,9 +175,9 @@ class OwnTraining(Subject):
             collate=self.others.get("collate"),
         )
 
-    def _flip(self, problem: Problem, config: RunConfig) -> None:
+    def _flip(self, problem: Problem, number: int) -> None:
         _, source = self.source()
-        add_one_ulp(*most_sensitive(problem.model, problem.loss, source, config.seed))
+        add_one_ulp(*most_sensitive(problem.model, problem.loss, source, self.config.seed, number))
 
 
 def _built(training: Training, data: Path | None, seed: int) -> Problem:
@@ -209,12 +215,19 @@ class Function(Subject):
     def _refuse_seen(self, made: Any) -> None:
         if made is None:
             raise ArgumentError("make_run returned None; it must return a Run, a module or a state dict")
-        if any(made is earlier for earlier in self._seen):
+        if any(made is earlier or _places(made) & _places(earlier) for earlier in self._seen):
             raise ArgumentError(
-                "make_run returned the object that it returned before, and a run is not compared with itself; "
-                "build the model inside make_run"
+                "make_run returned an object that it returned before, or tensors in the same memory, and a run is not "
+                "compared with itself; build the model inside make_run"
             )
         self._seen.append(made)
+
+
+def _places(made: Any) -> set[int]:
+    """The addresses of the tensors in a result."""
+    tensors = made.state if isinstance(made, Run) else made.state_dict() if isinstance(made, nn.Module) else made
+    values = tensors.values() if isinstance(tensors, Mapping) else ()
+    return {value.data_ptr() for value in values if isinstance(value, Tensor) and value.numel()}
 
 
 def _copied(made: Any) -> dict[str, Tensor]:
@@ -225,7 +238,9 @@ def _copied(made: Any) -> dict[str, Tensor]:
     """
     tensors = made.state_dict() if isinstance(made, nn.Module) else made
     if not isinstance(tensors, Mapping):
-        raise ArgumentError(f"make_run returned a {type(made).__name__}; it must return a Run, a module or a state dict")
+        raise ArgumentError(
+            f"make_run returned a {type(made).__name__}; it must return a Run, a module or a state dict"
+        )
     state = {name: value.detach().clone() for name, value in tensors.items() if isinstance(value, Tensor)}
     if not state:
         raise ArgumentError("make_run returned a state without a tensor; there is nothing to compare")
@@ -278,5 +293,3 @@ def logits_of(outcome: Outcome) -> tuple[Tensor, Tensor] | None:
     if outcome.logits is None or outcome.targets is None:
         return None
     return outcome.logits, outcome.targets
-
-

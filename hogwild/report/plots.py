@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hogwild.report.words import count, title_of
+from hogwild.determinism.verdict import Verdict
+from hogwild.report.words import count
 from hogwild.run import Run
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def plot_run(run: Run, path: Path) -> None:
     judged = any(not _is_loss(name) for name in run.metrics)
     panels = [_loss, _metrics, _staleness] if judged else [_loss, _staleness]
     figure = Figure(figsize=(4.6 * len(panels), 4.2), layout="constrained")
-    title = f"{title_of(run.config)} · {count(run.updates)} updates · seed {run.config.seed}"
+    title = f"{run.config.title} · {count(run.updates)} updates · seed {run.config.seed}"
     figure.suptitle(title, fontsize=12, weight="bold")
     for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
         axes.spines[["top", "right"]].set_visible(False)
@@ -100,16 +101,69 @@ def _is_loss(name: str) -> bool:
 
 
 def _staleness(axes: Axes, run: Run) -> None:
-    ages = run.journal["version"] - 1 - run.journal["version_read"]
-    values, counts = np.unique(np.minimum(ages, _AGES), return_counts=True)
     ours = run.staleness
-    label = f"mean {ours.mean:.2f}, p99 {ours.p99:.0f}, max {ours.max}"
-    axes.bar(values, 100 * counts / max(len(ages), 1), color=ORANGE, width=0.8, label=label)
-    axes.set_xlim(-0.6, max(int(values.max(initial=0)), 4) + 0.6)
-    ticks = range(0, max(int(values.max(initial=0)), 4) + 1, 1 if values.max(initial=0) <= 10 else 5)
-    axes.set_xticks(ticks, [f"≥ {tick}" if tick == _AGES and ours.max > _AGES else str(tick) for tick in ticks])
-    if len(values):
+    ages = run.journal["version"] - 1 - run.journal["version_read"]
+    counts = np.bincount(ages) if len(ages) else np.zeros(1, int)
+    _draw_ages(axes, counts, ORANGE, f"mean {ours.mean:.2f}, p99 {ours.p99:.0f}, max {ours.max}")
+
+
+def _draw_ages(axes: Axes, counts: NDArray[np.int64], colour: str, label: str) -> None:
+    """`counts[a]` updates read a version that was a updates old."""
+    most = len(counts) - 1
+    shown = np.append(counts[:_AGES], counts[_AGES:].sum()) if most > _AGES else counts
+    last = max(len(shown) - 1, 4)
+    axes.bar(range(len(shown)), 100 * shown / max(counts.sum(), 1), color=colour, width=0.8, label=label)
+    axes.set_xlim(-0.6, last + 0.6)
+    ticks = range(0, last + 1, 1 if last <= 10 else 5)
+    axes.set_xticks(ticks, [f"≥ {tick}" if tick == _AGES and most > _AGES else str(tick) for tick in ticks])
+    if counts.sum():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
     axes.set(title="Staleness", xlabel="age of the version read, in updates", ylabel="share of updates, %")
     axes.legend(frameon=False, fontsize=9)
+
+
+def plot_check(verdict: Verdict, path: Path) -> None:
+    """Draw a check as PNG: how far each pair of runs is apart along the way, beside one flipped bit; and how old the
+    versions were that updates were computed on."""
+    from matplotlib.figure import Figure
+
+    panels = [_courses, _ages] if verdict.ages else [_courses]
+    figure = Figure(figsize=(6.2 * len(panels), 4.6), layout="constrained")
+    figure.suptitle(verdict.headline, fontsize=12, weight="bold")
+    for axes, panel in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(True, color="#e6e9ed", linewidth=0.8)
+        axes.set_axisbelow(True)
+        panel(axes, verdict)
+    figure.savefig(path, dpi=150)
+
+
+def _courses(axes: Axes, verdict: Verdict) -> None:
+    axes.set(title="How runs drift apart", xlabel="updates", ylabel="relative L2 distance of the parameters")
+    drawn = 0
+    for course in verdict.courses:
+        points = [(u, d) for u, d in zip(course.updates, course.relative_l2, strict=True) if 0 < d < np.inf]
+        if points:
+            label = f"each of {len(verdict.courses)} pairs of runs" if not drawn else None
+            axes.plot(*zip(*points, strict=True), "-", color=BLUE, alpha=0.45, linewidth=1.2, label=label)
+            drawn += 1
+    drift = verdict.controls.drift
+    if drift is not None:
+        points = [(u, d) for u, d in zip(drift.updates, drift.relative_l2, strict=True) if 0 < d < np.inf]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True), "o--", color=ORANGE, ms=3, label="one ULP more in one weight, serially"
+            )
+            drawn += 1
+    if not drawn:
+        axes.text(0.5, 0.5, "all versions are identical", ha="center", va="center", transform=axes.transAxes)
+        return
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(fontsize=9, framealpha=0.9, edgecolor="none", loc="lower right")
+
+
+def _ages(axes: Axes, verdict: Verdict) -> None:
+    label = f"{sum(verdict.ages):,} updates of {len(verdict.runs)} runs"
+    _draw_ages(axes, np.array(verdict.ages), GREEN, label)

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from hogwild.determinism.probe import Probe
 from hogwild.determinism.replay import Replay
+from hogwild.determinism.verdict import Verdict
 from hogwild.doctor import Finding
 from hogwild.experiment import Claim, Findings, Study
-from hogwild.report.words import count, duration, figure, size, title_of
+from hogwild.report.words import count, duration, figure, size
 from hogwild.rules import NAMES
 from hogwild.run import Run
 
@@ -26,7 +27,7 @@ _VERDICT = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 def run_report(run: Run) -> RenderableType:
     """What a training came to."""
-    head = f"{title_of(run.config)} · {count(run.updates)} updates in {duration(run.seconds)}"
+    head = f"{run.config.title} · {count(run.updates)} updates in {duration(run.seconds)}"
     parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run)), (1, 0, 1, 2))]
     parts.append(Padding(_workers(run), (0, 0, 0, 2)))
     parts.extend(Text(f"  {line}", "yellow") for line in run.failures)
@@ -137,6 +138,37 @@ def doctor_report(findings: Sequence[Finding]) -> RenderableType:
             told.append(f"\n{finding.advice}", "dim")
         grid.add_row(Text(finding.verdict, _VERDICT[finding.verdict]), finding.name, told)
     return Padding(grid, (1, 0, 1, 2))
+
+
+def check_report(verdict: Verdict) -> RenderableType:
+    """What a check found, line by line, and the verdict."""
+    rows = [("", verdict.headline)]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for what, finding in verdict.lines():
+        grid.add_row(what, finding)
+    parts: list[RenderableType] = [Text(rows[0][1], "bold"), Padding(grid, (1, 0, 1, 2))]
+    if verdict.sources:
+        parts.append(Padding(_sources(verdict), (0, 0, 1, 2)))
+    style = "green" if verdict.passed else "bold yellow"
+    parts.append(Text.assemble(("verdict: ", "bold"), (verdict.conclusion, style)))
+    return Group(*parts)
+
+
+def _sources(verdict: Verdict) -> Table:
+    """What each source of differences does alone."""
+    table = _table("source", "varied alone", "relative L2", "churn", left=2)
+    for source in verdict.sources:
+        if source.comparison is None:
+            table.add_row(source.name, Text(source.note or "–"), "", "")
+            continue
+        found, predictions = source.comparison.divergence, source.comparison.predictions
+        apart = "identical" if source.comparison.identical else f"{found.relative_l2:.2g}"
+        churn = "–" if predictions is None else f"{100 * predictions.churn:.2g} %"
+        table.add_row(source.name, Text(source.varied), apart, churn)
+    table.columns[1].no_wrap = False
+    return table
 
 
 def probe_report(experiment: str, probes: Sequence[Probe]) -> RenderableType:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from hogwild.config import RunConfig
-
 
 def count(value: float) -> str:
     """A whole number with its thousands set apart."""
@@ -37,15 +35,3 @@ def size(number: float) -> str:
             return f"{number:,.0f} {unit}" if unit in ("bytes", "KiB") or number >= 100 else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:,.1f} TiB"
-
-
-def title_of(config: RunConfig) -> str:
-    """What is run, on one line: name, rule, and who does it."""
-    workers = f"{config.workers} {config.kind}" if config.workers > 1 else f"1 {config.kind.removesuffix('s')}"
-    workers = workers.replace("1 processe", "1 process")
-    rule = config.update
-    if rule == "ordered":
-        rule += f", staleness {config.staleness}"
-    elif rule == "sync":
-        rule += f", {config.micro_batches} micro-batches"
-    return f"{config.name} · {rule} · {workers}"

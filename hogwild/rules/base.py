@@ -224,7 +224,7 @@ def autograd_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
     sums: list[Tensor | None] = [None] * len(parameters)
     for scalar in scalars:
         gradients = torch.autograd.grad(scalar, parameters, allow_unused=True)
-        total, count = total + float(scalar.detach()), count + 1
+        total, count = total + scalar.item(), count + 1
         for i, gradient in enumerate(gradients):
             if gradient is not None:
                 held = sums[i]
@@ -240,7 +240,7 @@ def backward_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
         parameter.grad = None
     for scalar in scalars:
         scalar.backward()  # type: ignore[no-untyped-call]
-        total, count = total + float(scalar.detach()), count + 1
+        total, count = total + scalar.item(), count + 1
     sums = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

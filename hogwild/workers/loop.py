@@ -30,9 +30,10 @@ from hogwild.optimizer import Gathered, SharedOptimizer
 from hogwild.optimizer_state import Factory
 from hogwild.replica import Binding
 from hogwild.rules import Gradient, Rule
-from hogwild.schedule import Source
-from hogwild.seeding import BitFlags, mix, seed_update
+from hogwild.schedule import DatasetSource, Source, TensorSource
+from hogwild.seeding import BitFlags, mix, seed_generators
 from hogwild.state import SharedState, StatePlan
+from hogwild.workers.grad import WithoutGrad
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Task:
     """What every worker of a run is given; the parts that are functions may be lambdas and closures.
 
     `evaluate_every`, `checkpoint_every` and the plan's `digest_every` count versions; 0 is never. The versions in
-    `traced` are shown to the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at each named seam.
+    `traced` are shown to the parent too. `stops` says that an evaluation may end the run, so that training waits for
+    it. `pause` is called at each named seam.
     """
 
     plan: StatePlan
@@ -76,7 +78,8 @@ class WorkerInfo:
         workers: how many there are.
         update: number of the update being computed (under `sync`, of the micro-batch).
         seed: of the run.
-        generator: a `torch.Generator` seeded by (seed, update).
+        generator: a `torch.Generator` seeded by (seed, update). Until it is first asked for nobody can draw from it,
+            and it is not seeded; from then on it is at every update, for it may be kept.
     """
 
     def __init__(self, index: int, workers: int, seed: int, log: Callable[[int, dict[str, float]], None]) -> None:
@@ -84,19 +87,33 @@ class WorkerInfo:
         self.workers = workers
         self.update = -1
         self.seed = seed
-        self.generator = torch.Generator()
+        self._generator = torch.Generator()
+        self._known = False  # somebody may hold the generator
+        self._number = 0
         self._log = log
+
+    @property
+    def generator(self) -> torch.Generator:
+        """A generator seeded by (seed, update)."""
+        if not self._known:
+            self._known = True
+            self._generator.manual_seed(self._number)
+        return self._generator
 
     def log(self, **metrics: float) -> None:
         """Record named numbers for this update; they appear in `run.logged`."""
         self._log(self.update, {name: float(value) for name, value in metrics.items()})
 
-    def start(self, update: int) -> None:
-        """Begin an update."""
+    def start(self, update: int) -> int:
+        """Begin an update; returns the number that its generators are seeded by."""
         self.update = update
-        self.generator.manual_seed(mix(self.seed, update))
+        self._number = mix(self.seed, update)
+        if self._known:
+            self._generator.manual_seed(self._number)
+        return self._number
 
 
+_UNUSED = torch.Generator()
 _local = threading.local()
 
 
@@ -152,6 +169,7 @@ class Worker:
         self.rule = copy.deepcopy(task.rule)
         self._owns_process = owns_process
         self._row = self.control.row(index)
+        self._quietly = WithoutGrad()
         self._account = Account(task.plan.parameters) if task.plan.audited else None
         self._left_out = False
         self._quiet = None if owns_process or not self.rule.same_bits else torch.get_rng_state()
@@ -185,7 +203,7 @@ class Worker:
 
     def claim(self) -> int | None:
         """The number of an update that is this worker's to compute, once the version it reads exists. None: done."""
-        with torch.no_grad():
+        with self._quietly:
             while True:
                 self.pause(Seam.CLAIMING)
                 ticket = self.control.claim(self.index)
@@ -195,7 +213,8 @@ class Worker:
                 if not self._row[Field.STARTED]:
                     self._row[Field.STARTED] = time.monotonic_ns()
                 self.pause(Seam.CLAIMED)
-                self.control.wait_until(partial(self._may_start, ticket), self.index)
+                if not self.rule.ready(ticket):
+                    self.control.wait_until(partial(self._may_start, ticket), self.index)
                 if self.rule.ready(ticket):
                     self._begin(ticket)
                     return ticket
@@ -214,9 +233,9 @@ class Worker:
 
     def _begin(self, ticket: int) -> None:
         batch = self.rule.batch_of(ticket)
-        self.info.start(batch)
+        number = self.info.start(batch)
         if self._owns_process:
-            seed_update(self.task.seed, batch)
+            seed_generators(number)
 
     def read(self, update: int) -> nn.Module:
         """The replica, at the version that this update is to be computed on."""
@@ -224,9 +243,11 @@ class Worker:
 
     def batch(self, update: int) -> Any:
         """The batch of that update."""
-        if self.task.source is None:
+        source = self.task.source
+        if source is None:
             raise ArgumentError("this run has no data; give launch() some, or do not ask for batches")
-        return self.task.source.batch(self.rule.batch_of(update), self.info.generator)
+        draws = type(source) not in (TensorSource, DatasetSource)  # our own leave the generator alone
+        return source.batch(self.rule.batch_of(update), self.info.generator if draws else _UNUSED)
 
     def gradient(self, update: int, replica: nn.Module) -> Gradient:
         """The gradient of the task's loss on the batch of that update."""
@@ -253,7 +274,7 @@ class Worker:
             gradient = Gradient(values, loss, self.rule.version_read)
         self._row[Field.COMPUTED] += 1
         self.pause(Seam.COMMITTING)
-        with torch.no_grad():
+        with self._quietly:
             applied = self.rule.commit(update, gradient)
             if not applied:
                 self.control.hand_back(self.index)

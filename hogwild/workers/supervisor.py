@@ -188,9 +188,7 @@ def _as_error(failed: Failed) -> HogwildError:
     where = f"at update {failed.update}" if failed.update >= 0 else "before its first update"
     if isinstance(failed.error, HogwildError) and not isinstance(failed.error, WorkerError):
         return failed.error
-    return WorkerError(
-        f"worker {failed.worker} raised {failed.name} {where}\n\n{failed.traceback.rstrip()}"
-    )
+    return WorkerError(f"worker {failed.worker} raised {failed.name} {where}\n\n{failed.traceback.rstrip()}")
 
 
 def _cause(exit_code: int) -> str:

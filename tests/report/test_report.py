@@ -21,7 +21,7 @@ from hogwild.report.objects import to_json
 from hogwild.report.plots import plot_run
 from hogwild.report.progress import Pace, display, following
 from hogwild.report.tables import run_report
-from hogwild.report.words import count, duration, figure, size, title_of
+from hogwild.report.words import count, duration, figure, size
 from hogwild.run import Progress, Run
 
 MANY = Progress(
@@ -103,7 +103,7 @@ def test_count() -> None:
     ],
 )
 def test_title(settings: dict[str, object], words: str) -> None:
-    assert title_of(RunConfig(epochs=1, **settings)) == words  # type: ignore[arg-type]
+    assert RunConfig(epochs=1, **settings).title == words  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [80, 120])

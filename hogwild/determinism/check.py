@@ -1,0 +1,291 @@
+"""check(): repeat a training, and say how far the runs diverge, where first, why, and how bad that is.
+
+    subject → repeats, traced → every pair compared → controls → first difference → damage → Verdict
+
+A run is never compared with itself, and a repeat that could not be made, or lost a worker, ends the check.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.config import RunConfig
+from hogwild.determinism.compare import compare_all, courses, marks, worst
+from hogwild.determinism.controls import Controls, Tell, measure_controls, own_of
+from hogwild.determinism.damage import Damage, measure_damage, races
+from hogwild.determinism.explain import explain as explained
+from hogwild.determinism.first import find_first
+from hogwild.determinism.fresh import Fresh
+from hogwild.determinism.subject import AS_IT_IS, Function, Outcome, OwnTraining, Subject, Variation
+from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
+from hogwild.errors import ArgumentError, HogwildError
+from hogwild.experiment import Problem
+from hogwild.rules import make_rule, rule_name
+
+WINDOW = 100  # updates over which race damage is measured before chaos has grown
+_SEALED_EACH = 1 << 20  # bytes of a model below which every version of a checked run is sealed
+_REMEDY_RUNS = 3
+_NOT_CHECKED = ("out", "resume", "checkpoint_every", "progress", "on_worker_failure", "max_restarts")
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """How to check.
+
+    Attributes:
+        runs: repeats, at least 2.
+        tolerance: what is allowed; None is the same bits.
+        explain: vary one source of differences at a time.
+        other_seed, other_workers: measure these controls too.
+        window: updates over which race damage is measured first.
+        controls: measure controls, race damage, audit and remedy; without, only the runs are compared.
+    """
+
+    runs: int = 5
+    tolerance: Tolerance | None = None
+    explain: bool = False
+    other_seed: int | None = None
+    other_workers: int | None = None
+    window: int = WINDOW
+    controls: bool = True
+
+    def __post_init__(self) -> None:
+        if self.runs < 2:
+            raise ArgumentError(f"runs {self.runs} is below 2, and a run is not compared with itself; 5 is usual")
+        if self.window < 1:
+            raise ArgumentError(f"window {self.window} is below 1; {WINDOW} updates are usual")
+        if self.tolerance is not None:
+            if self.tolerance.measure not in ("relative_l2", "max_abs", "max_ulp"):
+                raise ArgumentError(
+                    f"measure {self.tolerance.measure!r} has no tolerance; relative_l2, max_abs and max_ulp have"
+                )
+            if not self.tolerance.limit >= 0:
+                raise ArgumentError(f"tolerance {self.tolerance.limit} is not a number from 0 on")
+
+
+def check(
+    make_run: Callable[[], Any] | nn.Module,
+    *data_and_loss: Any,
+    runs: int = 5,
+    tolerance: float | None = None,
+    measure: str = "relative_l2",
+    fresh_process: bool = False,
+    explain: bool = False,
+    other_seed: int | None = None,
+    other_workers: int | None = None,
+    window: int = WINDOW,
+    controls: bool = True,
+    predict: Callable[[nn.Module], tuple[Tensor, Tensor]] | None = None,
+    tell: Tell | None = None,
+    **arguments: Any,
+) -> Verdict:
+    """Repeat a training and measure how far the runs diverge.
+
+        verdict = hogwild.check(model, data, loss, optimizer=…, update="hogwild", epochs=5)    # as hogwild.train
+        verdict = hogwild.check(make_run)                   # any function that trains, ours or not
+        print(verdict); assert verdict.identical
+
+    Args:
+        make_run: a function without arguments that trains, and returns a `Run`, a module or a state dict, made anew at
+            each call; or the model to train, followed by the other arguments of `hogwild.train`. The model is left as
+            it is.
+        data_and_loss: `data` and `loss` as `hogwild.train` takes them, where a model is given.
+        runs: repeats.
+        tolerance, measure: runs pass when every pair is within `tolerance` on `relative_l2`, `max_abs` or `max_ulp`;
+            None is the same bits.
+        fresh_process: make each repeat in a fresh interpreter.
+        explain: vary one source of differences at a time; see `Verdict.sources`.
+        other_seed, other_workers: train with these too, for comparison.
+        window: updates over which race damage is measured first.
+        controls: measure controls, race damage, audit and remedy too, where the training can be varied.
+        predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ.
+        tell: called with a line of text as the check goes on.
+        arguments: of `hogwild.train`, where a model is given.
+
+    Controls, first difference by bisection, race damage and audit need a training that can be varied, and so a model.
+
+    Raises:
+        ArgumentError: an argument that cannot work, or `make_run` returned what it returned before.
+        WorkerError: a repeat could not be made, or lost a worker.
+    """
+    allowed = None if tolerance is None else Tolerance(tolerance, measure)
+    settings = CheckSettings(runs, allowed, explain, other_seed, other_workers, window, controls)
+    subject: Subject
+    if isinstance(make_run, nn.Module):
+        subject = own_training(make_run, *data_and_loss, predict=predict, **arguments)
+    elif data_and_loss or arguments or not callable(make_run):
+        raise ArgumentError(
+            "check takes a function that trains, alone, or a model with the arguments of hogwild.train; "
+            f"it was given a {type(make_run).__name__}"
+        )
+    else:
+        subject = Function(make_run)
+    if fresh_process:
+        subject = Fresh(subject)
+    return check_subject(subject, settings, tell)
+
+
+def own_training(
+    model: nn.Module,
+    data: Any = None,
+    loss: Callable[[nn.Module, Any], Any] | None = None,
+    *,
+    predict: Callable[[nn.Module], tuple[Tensor, Tensor]] | None = None,
+    **arguments: Any,
+) -> OwnTraining:
+    """The training that `hogwild.train` would make of these arguments, to be repeated on copies of the model."""
+    if data is None or loss is None or "optimizer" not in arguments:
+        raise ArgumentError("check was given a model without data, loss and optimizer; give all, as to hogwild.train")
+    update = arguments.pop("update", "hogwild")
+    optimizer, evaluate = arguments.pop("optimizer"), arguments.pop("evaluate", None)
+    others: dict[str, Any] = {key: arguments.pop(key) for key in ("collate", "lr_schedule", "stop") if key in arguments}
+    known = {field.name for field in fields(RunConfig)} - set(_NOT_CHECKED)
+    for name in arguments:
+        if name not in known:
+            raise ArgumentError(f"check takes no argument {name!r}: it repeats a training and saves nothing")
+    config = RunConfig(update=rule_name(update), **arguments)
+    rule = make_rule(update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient)
+    initial = copy.deepcopy(model)
+
+    def build(seed: int) -> Problem:  # noqa: ARG001
+        return Problem(copy.deepcopy(initial), data, loss, evaluate, predict)
+
+    return OwnTraining(config, build, optimizer, rule, others)
+
+
+def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None = None) -> Verdict:
+    """Check any subject; arguments and errors are those of `check`."""
+    began = time.monotonic()
+    say = tell or _silent
+    own = own_of(subject)
+    variation = _traced(own, settings.runs) if own is not None else AS_IT_IS
+    runs: list[Outcome] = []
+    for number in range(settings.runs):
+        say(f"run {number + 1} of {settings.runs}")
+        runs.append(subject.repeat(variation))
+    comparisons = compare_all(runs)
+    differ = len({run.digest for run in runs}) > 1
+    say("looking for the first difference")
+    first = find_first(subject, own, runs) if differ else None
+    if not settings.controls:
+        own = None
+    controls, serial = (
+        measure_controls(
+            subject,
+            runs[0],
+            variation.at,
+            other_seed=settings.other_seed,
+            other_workers=settings.other_workers,
+            tell=say,
+        )
+        if own is not None
+        else (Controls(), None)
+    )
+    sources = tuple(explained(subject, own, runs, serial, say)) if settings.explain else ()
+    return Verdict(
+        title=subject.title,
+        config=own.config if own is not None else None,
+        runs=tuple(map(_repeat, runs)),
+        comparisons=tuple(comparisons),
+        worst=worst(comparisons),
+        first_difference=first,
+        controls=controls,
+        damage=_damage(subject, own, runs, settings.window, say) if differ else (),
+        audit=_audited(subject, own, say),
+        sources=sources,
+        remedy=_remedy(subject, own, say) if differ else None,
+        courses=tuple(courses(runs)),
+        tolerance=settings.tolerance,
+        ages=_ages(runs),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _silent(text: str) -> None:
+    """What a check says while nobody listens."""
+
+
+def _traced(own: OwnTraining, runs: int) -> Variation:
+    """The training as it is, with versions traced, and, for small models, all of them sealed."""
+    problem, source = own.source()
+    rule = own.rule_of()
+    tickets = own.config.updates or (own.config.epochs or 0) * len(source)  # type: ignore[arg-type]
+    updates = own.config.updates or -(-tickets // rule.tickets_per_update)
+    tensors = [value for value in problem.model.state_dict().values() if isinstance(value, torch.Tensor)]
+    nbytes = sum(value.numel() * value.element_size() for value in tensors)
+    settings = {"digest_every": 1} if rule.replayable and nbytes <= _SEALED_EACH else {}
+    return Variation(settings, at=marks(updates, nbytes, runs))
+
+
+def _repeat(outcome: Outcome) -> Repeat:
+    run = outcome.run
+    if run is None:
+        return Repeat(outcome.digest)
+    ages = run.staleness
+    return Repeat(
+        outcome.digest, run.updates, outcome.accuracy, run.samples_per_second, (ages.mean, ages.p99, ages.max)
+    )
+
+
+def _ages(runs: Sequence[Outcome]) -> tuple[int, ...]:
+    """How many updates, over all runs, were computed on a version 0, 1, 2, … updates old."""
+    counts: dict[int, int] = {}
+    for outcome in runs:
+        if outcome.run is not None:
+            journal = outcome.run.journal
+            for age in (journal["version"] - 1 - journal["version_read"]).tolist():
+                counts[age] = counts.get(age, 0) + 1
+    return tuple(counts.get(age, 0) for age in range(max(counts, default=-1) + 1))
+
+
+def _damage(
+    subject: Subject, own: OwnTraining | None, runs: Sequence[Outcome], window: int, tell: Tell
+) -> tuple[Damage, ...]:
+    """What racing did to short runs, and to two of the whole ones."""
+    updates = runs[0].run.updates if runs[0].run is not None else 0
+    if own is None or not races(own):
+        return ()
+    tell("race damage: replaying runs cleanly")
+    whole = measure_damage(subject, runs[:2])
+    if window >= updates:
+        return (whole,)
+    short: Mapping[str, Any] = {"epochs": None, "updates": window}
+    return measure_damage(subject, [subject.repeat(Variation(short)) for _ in range(2)]), whole
+
+
+def _audited(subject: Subject, own: OwnTraining | None, tell: Tell) -> Any:
+    if own is None:
+        return None
+    tell("audit: one more run, with an account of its gradients")
+    run = subject.repeat(Variation({"audit": True})).run
+    return run.audit if run is not None else None
+
+
+def _remedy(subject: Subject, own: OwnTraining | None, tell: Tell) -> Remedy | None:
+    """`ordered`, measured: its speed beside that of the checked rule, run in turn with it."""
+    if own is None or own.rule_of().same_bits:
+        return None
+    staleness = max(1, own.config.workers - 1)
+    settings = {"update": "ordered", "staleness": staleness}
+    there: list[Outcome] = []
+    here: list[Outcome] = []
+    try:
+        for number in range(_REMEDY_RUNS):
+            tell(f"remedy: ordered, run {number + 1} of {_REMEDY_RUNS}")
+            there.append(subject.repeat(Variation(settings)))
+            here.append(subject.repeat(Variation()))
+    except HogwildError:
+        return None
+    speeds = [
+        a.run.samples_per_second / b.run.samples_per_second for a, b in zip(there, here, strict=True) if a.run and b.run
+    ]
+    flags = "--update ordered" if staleness == 1 else f"--update ordered --staleness {staleness}"
+    return Remedy(flags, median(speeds), there[0].accuracy, len({outcome.digest for outcome in there}), len(there))

@@ -1,0 +1,109 @@
+"""Race damage: how far a run that raced is from what its own log says it did.
+
+    a run in place  → its journal: which update read and made which version, as its worker saw it
+    replay          → the same updates in that order, each on a whole version and applied whole
+    racing          = distance(run, its own replay): torn reads, lost and doubled writes
+    scheduling      = distance(replay of one run, replay of another): the order alone
+    log             = distance(replay, replay as if every read had been made just before the write): what the journal
+                      does not say, since a read in place lasts from the version it began at to the one it was used at
+
+Chaos makes every distance large in the end, so it is measured over the first updates too, where it has not yet grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hogwild.determinism.distance import distance, json_number
+from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
+from hogwild.errors import ArgumentError
+from hogwild.rules.inplace import InPlace
+from hogwild.rules.replayed import Replayed
+
+_READ_SPAN = 64  # versions; a replay keeps no more of them than the log's oldest read needs, and at most so many
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Relative L2 distances after so many updates, medians over the runs.
+
+    Attributes:
+        updates: how long the runs were.
+        racing: between a run and its own replay.
+        scheduling: between the replays of different runs.
+        log: between a replay and one in which every read was made as late as it can have been.
+        corrected: share of the journal's rows whose version somebody else also claimed, or which read a version that
+            was not yet made in the replayed order; they were put in the nearest possible place.
+    """
+
+    updates: int
+    racing: float
+    scheduling: float
+    log: float
+    corrected: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {
+            "updates": self.updates,
+            "racing": json_number(self.racing),
+            "scheduling": json_number(self.scheduling),
+            "log": json_number(self.log),
+            "corrected": self.corrected,
+        }
+
+
+def races(own: OwnTraining) -> bool:
+    """True where the rule reads or writes in place, so that its journal does not determine its bits."""
+    return isinstance(own.rule_of(), InPlace)
+
+
+def measure_damage(subject: Subject, runs: Sequence[Outcome]) -> Damage:
+    """The damage that racing did to two runs or more.
+
+    Raises:
+        ArgumentError: a run is not ours, or there are fewer than two.
+    """
+    if len(runs) < 2 or any(run.run is None for run in runs):
+        raise ArgumentError("race damage needs two runs of a training by hogwild.train")
+    ordered = [in_order(run.run.journal) for run in runs if run.run is not None]
+    replays = [_replayed(subject, rows) for rows, _ in ordered]
+    late = [_replayed(subject, _latest(rows)) for rows, _ in ordered]
+    between = [distance(a.state, b.state).relative_l2 for a, b in pairwise(replays)]
+    return Damage(
+        updates=len(ordered[0][0]),
+        racing=median(distance(run.state, own.state).relative_l2 for run, own in zip(runs, replays, strict=True)),
+        scheduling=median(between),
+        log=median(distance(a.state, b.state).relative_l2 for a, b in zip(replays, late, strict=True)),
+        corrected=median(share for _, share in ordered),
+    )
+
+
+def in_order(journal: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """(the rows of a run in place as a possible journal, in the order of the versions seen; the share corrected)."""
+    rows = journal[np.argsort(journal["version"], kind="stable")].copy()
+    positions = np.arange(len(rows))
+    wrong = rows["version"] != positions + 1
+    read = np.clip(rows["version_read"], np.maximum(0, positions - _READ_SPAN), positions)
+    wrong |= read != rows["version_read"]
+    rows["version"], rows["version_read"] = positions + 1, read
+    return rows, float(wrong.mean()) if len(rows) else 0.0
+
+
+def _latest(rows: NDArray[Any]) -> NDArray[Any]:
+    """The same rows, each reading the newest version there was when it was applied."""
+    late = rows.copy()
+    late["version_read"] = np.arange(len(rows))
+    return late
+
+
+def _replayed(subject: Subject, rows: NDArray[Any]) -> Outcome:
+    settings = {"workers": 1, "epochs": None, "updates": len(rows)}
+    return subject.repeat(Variation(settings, rule=Replayed(rows)))

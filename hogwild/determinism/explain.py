@@ -1,0 +1,140 @@
+"""Why do runs differ? One source varied at a time, with the others as they are.
+
+For a training by `hogwild.train`: interleaving, worker count, worker kind, torch threads, seed. For any other function:
+torch threads, and torch's own list of operations without a deterministic implementation.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hogwild.determinism.compare import Comparison, compare, compare_all, worst
+from hogwild.determinism.controls import ALONE, Tell
+from hogwild.determinism.subject import Function, Outcome, OwnTraining, Subject, Variation
+from hogwild.errors import HogwildError, one_line
+from hogwild.rules.base import autograd_gradients
+from hogwild.schedule import own_copy
+from hogwild.seeding import preserved_generators, seed_update
+
+_NAMED = re.compile(r"^(\S+).* does not have a deterministic implementation")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One possible source of differences: what was varied, and what that alone did.
+
+    `comparison` is None where it could not be varied, and `note` says why, or what was found.
+    """
+
+    name: str
+    varied: str
+    comparison: Comparison | None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        comparison = self.comparison.to_dict() if self.comparison else None
+        return {"source": self.name, "varied": self.varied, "comparison": comparison, "note": self.note}
+
+
+def explain(
+    subject: Subject, own: OwnTraining | None, runs: Sequence[Outcome], serial: Outcome | None, tell: Tell
+) -> list[Source]:
+    """A row for each source; those that cannot be varied say why."""
+    if own is not None and serial is not None:
+        return _of_own(subject, own, runs, serial, tell)
+    if isinstance(subject, Function):
+        return _of_function(subject, runs, tell)
+    return [Source("all", "", None, "a command trains by itself; nothing in it can be varied from here")]
+
+
+def _of_own(subject: Subject, own: OwnTraining, runs: Sequence[Outcome], serial: Outcome, tell: Tell) -> list[Source]:
+    config = own.config
+    kind = "threads" if config.kind == "processes" else "processes"
+    threads = max(2, torch.get_num_threads())
+    rows = [Source("interleaving", f"the same {len(runs)} times", worst(compare_all(runs)))]
+    if config.workers > 1:
+        rows.append(Source("worker count", f"1 instead of {config.workers}", compare(runs[0], serial)))
+    for name, varied, variation, base in (
+        ("worker kind", f"{kind} instead of {config.kind}, one worker", Variation({**ALONE, "kind": kind}), serial),
+        ("torch threads", f"{threads} instead of 1, one worker", Variation(ALONE, intra_op=threads), serial),
+        ("seed", f"{config.seed + 1} instead of {config.seed}", Variation({"seed": config.seed + 1}), runs[0]),
+    ):
+        tell(f"varying: {name}")
+        try:
+            rows.append(Source(name, varied, compare(base, subject.repeat(variation))))
+        except HogwildError as error:
+            rows.append(Source(name, varied, None, one_line(error)))
+    rows.append(_operations(named_operations(_one_step(own))))
+    return rows
+
+
+def _of_function(subject: Function, runs: Sequence[Outcome], tell: Tell) -> list[Source]:
+    threads = torch.get_num_threads()
+    rows = [Source("as it is", f"the same {len(runs)} times", worst(compare_all(runs)))]
+    tell("varying: torch threads")
+    with _threads(1):
+        alone = [subject.repeat(), subject.repeat()]
+    rows.append(Source("with one torch thread", "the same twice", compare(*alone)))
+    with _threads(max(2, threads)):
+        many = subject.repeat()
+    rows.append(Source("torch threads", f"{max(2, threads)} instead of 1", compare(alone[0], many)))
+    tell("asking torch which operations are nondeterministic")
+    rows.append(_operations(named_operations(subject.repeat)))
+    return rows
+
+
+def _one_step(own: OwnTraining) -> Callable[[], Any]:
+    def step() -> None:
+        problem, source = own.source()
+        parameters = [parameter for parameter in problem.model.parameters() if parameter.requires_grad]
+        with preserved_generators():
+            seed_update(own.config.seed, 0)
+            batch = own_copy(source).batch(0, torch.Generator().manual_seed(0))
+            autograd_gradients(problem.loss(problem.model, batch), parameters)
+
+    return step
+
+
+def _operations(names: Sequence[str]) -> Source:
+    note = f"by PyTorch's own account: {', '.join(names)}" if names else "none, by PyTorch's own account"
+    return Source("nondeterministic operations", "", None, note)
+
+
+def named_operations(train: Callable[[], Any]) -> list[str]:
+    """The operations that `train` uses and that PyTorch says have no deterministic implementation, sorted.
+
+    As `torch.use_deterministic_algorithms(True, warn_only=True)` reports them; it sees those of this process.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        always = torch.is_warn_always_enabled()
+        torch.set_warn_always(True)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            train()
+        except Exception as error:  # what it does otherwise is not asked here, but that it could not be asked is told
+            return [f"not found out ({type(error).__name__}: {one_line(error)})"]
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.set_warn_always(always)
+    return sorted({match[1] for warning in caught if (match := _NAMED.match(str(warning.message)))})
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Inside, torch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,70 @@
+"""A training repeated in a fresh interpreter each time: nothing of this process, its imports, its hash seed or its
+memory can make two repeats equal, or different.
+
+    parent ── subject and variation, in a file of a folder of its own ──▶ python -m hogwild.determinism.fresh
+           ◀── the outcome, in another ──
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import cloudpickle
+
+from hogwild.determinism.subject import AS_IT_IS, Command, Outcome, Subject, Variation
+from hogwild.errors import ArgumentError, HogwildError, WorkerError, one_line
+
+
+class Fresh(Subject):
+    """A subject whose every repeat is made in an interpreter of its own.
+
+    Raises:
+        ArgumentError: it cannot be pickled, or is a command, which has its own interpreter anyway.
+    """
+
+    def __init__(self, inner: Subject) -> None:
+        if isinstance(inner, Command):
+            raise ArgumentError("fresh_process given with a command, which always runs in a process of its own")
+        self.inner = inner
+        self.title = inner.title
+
+    def repeat(self, variation: Variation = AS_IT_IS) -> Outcome:
+        """Repeat it elsewhere."""
+        with tempfile.TemporaryDirectory(prefix="hogwild-fresh-") as name:
+            task, result = Path(name) / "task", Path(name) / "result"
+            try:
+                task.write_bytes(pickle.dumps(sys.path) + cloudpickle.dumps((self.inner, variation)))
+            except Exception as error:
+                raise ArgumentError(
+                    f"{self.title} cannot be taken to a fresh process: {type(error).__name__}: {one_line(error)}"
+                ) from error
+            command = [sys.executable, "-m", __name__, str(task), str(result)]
+            done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if done.returncode != 0 or not result.is_file():
+                told = done.stdout.decode(errors="replace").strip()
+                raise WorkerError(f"a repeat in a fresh process ended with status {done.returncode}\n{told}")
+            made = pickle.loads(result.read_bytes())  # written a moment ago, in a folder that only we can enter
+        if isinstance(made, HogwildError):
+            raise made
+        return cast("Outcome", made)
+
+
+def _main(task: Path, result: Path) -> None:
+    with task.open("rb") as file:
+        sys.path[:] = pickle.load(file)  # what is pickled by name is found where the parent found it
+        subject, variation = pickle.load(file)
+    made: Outcome | HogwildError
+    try:
+        made = subject.repeat(variation)
+    except HogwildError as error:
+        made = error
+    result.write_bytes(cloudpickle.dumps(made))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,272 @@
+"""Verdict: what a check found, as data and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from hogwild.audit import Audit
+from hogwild.config import RunConfig
+from hogwild.determinism.compare import Comparison, Course, spread
+from hogwild.determinism.controls import Controls
+from hogwild.determinism.damage import Damage
+from hogwild.determinism.explain import Source
+from hogwild.determinism.first import FirstDifference
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far apart runs may be: `limit` on `relative_l2`, `max_abs` or `max_ulp`."""
+
+    limit: float
+    measure: str = "relative_l2"
+
+    def allows(self, comparison: Comparison) -> bool:
+        """True where two runs are within it."""
+        return comparison.identical or comparison.divergence.within(self.limit, self.measure)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One of the runs: its digest, and where known, its updates, accuracy, samples per second, and the ages of its
+    reads in updates (mean, p99, max)."""
+
+    digest: str
+    updates: int | None = None
+    accuracy: float | None = None
+    samples_per_second: float | None = None
+    staleness: tuple[float, float, int] | None = None
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The rule that gives the same bits here: its flags, its speed relative to the checked one, and its accuracy."""
+
+    flags: str
+    relative_speed: float
+    accuracy: float | None
+    digests: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found.
+
+    Attributes:
+        title: what was checked.
+        config: its settings, where it is a training by `hogwild.train`.
+        runs: one each.
+        comparisons: every pair of runs.
+        worst: the pair that is furthest apart.
+        first_difference: where runs first differ; None where they do not, or nothing was noted on the way.
+        controls, damage, audit: see their modules; None or empty where they could not be measured.
+        damage: over the first updates, then over whole runs.
+        sources: what each source of differences does alone, where that was asked for.
+        remedy: what would give the same bits; None where they are the same already.
+        courses: how each pair drifts apart.
+        tolerance: what was allowed.
+        seconds: that the check took.
+    """
+
+    title: str
+    config: RunConfig | None
+    runs: tuple[Repeat, ...]
+    comparisons: tuple[Comparison, ...]
+    worst: Comparison
+    first_difference: FirstDifference | None
+    controls: Controls = field(default_factory=Controls)
+    damage: tuple[Damage, ...] = ()
+    audit: Audit | None = None
+    sources: tuple[Source, ...] = ()
+    remedy: Remedy | None = None
+    courses: tuple[Course, ...] = ()
+    tolerance: Tolerance | None = None
+    ages: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def identical(self) -> bool:
+        """True when all runs have the same bits."""
+        return self.digests == 1
+
+    @property
+    def digests(self) -> int:
+        """How many different states the runs ended in."""
+        return len({run.digest for run in self.runs})
+
+    @property
+    def passed(self) -> bool:
+        """True when all runs have the same bits, or every pair is within the tolerance."""
+        return self.identical or (self.tolerance is not None and all(map(self.tolerance.allows, self.comparisons)))
+
+    @property
+    def harm(self) -> float | None:
+        """The distance between the runs, as a multiple of what one flipped bit does; None where that is unknown."""
+        flipped = self.controls.one_ulp
+        if flipped is None or not 0 < flipped.divergence.relative_l2 < math.inf:
+            return None
+        return self.worst.divergence.relative_l2 / flipped.divergence.relative_l2
+
+    @property
+    def headline(self) -> str:
+        """What was checked, on one line."""
+        runs = f"{len(self.runs)} runs"
+        updates = self.runs[0].updates
+        return f"{self.title} · {runs} of {updates:,} updates" if updates is not None else f"{self.title} · {runs}"
+
+    @property
+    def conclusion(self) -> str:
+        """The verdict and the advice."""
+        serial = self.controls.serial
+        if serial is not None and not serial.identical:
+            return (
+                "the training is not deterministic even with one worker: two serial runs of one seed differ. "
+                "No rule can give the same bits before that is mended; check with --explain names sources."
+            )
+        if self.identical:
+            return "all runs have the same bits."
+        if self.passed and self.tolerance is not None:
+            return f"runs differ, within the tolerance ({self.tolerance.measure} ≤ {self.tolerance.limit:g})."
+        return "runs diverge." + self._advice()
+
+    def _advice(self) -> str:
+        if self.remedy is not None:
+            accuracy = "" if self.remedy.accuracy is None else f", accuracy {self.remedy.accuracy:.4f}"
+            speed = f"{self.remedy.relative_speed:.2f} × the speed{accuracy}, measured here"
+            return f" For the same bits every time: {self.remedy.flags} ({speed})."
+        if self.config is None:
+            return " Run it with explain to see whether torch's threads, or an operation it names, make the difference."
+        if self.config.update in ("ordered", "sync"):
+            return (
+                f" {self.config.update} promises the same bits, so something outside of it differs from run to run: "
+                f"a clock, a hash seed, unseeded numbers, a file; check with --explain."
+            )
+        return ""
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """What was found: (what, finding), for a person."""
+        yield "identical", self._identical()
+        if self.first_difference is not None:
+            yield "first difference", self.first_difference.summary()
+        if not self.identical:
+            yield "parameters", self._parameters()
+        yield from self._predictions()
+        yield from self._controls()
+        for one in self.damage:
+            yield "race damage", _damage(one)
+        if self.audit is not None:
+            yield "audit", self.audit.summary()
+        yield from self._staleness()
+
+    def _identical(self) -> str:
+        if self.identical:
+            return f"yes: one digest in {len(self.runs)} runs, {self.runs[0].digest[:16]}…"
+        return f"no: {self.digests} digests in {len(self.runs)} runs"
+
+    def _parameters(self) -> str:
+        found = self.worst.divergence
+        parts = [f"relative L2 {found.relative_l2:.3g} between the worst pair"]
+        if found.worst is not None:
+            parts.append(f"most in {found.worst}")
+        for name, entries in (("missing", found.missing), ("unexpected", found.unexpected)):
+            if entries:
+                parts.append(f"{name} {', '.join(entries[:3])}")
+        if found.reshaped or found.retyped:
+            parts.append(f"other shape or dtype in {', '.join(m.name for m in (*found.reshaped, *found.retyped)[:3])}")
+        return "; ".join(parts)
+
+    def _predictions(self) -> Iterator[tuple[str, str]]:
+        pairs = [pair.predictions for pair in self.comparisons if pair.predictions is not None]
+        parts = []
+        if pairs and not self.identical:
+            churn = max(pair.churn for pair in pairs)
+            parts.append(f"churn {100 * churn:.2g} % of {pairs[0].samples:,} at most")
+        accuracies = [run.accuracy for run in self.runs if run.accuracy is not None]
+        if accuracies:
+            mean, deviation, low, high = spread(accuracies)
+            interval = f" [{100 * low:.2g}–{100 * high:.2g}]" if deviation else ""
+            parts.append(f"error {100 * (1 - mean):.3g} % ± {100 * deviation:.2g}{interval}")
+        if parts:
+            yield "predictions", "; ".join(parts)
+
+    def _controls(self) -> Iterator[tuple[str, str]]:
+        controls = self.controls
+        if controls.one_ulp is not None:
+            told = f"relative L2 {controls.one_ulp.divergence.relative_l2:.3g}"
+            if self.harm is not None and not self.identical:
+                told += f": the runs are {self.harm:.2g} × as far apart as one flipped bit takes them"
+            yield "one-ULP control", told
+        if controls.serial is not None:
+            serial = controls.serial
+            told = "identical" if serial.identical else f"DIFFERS: relative L2 {serial.divergence.relative_l2:.3g}"
+            yield "serial control", told
+        for name, control in (("other seed", controls.seed), ("other workers", controls.workers)):
+            if control is not None:
+                same = "identical" if control.identical else f"relative L2 {control.divergence.relative_l2:.3g}"
+                churn = "" if control.predictions is None else f", churn {100 * control.predictions.churn:.2g} %"
+                yield name, same + churn
+        if self.config is None:
+            yield "controls", "none: this training is not ours to vary"
+
+    def _staleness(self) -> Iterator[tuple[str, str]]:
+        ages = [run.staleness for run in self.runs if run.staleness is not None]
+        if ages:
+            mean = sum(age[0] for age in ages) / len(ages)
+            yield "staleness", f"mean {mean:.2f}, p99 {max(age[1] for age in ages):.0f}, max {max(a[2] for a in ages)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values: what `hogwild check --json` prints."""
+        return {
+            "title": self.title,
+            "identical": self.identical,
+            "passed": self.passed,
+            "digests": [run.digest for run in self.runs],
+            "runs": len(self.runs),
+            "updates": self.runs[0].updates,
+            "first_difference": self.first_difference.to_dict() if self.first_difference else None,
+            "divergence": {**self.worst.to_dict(), **self._over_runs()},
+            "controls": {**self.controls.to_dict(), "harm": self.harm},
+            "damage": [one.to_dict() for one in self.damage],
+            "audit": self.audit.to_dict() if self.audit else None,
+            "staleness": self._ages(),
+            "sources": [source.to_dict() for source in self.sources],
+            "courses": [course.to_dict() for course in self.courses],
+            "remedy": vars(self.remedy) if self.remedy else None,
+            "tolerance": vars(self.tolerance) if self.tolerance else None,
+            "verdict": self.conclusion,
+            "seconds": self.seconds,
+        }
+
+    def _over_runs(self) -> dict[str, Any]:
+        """The measures over all runs and pairs."""
+        accuracies = [run.accuracy for run in self.runs if run.accuracy is not None]
+        mean, deviation, low, high = spread(accuracies) if accuracies else (None, None, None, None)
+        distances = [pair.divergence.relative_l2 for pair in self.comparisons]
+        slopes = [course.slope for course in self.courses if course.slope is not None]
+        middle = median(distances)
+        return {
+            "median_relative_l2": middle if math.isfinite(middle) else str(middle),
+            "accuracy": {"mean": mean, "std": deviation, "std_interval": [low, high], "runs": accuracies},
+            "slope": median(slopes) if slopes else None,
+        }
+
+    def _ages(self) -> dict[str, float] | None:
+        ages = [run.staleness for run in self.runs if run.staleness is not None]
+        if not ages:
+            return None
+        mean = sum(age[0] for age in ages) / len(ages)
+        return {"mean": mean, "p99": max(age[1] for age in ages), "max": max(age[2] for age in ages)}
+
+    def __str__(self) -> str:
+        """What a person sees at the end of a check, as plain text."""
+        found = [f"  {what:<18} {finding}" for what, finding in self.lines()]
+        return "\n".join([self.headline, *found, f"verdict: {self.conclusion}"])
+
+
+def _damage(damage: Damage) -> str:
+    first = f"after {damage.updates:,} updates: {damage.racing:.2g} from the run's own clean replay"
+    return f"{first}; replays of different runs {damage.scheduling:.2g} apart; the log is exact to {damage.log:.2g}"

@@ -1,0 +1,111 @@
+"""`hogwild check` from the outside: exit statuses, one JSON object, somebody else's command, figures."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
+
+from hogwild.cli import main
+
+SHORT = ["--updates", "60", "--runs", "2", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_ordered_passes(capsys):
+    assert main(["check", "digits", "--update", "ordered", "--kind", "threads", *SHORT]) == 0
+    told = capsys.readouterr().out
+    assert "yes: one digest in 2 runs" in told
+    assert "verdict: all runs have the same bits." in " ".join(told.split())
+
+
+def test_racing_fails_and_says_why(capsys, tmp_path):
+    arguments = ["check", "digits", "--update", "racing", "--out", str(tmp_path / "out"), "--json"]
+    assert main([*arguments, "--updates", "200", "--runs", "2", "--quiet"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["identical"] is False
+    assert "--update ordered" in found["verdict"]
+    assert found["controls"]["serial"]["identical"] is True
+    assert found["name"] == "digits"
+    assert json.loads((tmp_path / "out" / "check.json").read_text()) == found
+
+
+def test_the_drift_of_the_runs_is_drawn(tmp_path):
+    arguments = ["check", "digits", "--update", "snapshot", "--kind", "threads", "--out", str(tmp_path), "--plot"]
+    main([*arguments, *SHORT])
+    assert (tmp_path / "check.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"check.json", "check.png"}
+
+
+TRAINS = """
+import sys, torch
+torch.manual_seed({seed})
+model = torch.nn.Linear(3, 2)
+torch.save(model.state_dict(), sys.argv[2])
+"""
+
+
+def script(tmp_path, seed: str) -> str:
+    path = tmp_path / "their_train.py"
+    path.write_text(TRAINS.format(seed=seed))
+    return f"{sys.executable} {path} --out {{out}}"
+
+
+def test_a_command_that_is_deterministic_passes(tmp_path, capsys):
+    assert main(["check", "--command", script(tmp_path, "0"), "--runs", "3"]) == 0
+    assert "one digest in 3 runs" in capsys.readouterr().out
+
+
+def test_a_command_that_is_not_fails(tmp_path, capsys):
+    command = script(tmp_path, "int.from_bytes(__import__('os').urandom(4))")
+    assert main(["check", "--command", command, "--runs", "2", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert len(set(found["digests"])) == 2
+    assert found["divergence"]["worst"] in ("weight", "bias")
+    assert main(["check", "--command", command, "--runs", "2", "--tolerance", "max_abs=100"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("exit 3 # {out}", "ended with status 3"),
+        ("true {out}", "wrote no file"),
+        ("kill -9 $$ # {out}", "ended with status"),
+        ("echo nonsense > {out}", "neither a safetensors file"),
+    ],
+)
+def test_a_command_that_fails_is_no_evidence(command, words, capsys):
+    status = main(["check", "--command", command, "--runs", "2"])
+    assert status in (2, 3)  # 2 where a file is damaged, as everywhere
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no experiment named"),
+        (["reductions"], "study"),
+        (["nothing"], "'nothing'"),
+        (["digits", "--runs", "1"], "runs 1"),
+        (["digits", "--tolerance", "small"], "'small'"),
+        (["digits", "--tolerance", "cosine=1"], "'cosine'"),
+        (["digits", "--update", "none"], "'none'"),
+        (["--command", "python train.py"], "{out}"),
+        (["digits", "--command", "x {out}"], "--command"),
+        (["--command", "x {out}", "--lr", "1"], "--lr"),
+        (["--command", "x {out}", "--fresh-process"], "--fresh-process"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_leave_nothing(arguments, words, capsys, tmp_path):
+    assert main(["check", *arguments]) == 2
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.err.count("\n") == 1
+    assert not told.out
+    assert list(tmp_path.iterdir()) == []
