@@ -122,7 +122,10 @@ class Control:
 
     @staticmethod
     def reserve(space: Space, workers: int, spares: int) -> int:
-        """Reserve what a control of that many workers and reissued tickets needs."""
+        """Reserve what a control of that many workers and reissued tickets needs.
+
+        No more tickets than there are workers wait to be taken again: the counter moves only while none does.
+        """
         return space.reserve(8 * (_LINE * len(Word) + _ROW * workers + spares))
 
     def prepare(self, first: int, total: int) -> None:

@@ -88,12 +88,24 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Measurements in rows; the first `left` columns are words, the others numbers."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+
+
+@dataclass(frozen=True)
 class Findings:
-    """What a study found: its claims in order, the figures it wrote, and one paragraph that answers the question."""
+    """What a study found: its claims in order, the figures it wrote, and one paragraph that answers the question;
+    tables of measurements, where a claim each would be too many, and a legend to them."""
 
     claims: tuple[Claim, ...]
     answer: str
     figures: tuple[Path, ...] = ()
+    tables: tuple[Table, ...] = ()
+    legend: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hogwild.cli.check import Check
 from hogwild.cli.doctor import Doctor
 from hogwild.cli.listing import List
 from hogwild.cli.parsing import Command, parse
-from hogwild.cli.probe import ProbeCommand
+from hogwild.cli.probe import Probe
 from hogwild.cli.replay import Replay
 from hogwild.cli.run import Run
 from hogwild.cli.status import status_of
@@ -25,8 +25,8 @@ COMMANDS: Mapping[str, type[Command]] = {
     "list": List,
     "check": Check,
     "replay": Replay,
+    "probe": Probe,
     "bench": Bench,
-    "probe": ProbeCommand,
     "doctor": Doctor,
 }
 

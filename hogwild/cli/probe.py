@@ -16,7 +16,8 @@ from hogwild import recipe
 from hogwild.cli.numbers import whole
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import KINDS
-from hogwild.determinism.probe import SIZE, Probe, probe
+from hogwild.determinism.probe import SIZE, probe
+from hogwild.determinism.probe import Probe as Counts
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Study
 from hogwild.report.objects import to_json
@@ -36,7 +37,7 @@ _PROMISE = ("locked", "snapshot", "ordered", "sync")
 
 
 @dataclass(frozen=True)
-class ProbeCommand:
+class Probe:
     """Count exactly how many updates each rule loses or applies twice on this machine."""
 
     more: ClassVar[str] = _MORE
@@ -65,7 +66,7 @@ class ProbeCommand:
         rules = NAMES if self.update is None else (self.update,)
         kinds = KINDS if self.kind is None else (self.kind,)
         arguments = self._arguments()
-        probes: list[Probe] = []
+        probes: list[Counts] = []
         with _counting(quiet=self.quiet) as tell:
             for rule in rules:
                 for kind in kinds:

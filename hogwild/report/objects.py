@@ -41,6 +41,7 @@ def study_object(study: Study, findings: Findings, *, seconds: float, seed: int,
             }
             for claim in findings.claims
         ],
+        "tables": [{"headings": table.headings, "rows": table.rows} for table in findings.tables],
         "answer": findings.answer,
         "figures": list(findings.figures),
         "seconds": seconds,

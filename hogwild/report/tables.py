@@ -92,6 +92,7 @@ def study_report(study: Study, findings: Findings) -> RenderableType:
         table.add_row(Text(claim.text), Text(claim.measured, "cyan"), _holds(claim))
     parts: list[RenderableType] = [
         Text.assemble((f"{study.name} · ", "bold"), (study.question, "bold")),
+        *_measurements(findings),
         Padding(table, (1, 0)),
         Text(findings.answer),
         Text(),
@@ -99,6 +100,16 @@ def study_report(study: Study, findings: Findings) -> RenderableType:
     ]
     parts.extend(Text(f"drawn in {figure_path}", "dim") for figure_path in findings.figures)
     return Group(*parts)
+
+
+def _measurements(findings: Findings) -> Iterable[RenderableType]:
+    for measured in findings.tables:
+        table = _table(*measured.headings, left=measured.left)
+        for row in measured.rows:
+            table.add_row(*row)
+        yield Padding(table, (1, 0))
+    if findings.legend:
+        yield Text(findings.legend, "dim")
 
 
 def _holds(claim: Claim) -> Text:

@@ -34,7 +34,7 @@ FLAGS = [
 # Arguments → what the line must name: the value, and what would work.
 WRONG = {
     "": ["no command", "run"],
-    "rum digits": ["'rum'", "run, list, replay, bench, doctor"],
+    "rum digits": ["'rum'", "run, list, check, replay, probe, bench, doctor"],
     "run": ["no experiment", "hogwild list"],
     "run digitz": ["'digitz'", "digits"],
     "run nowhere/config.toml": ["nowhere/config.toml", "No such file"],
