@@ -50,7 +50,7 @@ def test_a_sum_of_losses_and_a_schedule_are_accounted_for(kind):
 
 
 class Miscounting(Locked):
-    """Applies the gradient of every tenth update so many times instead of once."""
+    """Applies the gradient of every hundredth update so many times instead of once."""
 
     name: ClassVar[str] = "miscounting"
     wrong: ClassVar[list[list[torch.Tensor]]] = []
@@ -62,7 +62,7 @@ class Miscounting(Locked):
     def commit(self, update, gradient):
         values = [-LR * value.double() for value in gradient.values]
         type(self).all.append(values)
-        if update % 10 != 9:
+        if update % 100 != 99:
             return super().commit(update, gradient)
         type(self).wrong.append(values)
         for _ in range(self.times):
@@ -74,8 +74,8 @@ class Miscounting(Locked):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_lost_and_doubled_updates_are_what_the_test_computes_from_them(workers, times):
     Miscounting.all, Miscounting.wrong = [], []
-    audit = problems.train(update=Miscounting(times), workers=workers, updates=100, audit=True).audit
-    assert len(Miscounting.wrong) == 10
+    audit = problems.train(update=Miscounting(times), workers=workers, updates=300, audit=True).audit
+    assert len(Miscounting.wrong) == 3
     along = squared = 0.0
     for i, parameter in enumerate(audit.parameters):
         computed = sum(values[i] for values in Miscounting.all)

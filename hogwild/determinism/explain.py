@@ -23,6 +23,7 @@ from hogwild.rules.base import autograd_gradients
 from hogwild.schedule import own_copy
 from hogwild.seeding import preserved_generators, seed_update
 
+OPERATIONS, AS_IS, ONE_THREAD = "nondeterministic operations", "as it is", "with one torch thread"
 _NAMED = re.compile(r"^(\S+).* does not have a deterministic implementation")
 
 
@@ -78,11 +79,11 @@ def _of_own(subject: Subject, own: OwnTraining, runs: Sequence[Outcome], serial:
 
 def _of_function(subject: Function, runs: Sequence[Outcome], tell: Tell) -> list[Source]:
     threads = torch.get_num_threads()
-    rows = [Source("as it is", f"the same {len(runs)} times", worst(compare_all(runs)))]
+    rows = [Source(AS_IS, f"the same {len(runs)} times", worst(compare_all(runs)))]
     tell("varying: torch threads")
     with _threads(1):
         alone = [subject.repeat(), subject.repeat()]
-    rows.append(Source("with one torch thread", "the same twice", compare(*alone)))
+    rows.append(Source(ONE_THREAD, "the same twice", compare(*alone)))
     with _threads(max(2, threads)):
         many = subject.repeat()
     rows.append(Source("torch threads", f"{max(2, threads)} instead of 1", compare(alone[0], many)))
@@ -104,8 +105,27 @@ def _one_step(own: OwnTraining) -> Callable[[], Any]:
 
 
 def _operations(names: Sequence[str]) -> Source:
-    note = f"by PyTorch's own account: {', '.join(names)}" if names else "none, by PyTorch's own account"
-    return Source("nondeterministic operations", "", None, note)
+    note = f"{', '.join(names)}, by PyTorch's own account" if names else "none, by PyTorch's own account"
+    return Source(OPERATIONS, "", None, note)
+
+
+def blame(sources: Sequence[Source], serial: Comparison | None) -> str:
+    """The source that the rows point at, in a sentence; empty where they point at none."""
+    by_name = {source.name: source for source in sources}
+    if serial is not None and serial.identical:
+        return "The source is how the workers interleave: with one worker, runs are identical."
+    alone = by_name.get(ONE_THREAD)
+    if alone is not None and alone.comparison is not None and alone.comparison.identical:
+        return "The source is torch's own threads: with one (torch.set_num_threads(1)), runs are identical."
+    named = by_name.get(OPERATIONS)
+    if named is not None and not named.note.startswith("none"):
+        return f"It uses operations that need not be deterministic: {named.note}."
+    if sources:
+        return (
+            "No source that can be varied explains it: look for a clock, a hash seed, numbers nobody seeded, or a file "
+            "that changes."
+        )
+    return ""
 
 
 def named_operations(train: Callable[[], Any]) -> list[str]:

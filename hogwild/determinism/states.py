@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.determinism.ulp import FORMATS, Bits, Format
-from hogwild.hashing import header
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
+from hogwild.hashing import header
 
 StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
 

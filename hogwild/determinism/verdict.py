@@ -13,7 +13,7 @@ from hogwild.config import RunConfig
 from hogwild.determinism.compare import Comparison, Course, spread
 from hogwild.determinism.controls import Controls
 from hogwild.determinism.damage import Damage
-from hogwild.determinism.explain import Source
+from hogwild.determinism.explain import Source, blame
 from hogwild.determinism.first import FirstDifference
 
 
@@ -123,27 +123,29 @@ class Verdict:
         """The verdict and the advice."""
         serial = self.controls.serial
         if serial is not None and not serial.identical:
+            why = blame(self.sources, serial) or "--explain (explain=True) looks for the source."
             return (
-                "the training is not deterministic even with one worker: two serial runs of one seed differ. "
-                "No rule can give the same bits before that is mended; check with --explain names sources."
+                f"the training is not deterministic even with one worker: two serial runs of one seed differ, and no "
+                f"rule can give the same bits before that is mended. {why}"
             )
         if self.identical:
             return "all runs have the same bits."
         if self.passed and self.tolerance is not None:
             return f"runs differ, within the tolerance ({self.tolerance.measure} ≤ {self.tolerance.limit:g})."
-        return "runs diverge." + self._advice()
+        why = blame(self.sources, serial)
+        return " ".join(part for part in ("runs diverge.", why, self._advice()) if part)
 
     def _advice(self) -> str:
         if self.remedy is not None:
             accuracy = "" if self.remedy.accuracy is None else f", accuracy {self.remedy.accuracy:.4f}"
             speed = f"{self.remedy.relative_speed:.2f} × the speed{accuracy}, measured here"
-            return f" For the same bits every time: {self.remedy.flags} ({speed})."
+            return f"For the same bits every time: {self.remedy.flags} ({speed})."
         if self.config is None:
-            return " Run it with explain to see whether torch's threads, or an operation it names, make the difference."
-        if self.config.update in ("ordered", "sync"):
+            return "" if self.sources else "--explain (explain=True) looks for the source."
+        if self.config.update in ("ordered", "sync") and not self.sources:
             return (
-                f" {self.config.update} promises the same bits, so something outside of it differs from run to run: "
-                f"a clock, a hash seed, unseeded numbers, a file; check with --explain."
+                f"{self.config.update} promises the same bits, so something outside of it differs from run to run: "
+                f"a clock, a hash seed, numbers nobody seeded, a file. --explain (explain=True) looks for it."
             )
         return ""
 
@@ -268,5 +270,7 @@ class Verdict:
 
 
 def _damage(damage: Damage) -> str:
-    first = f"after {damage.updates:,} updates: {damage.racing:.2g} from the run's own clean replay"
-    return f"{first}; replays of different runs {damage.scheduling:.2g} apart; the log is exact to {damage.log:.2g}"
+    return (
+        f"after {damage.updates:,} updates {damage.racing:.2g} from a clean replay of the run's own log, which is exact "
+        f"to {damage.log:.2g}; the order alone: {damage.scheduling:.2g}"
+    )

@@ -118,6 +118,7 @@ def test_a_rule_that_races_fails_and_the_verdict_says_why():
     for words in ("no: 3 digests", "between update", "one-ULP control", "serial control", "race damage", "audit"):
         assert words in told
     assert "--update ordered" in verdict.conclusion
+    assert "with one worker, runs are identical" in verdict.conclusion
 
 
 def test_json_has_the_keys_of_the_contract():
@@ -352,6 +353,34 @@ def test_explain_shows_what_torch_threads_do_to_a_function():
     by_name = {source.name: source for source in verdict.sources}
     assert by_name["with one torch thread"].comparison.identical
     assert not by_name["torch threads"].comparison.identical
+
+
+def test_a_function_that_differs_only_with_several_torch_threads_has_its_source_named():
+    def differs_with_threads():
+        torch.manual_seed(0 if torch.get_num_threads() == 1 else int.from_bytes(os.urandom(4)))
+        return nn.Linear(3, 3)
+
+    torch.set_num_threads(2)
+    try:
+        verdict = hogwild.check(differs_with_threads, explain=True)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert "The source is torch's own threads" in verdict.conclusion
+
+
+def test_a_source_that_cannot_be_varied_is_not_guessed_at():
+    verdict = hogwild.check(
+        lambda: {"w": torch.rand(1, generator=torch.Generator().manual_seed(_entropy()))}, explain=True
+    )
+    assert "No source that can be varied explains it" in verdict.conclusion
+    verdict = check(Fickle(), update="ordered", explain=True)
+    assert "not deterministic even with one worker" in verdict.conclusion
+    assert "No source that can be varied explains it" in verdict.conclusion
+
+
+def _entropy() -> int:
+    return int.from_bytes(os.urandom(4))
 
 
 # --- race damage
