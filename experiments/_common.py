@@ -61,6 +61,17 @@ def relative_difference(left: Sequence[Tensor], right: Sequence[Tensor]) -> floa
     return float((a - b).norm() / b.norm())
 
 
+def crew(kind: str, workers: int) -> str:
+    """1 thread, 2 processes, and so on."""
+    return f"{workers} {kind}" if workers > 1 else f"1 {'thread' if kind == 'threads' else 'process'}"
+
+
+def smooth(values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """The mean of each 20 values, with the update in the middle of them."""
+    starts = range(0, len(values) - 19, 20)
+    return [start + 10 for start in starts], [sum(values[start : start + 20]) / 20 for start in starts]
+
+
 def figure(width: float, height: float, columns: int, title: str) -> tuple[Figure, list[Axes]]:
     """A figure of `width` × `height` inches with one row of axes; it belongs to no window and no global state."""
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """A differential equation fitted by a network: u'' + 0.5 u' + 4 u = 0, u(0) = 1, u'(0) = 0.
 
 The derivatives with respect to the input t come from `torch.autograd.grad(create_graph=True)`, since the loss is
-made of them; the gradient with respect to the parameters, from either API.
+made of them; the gradient with respect to the parameters, from either API, in a loop by hand or by workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ._common import BLUE, GREY, ORANGE, RED, figure, save
+import hogwild
+from hogwild.experiment import Claim
+
+from ._common import BLUE, GREEN, GREY, ORANGE, RED, crew, figure, same_bits, save, smooth
 
 Gradients = Callable[[Tensor, list[nn.Parameter]], list[Tensor]]
 
@@ -98,13 +101,124 @@ def fit(start: nn.Module, gradients: Gradients, steps: int) -> Fit:
             one.grad = grad
         optimizer.step()
         schedule.step()
-    fine = torch.linspace(0, T_END, 1001).unsqueeze(1)
-    with torch.no_grad():
-        fitted.error = float((fitted.model(fine) - exact(fine)).abs().max())
+    fitted.error = error(fitted.model)
     return fitted
 
 
-def plot(fitted: Fit, path: Path) -> Path:
+def error(model: nn.Module) -> float:
+    """The largest error of u on a fine grid."""
+    fine = torch.linspace(0, T_END, 1001).unsqueeze(1)
+    with torch.no_grad():
+        return float((model(fine) - exact(fine)).abs().max())
+
+
+class Points:
+    """A source whose every batch is all points in time, of shape [64, 1]."""
+
+    def batch(self, update: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """From 0 to the end."""
+        return torch.linspace(0, T_END, POINTS).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Method:
+    """Adam's settings, and the norm that gradients are clipped to. The defaults are those of the loop by hand."""
+
+    lr: float = LEARNING_RATE
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float | None = None
+
+
+GENTLE = Method(lr=LEARNING_RATE / 2, betas=(0.8, 0.99), clip=0.1)
+"""What bears a staleness of 1: half the learning rate, less momentum, and no gradient long enough to go far astray."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who trains under `ordered`, and by which API: what must not change a bit of the result."""
+
+    gradient: str
+    kind: str
+    workers: int
+
+    def __str__(self) -> str:
+        return f"{self.gradient}() by {crew(self.kind, self.workers)}"
+
+
+ALONE = Crew("grad", "threads", 1)
+CREWS = (ALONE, Crew("grad", "processes", 2), Crew("backward", "threads", 2), Crew("backward", "processes", 2))
+MORE_CREWS = (Crew("grad", "processes", 1), Crew("grad", "threads", 2), Crew("backward", "processes", 1))
+"""Compared with each other; the second also, at length."""
+
+
+def fit_by(who: Crew, start: nn.Module, steps: int, staleness: int, method: Method) -> Fit:
+    """The same fit by workers on one model, through `hogwild.train`."""
+    fitted = Fit(deepcopy(start))
+    run = hogwild.train(
+        fitted.model,
+        Points(),
+        residual_loss,
+        optimizer=partial(torch.optim.Adam, lr=method.lr, betas=method.betas),
+        update="ordered",
+        staleness=staleness,
+        gradient=who.gradient,
+        kind=who.kind,
+        workers=who.workers,
+        updates=steps,
+        clip_grad_norm=method.clip,
+        lr_schedule=partial(cosine, steps=steps),
+    )
+    fitted.losses, fitted.error = run.losses.tolist(), error(fitted.model)
+    return fitted
+
+
+@dataclass(frozen=True)
+class ByWorkers:
+    """Fits under `ordered`: without staleness, with it and the settings of the loop by hand, and by each crew."""
+
+    fresh: Fit
+    stale: Fit
+    crews: dict[Crew, Fit]
+
+
+def fit_by_workers(start: nn.Module, crews: tuple[Crew, ...], steps: int) -> ByWorkers:
+    """All of them, one after another."""
+    return ByWorkers(
+        fit_by(ALONE, start, steps, 0, Method()),
+        fit_by(ALONE, start, steps, 1, Method()),
+        {who: fit_by(who, start, steps, 1, GENTLE) for who in crews},
+    )
+
+
+def by_workers(hand: Fit, found: ByWorkers) -> list[Claim]:
+    """Workers in order fit the equation, and their number, kind and API leave no trace."""
+    as_hand = same_bits(hand.model.parameters(), found.fresh.model.parameters())
+    fits = list(found.crews.values())
+    equal = [same_bits(fits[0].model.parameters(), one.model.parameters()) for one in fits]
+    worst = max(one.error for one in fits)
+    return [
+        Claim(
+            "fitted by a worker (ordered, staleness 0): the bits of the loop written by hand",
+            f"{'same' if as_hand else 'other'} bits after {len(found.fresh.losses):,} steps",
+            as_hand,
+        ),
+        Claim(
+            "fitted by 1 and 2 workers (ordered, staleness 1), with grad() and with backward(): the same bits",
+            f"{'same' if all(equal) else 'other'} bits from {', '.join(map(str, found.crews))}",
+            all(equal) and {1, 2} <= {who.workers for who in found.crews},
+        ),
+        Claim("and an error below 1e-2", f"at most {worst:.1e}", worst < 1e-2),
+        Claim(
+            "the learning rate and momentum of the loop by hand would do at staleness 1: error below 1e-2",
+            f"at most {found.stale.error:.1e}: the rows above have lr / 2, β₁ 0.8, β₂ 0.99, gradients clipped to 0.1",
+            found.stale.error < 1e-2,
+            expected=False,
+        ),
+    ]
+
+
+def plot(fitted: Fit, found: ByWorkers, path: Path) -> Path:
+    """The fit by hand against the exact solution, its error, and all losses."""
     title = f"u'' + 0.5 u' + 4 u = 0 by a network of {_size(fitted.model):,} parameters, Adam, {STEPS:,} steps"
     made, (left, middle, right) = figure(13, 4.0, 3, title)
     t = torch.linspace(0, T_END, 401).unsqueeze(1)
@@ -117,10 +231,13 @@ def plot(fitted: Fit, path: Path) -> Path:
     middle.axhline(1e-2, color=RED, lw=1, ls="--", label="allowed: 1e-2")
     middle.set_ylabel("absolute error of u")
     middle.set_yscale("log")
-    right.plot(fitted.losses, color=BLUE, lw=0.8, label="trained with grad()")
+    gentle = next(iter(found.crews.values()))
+    right.plot(*smooth(found.stale.losses), color=RED, lw=1.5, label="ordered, staleness 1: the same settings")
+    right.plot(*smooth(gentle.losses), color=GREEN, lw=1.5, label="ordered, staleness 1: gentler settings")
+    right.plot(*smooth(fitted.losses), color=BLUE, lw=1.5, label="by hand; ordered, staleness 0")
     right.set_ylabel("mean squared residual (u per time²)²")
     right.set_yscale("log")
-    right.set_xlabel("step")
+    right.set_xlabel("step (each point the mean of 20)")
     for axes in (left, middle):
         axes.set_xlabel("time t")
     for axes in (left, middle, right):

@@ -63,6 +63,11 @@ def one_over_x() -> list[Claim]:
             for index, (one, value) in enumerate(zip(T.grad, printed, strict=True))
         ),
         Claim(
+            "a backward pass from one average gives ten gradients, one for each x",
+            f"{len(set(T.grad.tolist()))} different values",
+            len(set(T.grad.tolist())) == len(T),
+        ),
+        Claim(
             "the derivative of each operation is stored until backward() is called",
             "1 / T stored its result, and not −1 / T²"
             if isinstance(kept, Tensor) and torch.equal(kept, 1 / T.detach())
@@ -90,7 +95,9 @@ def x_times_w() -> list[Claim]:
     y.retain_grad()
     L.retain_grad()
     summary = graph_summary(L)
+    stored, not_stored = (getattr(y.grad_fn, f"_saved_{one}", None) for one in ("self", "other"))
     L.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    assert y.grad is not None
     return [
         _values("w is [2.]", w, [2.0]),
         _values("x is [1., 2.]", x, [1.0, 2.0]),
@@ -102,6 +109,12 @@ def x_times_w() -> list[Claim]:
         _values("y.grad is [0.5, 0.5]", y.grad, [0.5, 0.5]),
         Claim("x.grad is None", str(x.grad), x.grad is None),
         _values("w.grad is [1.5]", w.grad, [1.5]),
+        _values("dL/dw = dL/dy0·dy0/dw + dL/dy1·dy1/dw, a sum over the batch", (y.grad * x).sum(), [1.5]),
+        Claim(
+            "x * w stores what its backward function will need for dy/dw, and no more",
+            f"x = {_listed(stored)}; of w: {_listed(not_stored)}",
+            stored is not None and same_bits([stored], [x]) and not_stored is None,
+        ),
         Claim(
             "x = 1 and x = 2 are two almost equal arms of the graph",
             f"{summary.nodes} nodes in one line: {_line(L)}",
@@ -110,6 +123,10 @@ def x_times_w() -> list[Claim]:
         ),
         _absent(),
     ]
+
+
+def _listed(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else str(tensor.tolist())
 
 
 def _values(text: str, found: Tensor | None, printed: Sequence[float]) -> Claim:
@@ -254,7 +271,8 @@ def size_of_the_graph(growth: Growth) -> list[Claim]:
         ),
         Claim(
             "the activations of all samples are saved until backward()",
-            f"{growth.per_sample:,.0f} bytes for each sample and {fixed:,.0f} once; at most {off:,.0f} off a line",
+            f"{growth.per_sample:,.0f} bytes for each sample and {fixed:,.0f} for the batch; "
+            f"at most {off:,.0f} off a line",
             growth.per_sample > 0 and off <= 0.01 * last.bytes,
         ),
         Claim(

@@ -90,12 +90,14 @@ def test_lost_and_doubled_updates_are_what_the_test_computes_from_them(workers, 
 
 
 def test_steps_too_small_for_the_dtype_are_not_called_lost():
-    torch.manual_seed(0)
     model = nn.Linear(8, 3)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.fill_(1.0)  # a step of 1e-9 rounds away at 1.0
-    audit = problems.train(model, optimizer=partial(torch.optim.SGD, lr=1e-9), update="locked", audit=True).audit
+            parameter.fill_(1.0)  # from which a step of 2e-8 rounds away, in each of 400 updates
+    audit = problems.train(
+        model, optimizer=partial(torch.optim.SGD, lr=2e-8), update="locked", updates=400, audit=True,
+        loss=lambda model, batch: sum(parameter.sum() for parameter in model.parameters()),
+    ).audit  # fmt: skip
     assert audit.projection == 0.0
     assert audit.whole
 

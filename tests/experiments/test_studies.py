@@ -38,13 +38,13 @@ def unsettled(claims):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_claim_is_settled(name, tmp_path):
+def test_every_claim_is_settled(name, tmp_path, cut_short):
     study = importlib.import_module(f"hogwild.experiments.{name}").experiment
     assert isinstance(study, Study)
     assert study.name == name
     draws = torch.get_rng_state()
     found = study.run(StudySettings(out=tmp_path / "figures"))
-    assert unsettled(found.claims) == []
+    assert set(unsettled(found.claims)) <= cut_short.get(name, set())
     assert len({claim.text for claim in found.claims}) == len(found.claims) >= 10
     assert found.answer
     assert found.figures
@@ -110,9 +110,9 @@ LATE = {
 }
 
 
-def short_accumulation(monkeypatch, tmp_path):
+def short_accumulation(monkeypatch, tmp_path, cut_short):
     monkeypatch.setattr(accumulation, "load", lambda settings: dataclasses.replace(LOAD(settings), epochs=1))
-    return set(unsettled(accumulation.run(StudySettings(out=tmp_path)).claims)) - LATE
+    return set(unsettled(accumulation.run(StudySettings(out=tmp_path)).claims)) - LATE - cut_short["accumulation"]
 
 
 LOAD = accumulation.load
@@ -124,8 +124,8 @@ def zeroing_leaves_a_trace(model, loss):
     return gradients
 
 
-def test_accumulation_finds_equal_bits(monkeypatch, tmp_path):
-    assert short_accumulation(monkeypatch, tmp_path) == set()
+def test_accumulation_finds_equal_bits(monkeypatch, tmp_path, cut_short):
+    assert short_accumulation(monkeypatch, tmp_path, cut_short) == set()
 
 
 @pytest.mark.parametrize(
@@ -137,17 +137,21 @@ def test_accumulation_finds_equal_bits(monkeypatch, tmp_path):
     ],
     ids=["a trace left", "not zeroed", "doubled"],
 )
-def test_accumulation_reports_other_bits(loop, fault, monkeypatch, tmp_path):
+def test_accumulation_reports_other_bits(loop, fault, monkeypatch, tmp_path, cut_short):
     monkeypatch.setitem(accumulation.LOOPS, loop, fault)
-    assert "autograd.grad and zeroed backward() end with the same bits" in short_accumulation(monkeypatch, tmp_path)
+    assert "autograd.grad and zeroed backward() end with the same bits" in short_accumulation(
+        monkeypatch, tmp_path, cut_short
+    )
 
 
-def test_accumulation_reports_a_backward_that_does_not_accumulate(monkeypatch, tmp_path):
+def test_accumulation_reports_a_backward_that_does_not_accumulate(monkeypatch, tmp_path, cut_short):
     """With a `backward()` that cleared `.grad` by itself nothing would fail."""
+    text = "backward() without zeroing makes the model completely fail"
+    monkeypatch.setattr(accumulation, "load", lambda settings: dataclasses.replace(LOAD(settings), epochs=6))
+    assert text not in unsettled(accumulation.run(StudySettings(out=tmp_path)).claims)
     always_zeroed = accumulation.LOOPS["backward, zeroed"]
     monkeypatch.setitem(accumulation.LOOPS, "backward, not zeroed", always_zeroed)
-    found = accumulation.run(StudySettings(out=tmp_path))
-    assert unsettled(found.claims)
+    assert text in unsettled(accumulation.run(StudySettings(out=tmp_path)).claims)
 
 
 def test_accumulation_reads_mnist_files(tmp_path):
