@@ -1,6 +1,6 @@
 """Train one shared-memory PyTorch model from many workers at once, and know exactly what that did to it.
 
-Names are loaded when they are first used, so that whoever only has this package installed (pytest loads its plugin) does
+Names are loaded when they are first used, so that who only has this package installed (pytest loads its plugin) does
 not wait for torch.
 """
 

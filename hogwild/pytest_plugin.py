@@ -3,8 +3,8 @@
     def test_my_training(determinism):
         determinism.assert_deterministic(my_training, runs=3)
 
-Nothing is imported, and no setting touched, before a test asks for the fixture. It is safe under pytest-xdist: there are
-no fixed names, ports or folders, and the test's torch threads are its share of the cores.
+Nothing is imported, and no setting touched, before a test asks for the fixture. It is safe under pytest-xdist: there
+are no fixed names, ports or folders, and the test's torch threads are its share of the cores.
 """
 
 from __future__ import annotations

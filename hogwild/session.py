@@ -23,8 +23,8 @@ from hogwild.audit import Audit, can_audit, settle
 from hogwild.checkpoint import Checkpointer, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
-from hogwild.hashing import digest_bytes
 from hogwild.errors import ArgumentError, NotReproducible
+from hogwild.hashing import digest_bytes
 from hogwild.memory import Layout
 from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, initial_of, make_optimizer
 from hogwild.replica import Anatomy, stand_ins_of

@@ -224,6 +224,6 @@ def test_a_worker_that_cannot_be_made_is_reported(kind):
 def test_too_little_memory_is_told_before_any_worker_starts(kind, monkeypatch):
     from hogwild import memory
 
-    monkeypatch.setattr(memory, "_memory_limits", lambda: [("limit of this test", 1000)])
+    monkeypatch.setattr(memory, "memory_limits", lambda: [("limit of this test", 1000)])
     with pytest.raises(ArgumentError, match="MB of shared memory, over the 0 MB left of the limit of this test"):
         call({}, kind)

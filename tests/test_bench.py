@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from hogwild.bench import measure
-from hogwild.bench.contenders import FAMILIES, Contender
+from hogwild.bench.contenders import FAMILIES, Contender, counts
 from hogwild.bench.measure import Attempt, Case, CaseResult, Failure, Plan, Spread, Step, crossing
 from hogwild.bench.plan import Settings, plan_of
 from hogwild.bench.plot import plot
@@ -182,7 +182,7 @@ def made_up_result(attempts: Callable[[Contender], Attempt]) -> tuple[Plan, Case
 
 
 def test_the_best_alternative_and_the_pairs_that_are_asked_for() -> None:
-    speed = {"serial": 1.0, "intra-op": 1.5, "recipe": 1.2, "hogwild": 1.8, "ordered": 1.71}
+    speed = {"serial": 1.0, "intra-op": 1.5, "recipe": 1.2, "ddp": 0.5, "hogwild": 1.8, "ordered": 1.71}
 
     def attempts(contender: Contender) -> Attempt:
         return Outcome(
@@ -199,6 +199,34 @@ def test_the_best_alternative_and_the_pairs_that_are_asked_for() -> None:
     pairs = {(pair["of"], pair["over"]): pair["ratio"]["median"] for pair in case["comparisons"]}
     assert pairs["ordered, 2 processes", "hogwild, 2 processes"] == pytest.approx(0.95)
     assert pairs["hogwild, 2 processes", "recipe, 2 processes"] == pytest.approx(1.5)
+    assert pairs["hogwild, 2 threads", "ddp, 2 processes"] == pytest.approx(3.6)
+
+
+def test_an_alternative_that_did_not_finish_is_reported_and_no_failure() -> None:
+    done = Outcome(10, 640, 1.0, 0.1, 1.0)
+    late = Failure("did not finish: ended after 60 s", late=True)
+    plan, result = made_up_result(lambda contender: late if contender.family == "ddp" else done)
+    found = summary(IDLE, plan, [result])
+    row = next(row for row in found["cases"][0]["results"] if row["name"] == "ddp, 2 processes")
+    assert found["failed"] == 0 and row["unfinished"] == row["failed_runs"] == 10
+    assert "unfinished" in text_of(found) and "did not finish: ended after 60 s" in text_of(found)
+
+
+def test_the_number_of_workers_as_a_curve() -> None:
+    assert [counts(number) for number in (1, 2, 3, 16)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8, 16]]
+    plan = plan_of(Settings(problems=["mlp"], batch_sizes=[64], optimizers=["sgd"], contenders=["ordered"], workers=4))
+    seconds = {1: 1.0, 2: 0.5, 4: 0.4}
+    rows = {c.name: [Outcome(10, 640, seconds[c.workers] if c.kind else 1.0, 0.1, 1.0)] * 5 for c in plan.contenders}
+    found = summary(IDLE, plan, [CaseResult(plan.cases[0], 10, rows, {})])
+    threads, processes = found["cases"][0]["scaling"]
+    assert (threads["kind"], processes["kind"], threads["rule"]) == ("threads", "processes", "ordered")
+    assert [(point["workers"], point["over_one"]["median"]) for point in processes["points"]] == [
+        (1, 1),
+        (2, 2),
+        (4, 2.5),
+    ]
+    assert [point["efficiency"] for point in processes["points"]] == [1, 1, 0.625]
+    assert "ordered, processes, workers: 1: 1.00 × (100 %)  2: 2.00 × (100 %)  4: 2.50 × (62 %)" in text_of(found)
 
 
 def test_the_table_fits_a_terminal_and_json_and_figure_can_be_made(tmp_path: Path) -> None:
@@ -215,11 +243,11 @@ def test_the_table_fits_a_terminal_and_json_and_figure_can_be_made(tmp_path: Pat
 
 def test_warnings() -> None:
     plan = plan_of(Settings(quick=True))
-    assert warnings_of(IDLE, plan) == []
-    assert "load average was 3.0" in warnings_of(replace(IDLE, load=3.0), plan)[0]
-    assert "share 1 cores" in warnings_of(replace(IDLE, cores=1), plan)[0]
-    assert "repeats 2" in warnings_of(IDLE, replace(plan, repeats=2))[0]
-    assert warnings_of(replace(IDLE, load=None), plan) == []
+    assert warnings_of(IDLE, plan.workers, plan.repeats) == []
+    assert "load average was 3.0" in warnings_of(replace(IDLE, load=3.0), plan.workers, plan.repeats)[0]
+    assert "share 1 cores" in warnings_of(replace(IDLE, cores=1), plan.workers, plan.repeats)[0]
+    assert "repeats 2" in warnings_of(IDLE, plan.workers, 2)[0]
+    assert warnings_of(replace(IDLE, load=None), plan.workers, plan.repeats) == []
 
 
 def test_progress_names_what_runs_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,9 +288,9 @@ def test_settings_that_cannot_work(settings: Settings, named: str) -> None:
 def test_all_is_every_alternative_and_every_rule_of_both_kinds() -> None:
     plan = plan_of(Settings())
     assert len(plan.cases) == 4 * 3 * 2
-    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 3 + 6 * 2 * 2
+    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 4 + 6 * 2 * 2
     assert {c.family for c in plan.contenders} == set(FAMILIES)
-    assert len(plan_of(Settings(workers=1)).contenders) == 3 + 6 * 2
+    assert len(plan_of(Settings(workers=1)).contenders) == 4 + 6 * 2
 
 
 def test_quick_is_few() -> None:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from hogwild.bench import alternatives, children
 from hogwild.bench.contenders import Contender, contenders
+from hogwild.bench.measure import Failure, attempt
 from hogwild.bench.ours import ours
 from hogwild.bench.problems import PROBLEMS, Problem, clusters, cross_entropy
-from hogwild.bench.work import ContenderError, StartLine, Work, share
+from hogwild.bench.work import ContenderError, Outcome, StartLine, Work, share
 
 
 def tiny() -> nn.Module:
@@ -34,7 +35,7 @@ def data() -> tuple[Tensor, ...]:
     return share(TINY.generate())
 
 
-EVERYONE = [*contenders(2), *(c for c in contenders(1) if c.family == "recipe")]
+EVERYONE = [*contenders(2), *(c for c in contenders(1) if c.family in ("recipe", "ddp"))]
 
 
 @pytest.mark.parametrize("contender", EVERYONE, ids=lambda contender: contender.name)
@@ -68,7 +69,7 @@ class Counting(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("family", ["serial", "recipe"])
+@pytest.mark.parametrize("family", ["serial", "recipe", "ddp"])
 def test_alternatives_report_the_samples_that_the_model_saw(
     family: str, data: tuple[Tensor, ...], tmp_path: Path
 ) -> None:
@@ -78,7 +79,7 @@ def test_alternatives_report_the_samples_that_the_model_saw(
     assert (tmp_path / "count").stat().st_size == done.samples == 72 * 16
 
 
-@pytest.mark.parametrize("family", ["serial", "recipe", "ordered", "sync"])
+@pytest.mark.parametrize("family", ["serial", "recipe", "ddp", "ordered", "sync"])
 def test_the_loss_over_time(family: str, data: tuple[Tensor, ...]) -> None:
     contender = contenders(2, [family], ["processes"])[-1]
     done = contender.start(Work(TINY, data, batch_size=16, optimizer="adam", batches=80, looks=5))
@@ -95,9 +96,10 @@ def test_all_come_to_the_same_loss_when_a_batch_is_the_whole_data(data: tuple[Te
         alternatives.serial(work).loss,
         alternatives.intra_op(work, workers=2).loss,
         alternatives.recipe(work, workers=1).loss,
+        alternatives.ddp(work, workers=1).loss,
         ours(work, rule="hogwild", kind="threads", workers=1, allow=1).loss,
     ]
-    assert losses == pytest.approx([losses[0]] * 4, rel=1e-4)
+    assert losses == pytest.approx([losses[0]] * 5, rel=1e-4)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
@@ -139,6 +141,28 @@ def test_processes_that_fail_are_told_and_none_is_left(program: Callable[[int], 
     with pytest.raises(ContenderError, match=told):
         children.in_children(program, 2, (), limit=1 if program is sleeps else 30)
     assert time.monotonic() - began < 20
+
+
+def lingers(rank: int) -> int:
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    return rank
+
+
+def test_nothing_that_lingers_in_a_process_is_waited_for() -> None:
+    """Neither a thread nor a destructor, such as that of a process group."""
+    began = time.monotonic()
+    assert children.in_children(lingers, 2, (), limit=30) == [0, 1]
+    assert time.monotonic() - began < 20
+
+
+def test_an_alternative_that_is_late_has_not_finished() -> None:
+    def late(work: Work) -> Outcome:
+        children.in_children(sleeps, 1, (), limit=0.5)
+        raise AssertionError
+
+    failure = attempt(Contender("ddp", "", "ddp", 2, late), Work(TINY, (), 16, "sgd", 4))
+    assert isinstance(failure, Failure) and failure.late and not failure.refused
+    assert "did not finish" in failure.message
 
 
 def test_nobody_starts_before_all_are_ready() -> None:

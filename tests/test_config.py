@@ -22,10 +22,10 @@ text = st.text(st.characters(exclude_categories=["Cs"]))
 configs = st.builds(
     RunConfig,
     name=text,
-    workers=positive,
+    workers=st.integers(1, 4096),
     kind=st.sampled_from(KINDS),
     staleness=st.integers(0, 99),
-    micro_batches=positive,
+    micro_batches=st.integers(1, 65_000),
     gradient=st.sampled_from([None, "backward", "grad"]),
     updates=positive,
     batch_size=positive,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import doctor
+from hogwild import doctor, limits
 from hogwild.cli import main
 from hogwild.doctor import Finding
 from hogwild.errors import WorkerError
@@ -56,35 +56,35 @@ def test_the_verdict_is_the_worst(verdicts: list[doctor.Verdict], worst: str) ->
 
 @pytest.mark.parametrize(("text", "cores"), [("150000 100000", 1.5), ("max 100000", None), ("nonsense", None)])
 def test_quota_of_cgroup_2(text: str, cores: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_cgroup_folders", lambda root: [root])
+    monkeypatch.setattr(limits, "cgroup_folders", lambda root: [root])
     (tmp_path / "cpu.max").write_text(f"{text}\n")
-    assert doctor.cgroup_quota(tmp_path) == cores
+    assert limits.cgroup_quota(tmp_path) == cores
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("50000", 0.5), ("-1", None)])
 def test_quota_of_cgroup_1(quota: str, cores: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_cgroup_folders", lambda root: [root])
+    monkeypatch.setattr(limits, "cgroup_folders", lambda root: [root])
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    assert doctor.cgroup_quota(tmp_path) == cores
+    assert limits.cgroup_quota(tmp_path) == cores
 
 
 @pytest.mark.parametrize(("text", "limit"), [("1073741824", 1 << 30), ("max", None), (str((1 << 63) - 4096), None)])
 def test_memory_of_cgroup_2(text: str, limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_cgroup_folders", lambda root: [root])
+    monkeypatch.setattr(limits, "cgroup_folders", lambda root: [root])
     (tmp_path / "memory.max").write_text(text)
-    assert doctor.cgroup_memory(tmp_path) == limit
+    assert limits.cgroup_memory(tmp_path) == limit
 
 
 def test_the_tightest_cgroup_on_the_way_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    monkeypatch.setattr(doctor, "_cgroup_folders", lambda root: [inner, inner.parent, root])
+    monkeypatch.setattr(limits, "cgroup_folders", lambda root: [inner, inner.parent, root])
     (inner / "cpu.max").write_text("max 100000")
     (inner.parent / "cpu.max").write_text("200000 100000")
     (tmp_path / "cpu.max").write_text("400000 100000")
-    assert doctor.cgroup_quota(tmp_path) == 2.0
+    assert limits.cgroup_quota(tmp_path) == 2.0
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no process to cores")

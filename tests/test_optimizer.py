@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import problems
 import pytest
@@ -432,3 +432,39 @@ def test_making_the_plan_moves_neither_the_model_nor_its_gradients():
     problems.train(model, optimizer=OPTIMIZERS["adam"], updates=1, lr_schedule=lambda number: 0.0)
     assert hogwild.digest(model) == before
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
+
+
+class Modes(hogwild.rules.Hogwild):
+    """Notes whether grad mode was on where a rule is asked."""
+
+    seen: ClassVar[set[tuple[str, bool]]] = set()
+
+    def ready(self, update: int) -> bool:
+        self.seen.add(("ready", torch.is_grad_enabled()))
+        return super().ready(update)
+
+    def gradient(self, *arguments: Any) -> Any:
+        self.seen.add(("gradient", torch.is_grad_enabled()))
+        return super().gradient(*arguments)
+
+    def commit(self, *arguments: Any) -> bool:
+        self.seen.add(("commit", torch.is_grad_enabled()))
+        return super().commit(*arguments)
+
+
+def test_a_rule_is_asked_without_grad_mode_and_computes_its_gradient_with_it():
+    Modes.seen.clear()
+    problems.train(update=Modes(), workers=1, updates=3)
+    assert Modes.seen == {("ready", False), ("gradient", True), ("commit", False)}
+
+
+def test_grad_mode_comes_back_after_a_commit_that_raises():
+    modes = []
+
+    def work(worker: hogwild.Worker) -> None:
+        with pytest.raises(RuntimeError):
+            worker.commit(worker.claim(), [torch.zeros(5), *[None] * 3])
+        modes.append(torch.is_grad_enabled())
+
+    hogwild.launch(work, problems.mlp(), optimizer=OPTIMIZERS["sgd"], updates=1, workers=1, kind="threads")
+    assert modes == [True]

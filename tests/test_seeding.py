@@ -180,3 +180,26 @@ def test_a_run_leaves_the_callers_generators_alone(kind):
 
         problems.train(model, kind=kind, updates=3, evaluate=evaluate, evaluate_every=1)
         assert detector.drawn() == []
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_the_generator_of_a_worker_is_decided_by_seed_and_update_whenever_it_is_asked_for(kind, first, kept):
+    """Also where it is asked for late, or once and then kept."""
+    held: dict[int, torch.Generator] = {}  # by the info that gave it: the trial step has one of its own
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        info = hogwild.worker_info()
+        if info.update >= first:
+            generator = held.setdefault(id(info), info.generator) if kept else info.generator
+            drawn = torch.randint(2**62, (), generator=generator).item()
+            info.log(high=drawn >> 31, low=drawn & 0x7FFFFFFF)
+        return problems.cross_entropy(model, batch)
+
+    run = problems.train(kind=kind, workers=1, loss=loss, updates=6, seed=11)
+    assert [row["update"] for row in run.logged] == list(range(first, 6))
+    for row in run.logged:
+        fresh = torch.Generator().manual_seed(mix(11, row["update"]))
+        drawn = torch.randint(2**62, (), generator=fresh).item()
+        assert (row["high"], row["low"]) == (drawn >> 31, drawn & 0x7FFFFFFF)

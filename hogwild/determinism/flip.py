@@ -21,9 +21,9 @@ def most_sensitive(
 ) -> tuple[Tensor, int]:
     """The weight of which one ULP changes the loss of batch 0 most: (its parameter, its place when flattened).
 
-    `number` 0 is the most sensitive, 1 the next, and so on. A weight that no sample reaches would keep its changed bit to
-    itself, and show no chaos where there is some. Biases and other vectors are left out where there are matrices: the
-    last bit of a small value that grows is soon rounded away.
+    `number` 0 is the most sensitive, 1 the next, and so on. A weight that no sample reaches would keep its changed bit
+    to itself, and show no chaos where there is some. Biases and other vectors are left out where there are matrices:
+    the last bit of a small value that grows is soon rounded away.
 
     Raises:
         ArgumentError: no floating-point weight has a gradient.

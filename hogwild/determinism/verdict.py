@@ -271,6 +271,6 @@ class Verdict:
 
 def _damage(damage: Damage) -> str:
     return (
-        f"after {damage.updates:,} updates {damage.racing:.2g} from a clean replay of the run's own log, which is exact "
-        f"to {damage.log:.2g}; the order alone: {damage.scheduling:.2g}"
+        f"after {damage.updates:,} updates {damage.racing:.2g} from a clean replay of the run's own log, which is "
+        f"exact to {damage.log:.2g}; the order alone: {damage.scheduling:.2g}"
     )

@@ -50,9 +50,9 @@ def worker_processes() -> list[psutil.Process]:
 class Killer(threading.Thread):
     """Kills one worker at a random instant after the run has begun."""
 
-    def __init__(self, choices: random.Random) -> None:
+    def __init__(self, choices: random.Random, longest: float = 0.25) -> None:
         super().__init__(name="killer")
-        self.delay = choices.uniform(0, 0.25)
+        self.delay = choices.uniform(0, longest)
         self.choices = choices
         self.began = threading.Event()
         self.killed = 0

@@ -1,0 +1,232 @@
+"""An exhaustive explorer of small protocols: every interleaving of their steps and every moment of death.
+
+A protocol is data: named steps in the order in which one worker takes them. A step is a function of an immutable
+state and the worker that takes it, and is taken whole or not at all, as one store or one locked look is. What the
+parent does about a dead worker are steps of that worker's record, so parent and workers interleave like all else.
+
+    state ──each worker whose next step is enabled──▶ state …        breadth first, so a trace is a shortest one
+          ──each living worker, while kills are left──▶ the same with that worker dead
+
+States that differ only in which worker is which are one state. Found are: a step that sees what it must not see
+(`Violation`), a state that breaks an invariant, a state in which nothing can happen and the run is not over, and a
+state from which the end cannot be reached any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+NOBODY = -1
+DEAD, ENDED, GONE = "dead", "ended", "gone"  # killed and not reaped; no more tickets; dead, buried, not replaced
+PARENT = ("bury", "look")  # how the names of the parent's steps begin; nothing kills the parent
+
+
+class Worker(NamedTuple):
+    """A worker: the step it takes next, its row of the control words, and what it remembers itself."""
+
+    at: str
+    row: int = NOBODY  # Field.TICKET
+    holder: int = 0  # 1: Word.HOLDER names it
+    pin: int = 0  # Field.PIN
+    ticket: int = NOBODY
+    version: int = NOBODY  # the version that its gradient is computed on
+    slot: int = NOBODY  # the slot that it reads or writes
+    base: int = NOBODY  # the version that it makes the next one of
+    back: str = ""  # the step to go on with once a version is made
+
+
+class State(NamedTuple):
+    """The shared words, what the slots hold, and the workers in an order that says nothing."""
+
+    kills: int  # that may still befall somebody
+    total: int  # Word.TOTAL
+    next: int  # Word.NEXT
+    head: int  # Word.HEAD
+    head_slot: int
+    reissued: tuple[int, ...]
+    slots: tuple[Any, ...]
+    optimizer: tuple[int, ...]  # the version of each copy of the optimizer's state
+    journal: tuple[tuple[int, int] | None, ...]  # (update, version read)
+    workers: tuple[Worker, ...]
+    gradients: tuple[tuple[int, Any], ...] = ()  # stamp and content, of sync
+    shown: int = NOBODY  # the version in the slot for evaluation
+    observed: int = 0  # Word.OBSERVED
+    evaluated: int = 0  # Word.EVALUATED
+
+
+class Violation(Exception):  # noqa: N818 - it names what was found
+    """A step met what must never be."""
+
+
+Outcome = State | tuple[State, str] | None
+"""The state after a step, with the step to go on with where that is not the next in the list; None: not enabled."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One atomic step: `mirrors` names the function it stands for, `seen` what the real code is seen to do there."""
+
+    name: str
+    mirrors: str
+    act: Callable[[State, int], Outcome]
+    seen: str = ""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The steps of a worker and what must hold.
+
+    `invariant` raises `Violation` in a state that must not be; `over` is true where the run is complete, and `final`
+    raises where it is over and wrong.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    first: State
+    invariant: Callable[[State], None]
+    over: Callable[[State], bool]
+    final: Callable[[State], None]
+
+    @cached_property
+    def table(self) -> dict[str, tuple[Step, str]]:
+        """name → the step, and the name of the next."""
+        names = [step.name for step in self.steps]
+        return {step.name: (step, then) for step, then in zip(self.steps, [*names[1:], ""], strict=True)}
+
+    def after(self, state: State, i: int) -> State | None:
+        """The state once worker i has taken its step; None where it is not enabled."""
+        step, then = self.table[state.workers[i].at]
+        outcome = step.act(state, i)
+        if outcome is None:
+            return None
+        state, then = outcome if type(outcome) is tuple else (outcome, then)
+        return put(state, i, at=then)
+
+    def moves(self, state: State) -> Iterator[tuple[str, int, State | None]]:
+        """(step, worker, state after it) for every step and every death; None where a step is not enabled."""
+        for i, worker in enumerate(state.workers):
+            yield worker.at, i, self.after(state, i)
+        for i, worker in enumerate(state.workers if state.kills else ()):
+            if worker.at not in (DEAD, ENDED, GONE) and not worker.at.startswith(PARENT):
+                yield "KILLED", i, put(state._replace(kills=state.kills - 1), i, at=DEAD)
+
+
+def put(state: State, i: int, **changes: Any) -> State:
+    """The state with worker i changed."""
+    workers = state.workers
+    return state._replace(workers=(*workers[:i], workers[i]._replace(**changes), *workers[i + 1 :]))
+
+
+def canonical(state: State) -> State:
+    """The one of all states that differ only in which worker is which."""
+    return state._replace(workers=tuple(sorted(state.workers)))
+
+
+@dataclass
+class Explored:
+    """What was found: states and steps seen, and the first wrong that was met, with a shortest way there."""
+
+    protocol: str
+    states: int = 0
+    steps: int = 0
+    ends: int = 0
+    wrong: str | None = None
+    trace: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        counts = f"{self.protocol}: {self.states:,} states, {self.steps:,} steps, {self.ends:,} ends"
+        return counts if self.wrong is None else "\n".join([f"{counts}; {self.wrong}", *self.trace])
+
+
+def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
+    """Visit every state that can be reached, until one is wrong.
+
+    Raises:
+        RuntimeError: there are more than `limit` states.
+    """
+    found = Explored(protocol.name)
+    here = canonical(protocol.first)
+    states, number, parent = [here], {here: 0}, [0]
+    edges: list[tuple[int, int]] = []
+    ends: list[int] = []
+    waiting = deque([0])
+    me = 0
+    try:
+        while waiting:
+            me = waiting.popleft()
+            here = states[me]
+            protocol.invariant(here)
+            moved = False
+            for name, _, after in protocol.moves(here):
+                if after is None:
+                    continue
+                moved = moved or name != "KILLED"
+                after = canonical(after)
+                place = number.setdefault(after, len(states))
+                if place == len(states):
+                    states.append(after)
+                    parent.append(me)
+                    waiting.append(place)
+                edges.append((place, me))
+            if protocol.over(here):
+                ends.append(me)
+                protocol.final(here)
+            elif not moved:
+                raise Violation("nothing can happen any more, and the run is not over")
+            if len(states) > limit:
+                raise RuntimeError(f"{protocol.name}: more than {limit:,} states")
+        me = _cannot_end(len(states), edges, ends)
+        if me is not None:
+            raise Violation("the end cannot be reached from here")
+    except Violation as wrong:
+        found.wrong = str(wrong)
+        found.trace = _trace(protocol, states, parent, me)
+    found.states, found.steps, found.ends = len(states), len(edges), len(ends)
+    return found
+
+
+def _cannot_end(count: int, edges: list[tuple[int, int]], ends: list[int]) -> int | None:
+    """The first state from which no way leads to an end."""
+    before: list[list[int]] = [[] for _ in range(count)]
+    for after, state in edges:
+        before[after].append(state)
+    reached = bytearray(count)
+    waiting = list(ends)
+    while waiting:
+        state = waiting.pop()
+        if not reached[state]:
+            reached[state] = 1
+            waiting += before[state]
+    return next((i for i in range(count) if not reached[i]), None)
+
+
+def _trace(protocol: Protocol, states: list[State], parent: list[int], last: int) -> list[str]:
+    """The way to a state, with workers that keep their numbers; then the steps from there that are violations."""
+    way = []
+    while last != 0:
+        way.append(states[last])
+        last = parent[last]
+    state, lines = protocol.first, []
+    for wanted in reversed(way):
+        moves = protocol.moves(state)
+        name, i, state = next(move for move in moves if move[2] is not None and canonical(move[2]) == wanted)
+        lines.append(_line(protocol, name, i, state))
+    for i, worker in enumerate(state.workers):
+        try:
+            protocol.after(state, i)
+        except Violation as wrong:
+            lines.append(f"  worker {i}      {worker.at:18} {wrong}")
+    return lines
+
+
+def _line(protocol: Protocol, name: str, i: int, state: State) -> str:
+    worker = state.workers[i]
+    by = "parent for" if name.startswith(PARENT) else "worker"
+    mirrors = "" if name == "KILLED" else f"[{protocol.table[name][0].mirrors}]"
+    held = "" if worker.ticket == NOBODY else f"ticket {worker.ticket}, "
+    shown = f"{held}next {state.next}, head {state.head}, reissued {list(state.reissued)}, slots {list(state.slots)}"
+    return f"  {f'{by} {i}':12}  {name:18} {mirrors:30} {shown}"

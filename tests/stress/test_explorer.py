@@ -1,0 +1,135 @@
+"""Every interleaving and every moment of death of the versioned rules, explored; and that the model is the code.
+
+pytest tests/stress/test_explorer.py                  small sizes, with what was explored in the output under -s
+HOGWILD_EXPLORE=1 pytest tests/stress -k explorer     larger ones: minutes, and some gigabytes of memory
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from explorer import explore
+from protocols import RULES
+from tickets import Size
+
+pytestmark = pytest.mark.stress
+
+SMALL = {
+    "ordered": [
+        Size(2, 4, kills=1),
+        Size(2, 4, kills=1, policy="continue"),
+        Size(2, 3, kills=2),
+        Size(3, 3, kills=1, staleness=2),
+        Size(2, 4, kills=1, look=2),
+        Size(2, 4, kills=2, look=2, stop=True, policy="continue"),
+    ],
+    "sync": [
+        Size(2, 4, kills=1),
+        Size(1, 4, kills=1, policy="continue"),
+        Size(2, 4, kills=2, policy="continue"),
+        Size(2, 5, kills=1, policy="continue"),  # the last update has one micro-batch
+        Size(2, 6, kills=1, look=1, stop=True),
+    ],
+    "snapshot": [
+        Size(2, 3, kills=1),
+        Size(2, 3, kills=1, policy="continue"),
+        Size(3, 2, kills=1),
+        Size(2, 3, kills=1, look=2, stop=True),
+    ],
+}
+LARGE = {
+    "ordered": [
+        Size(3, 4, kills=1, staleness=2),
+        Size(3, 4, kills=1, staleness=2, policy="continue"),
+        Size(3, 4, kills=2, staleness=2, policy="continue"),
+        Size(2, 4, kills=2),
+        Size(3, 4, kills=1, staleness=2, look=2, stop=True),
+    ],
+    "sync": [
+        Size(2, 8, kills=1),
+        Size(2, 6, kills=2),
+        Size(3, 6, kills=1, micro_batches=3),
+        Size(2, 6, kills=2, look=2, stop=True),
+    ],
+    "snapshot": [Size(2, 4, kills=1), Size(2, 3, kills=2), Size(3, 3, kills=1), Size(2, 4, kills=1, look=2)],
+}
+
+
+def cases(sizes):
+    return [pytest.param(rule, size, id=f"{rule}-{i}") for rule, some in sizes.items() for i, size in enumerate(some)]
+
+
+@pytest.mark.parametrize(("rule", "size"), cases(SMALL))
+def test_no_interleaving_and_no_death_does_harm(rule, size):
+    found = explore(RULES[rule](size).protocol())
+    print(found)
+    assert found.wrong is None, str(found)
+    assert found.ends > 0
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not os.environ.get("HOGWILD_EXPLORE"), reason="takes minutes; HOGWILD_EXPLORE=1 runs it")
+@pytest.mark.parametrize(("rule", "size"), cases(LARGE))
+def test_no_interleaving_and_no_death_does_harm_at_length(rule, size):
+    test_no_interleaving_and_no_death_does_harm(rule, size)
+
+
+BASE = {"ordered": Size(2, 3, kills=1), "sync": Size(2, 4, kills=1), "snapshot": Size(2, 3, kills=1)}
+PLANTED = [
+    ("ordered", "ring", "version 0 is read in slot 0, which holds -2"),
+    ("sync", "ring", "version 1 is to be made of -2"),
+    ("snapshot", "ring", "no slot of 2 is free"),
+    *((rule, "counter first", "nothing can happen any more|the end cannot be reached") for rule in RULES),
+    *((rule, "no repair", "two living workers own one ticket") for rule in RULES),
+    ("ordered", "head first", "version 2 is to be made of -2"),
+    ("sync", "head first", "version 1 is read in slot 1, which holds -2"),
+    ("snapshot", "head first", "version 1 is to be made of -2"),
+    *((rule, "row last", "row . of the journal is None|version 1 is read in slot 1") for rule in RULES),
+    *((rule, "early stop", "the run is over at version 2 of 1") for rule in RULES),
+    *((rule, "no hand-back", "nothing can happen any more") for rule in ("ordered", "sync")),
+    ("sync", "no last look", "the run is over at version 1 of 2"),
+]
+
+
+def size_for(rule, fault):
+    size = BASE[rule]
+    if fault == "early stop":
+        return replace(size, look=1, stop=True, kills=0)
+    if fault == "no hand-back":
+        return replace(size, policy="continue")
+    return replace(size, workers=1, policy="continue") if fault == "no last look" else size
+
+
+@cache
+def unharmed(rule, size):
+    """True where nothing is found as long as nothing is planted."""
+    return explore(RULES[rule](size, strict=False).protocol()).wrong is None
+
+
+@pytest.mark.parametrize(("rule", "fault", "wrong"), PLANTED)
+def test_a_planted_fault_is_found_by_what_it_does(rule, fault, wrong):
+    """Without the invariants: somebody reads, makes or reports what is wrong, or the run does not end."""
+    size = size_for(rule, fault)
+    assert unharmed(rule, size)
+    found = explore(RULES[rule](size, [fault], strict=False).protocol())
+    print(found)
+    assert found.wrong is not None and re.search(wrong, found.wrong), str(found)
+    assert len(found.trace) > 5, "a way there that can be read"
+
+
+@pytest.mark.parametrize("fault", ["ring", "counter first", "head first", "row last"])
+@pytest.mark.parametrize("rule", RULES)
+def test_the_invariants_are_broken_before_anybody_dies(rule, fault):
+    size = replace(BASE[rule], kills=0)
+    assert explore(RULES[rule](size, [fault]).protocol()).wrong is not None
+
+
+def test_the_extra_slot_of_ordered_is_there_for_the_dead():
+    """With τ + 1 slots nothing goes wrong until a ticket has to be computed again."""
+    for kills, wrong in ((0, False), (1, True)):
+        size = replace(BASE["ordered"], kills=kills)
+        assert bool(explore(RULES["ordered"](size, ["ring"], strict=False).protocol()).wrong) == wrong

@@ -1,0 +1,50 @@
+"""What exploring the protocols brought to light, in real runs."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import problems
+import pytest
+
+from hogwild.testing import Fault, PlantedFault, Seam, planted
+
+pytestmark = pytest.mark.stress
+
+SEAMS = [Seam.CLAIMING, Seam.COMMITTING, Seam.PUBLISHING, Seam.PUBLISHED]
+RULES = ("ordered", "sync", "snapshot")
+
+
+@pytest.mark.parametrize("seam", SEAMS)
+@pytest.mark.parametrize("update", RULES)
+def test_a_run_whose_every_worker_died_is_not_over(update, seam):
+    """Under sync a ticket is done before its version is made: nothing was reissued, and nobody made the version."""
+    fault = PlantedFault(Fault.KILL, seam, 9)
+    with planted(fault):
+        run = problems.train(update=update, kind="processes", workers=1, updates=16, on_worker_failure="continue")
+    assert fault.fired and len(run.failures) == 1
+    assert run.updates == len(run.journal) == 16
+
+
+class Dawdle:
+    """Stays at a seam for longer than an interrupted run waits."""
+
+    def __call__(self, seam, worker):
+        if seam is Seam.PUBLISHING and worker.ticket >= 12:
+            time.sleep(30)
+
+
+@pytest.mark.parametrize("update", RULES)
+def test_an_interrupted_run_has_no_row_of_a_version_that_was_never_published(update, tmp_path):
+    def interrupt(progress):
+        if progress.updates >= 5:
+            raise KeyboardInterrupt
+
+    with planted(Dawdle()), pytest.raises(KeyboardInterrupt):
+        problems.train(update=update, kind="processes", updates=40, out=tmp_path, progress=interrupt)
+    updates = json.loads((tmp_path / "run.json").read_text())["updates"]
+    journal = np.load(tmp_path / "journal.npy")
+    assert 5 <= updates < 40
+    assert journal["version"].tolist() == list(range(1, updates + 1))

@@ -1,0 +1,232 @@
+"""The steps that the explorer explores are those that the code takes, in the same order.
+
+What the code does is recorded: every store into a control word, the locks, the writing of a version and of a journal
+row. Every step of the model says in `seen` what it should be seen as.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import problems
+import pytest
+from explorer import ENDED
+from protocols import RULES
+from tickets import Size
+
+from hogwild.control import NOBODY, Control, Field, Settled, Word
+from hogwild.journal import Journal
+from hogwild.memory import Arena, Space
+from hogwild.rules import Rule
+from hogwild.rules.ring import Versioned
+from hogwild.state import GradientSlot
+
+pytestmark = pytest.mark.stress
+
+LINE = 8  # words of a cache line
+
+
+class Spied:
+    """Words whose stores are told."""
+
+    def __init__(self, words, tell):
+        self.words, self.tell = words, tell
+
+    def __getitem__(self, place):
+        return self.words[place]
+
+    def __setitem__(self, place, value):
+        self.words[place] = value
+        self.tell(place, value)
+
+    def __len__(self):
+        return len(self.words)
+
+
+class SpiedLock:
+    def __init__(self, lock, name, events):
+        self.lock, self.name, self.events = lock, name, events
+
+    def __enter__(self):
+        self.lock.__enter__()
+        self.events.add(f"lock {self.name}")
+
+    def __exit__(self, *error):
+        self.events.add(f"unlock {self.name}")
+        return self.lock.__exit__(*error)
+
+
+class Events(list):
+    """What the workers, and nobody else, were seen to do; where `everybody` is set, what all were."""
+
+    everybody = False
+
+    def add(self, event):
+        if self.everybody or threading.current_thread().name.startswith("hogwild-"):
+            self.append(event)
+
+
+@pytest.fixture
+def events(monkeypatch):
+    found = Events()
+
+    def word(place, value):
+        kind = Word(place // LINE)
+        if kind is Word.HOLDER:
+            found.add("no holder" if value == NOBODY else "holder")
+        elif kind in (Word.NEXT, Word.HEAD):
+            found.add("take" if kind is Word.NEXT else "head")
+
+    def row(place, value):
+        if place == Field.TICKET:
+            found.add("no row" if value == NOBODY else "row")
+        elif place == Field.PIN:
+            found.add("pin")
+
+    def made(control, *arguments):
+        original(control, *arguments)
+        control._words = Spied(control._words, word)
+        control._rows = [Spied(words, row) for words in control._rows]
+        control._reissued = Spied(control._reissued, lambda _, value: found.add(LISTED[value == NOBODY]))
+
+    original = Control.__init__
+    monkeypatch.setattr(Control, "__init__", made)
+    for name in ("ticket", "commit"):
+        monkeypatch.setattr(Control, f"{name}_lock", spied_lock(name, found), raising=False)
+    for owner, method, event in (
+        (Journal, "write", "journal"),
+        (Versioned, "write_version", "write"),
+        (Rule, "gradient", "gradient"),
+    ):
+        monkeypatch.setattr(owner, method, told(getattr(owner, method), event, found))
+    slot = GradientSlot.__init__
+
+    def gradient_slot(self, *arguments):
+        slot(self, *arguments)
+        self.words = Spied(self.words, lambda place, _: found.add(("stamp", "usable")[place]))
+
+    monkeypatch.setattr(GradientSlot, "__init__", gradient_slot)
+    return found
+
+
+LISTED = {True: "take", False: "reissue"}
+
+
+def spied_lock(name, events):
+    return property(
+        lambda self: self.__dict__[f"spied {name}"],
+        lambda self, lock: self.__dict__.__setitem__(f"spied {name}", SpiedLock(lock, f"{name}s", events)),
+    )
+
+
+def told(function, event, events):
+    def wrapped(*arguments, **named):
+        events.add(event)
+        return function(*arguments, **named)
+
+    return wrapped
+
+
+def seen(steps):
+    return [event for step in steps if step.seen for event in step.seen.split(", ")]
+
+
+def one_worker(rule, tickets):
+    """What the model sees one worker do from its start to its end."""
+    protocol = RULES[rule](Size(1, tickets, kills=0)).protocol()
+    state, steps = protocol.first, []
+    while state.workers[0].at != ENDED:
+        steps.append(protocol.table[state.workers[0].at][0])
+        state = protocol.after(state, 0)
+    return seen(steps)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_worker_takes_the_steps_of_the_model(rule, events):
+    updates = 4
+    problems.train(update=rule, workers=1, kind="threads", updates=updates)
+    assert events == one_worker(rule, 2 * updates if rule == "sync" else updates)
+
+
+@pytest.fixture
+def control(events):
+    events.everybody = True
+    space = Space()
+    offset = Control.reserve(space, 2, 4)
+    control = Control(Arena(space.nbytes), offset, 2, 4)
+    control.prepare(0, 10)
+    control.ticket_lock = threading.Lock()
+    events.clear()
+    return control
+
+
+def section(prefix):
+    protocol = RULES["ordered"](Size(1, 2, kills=1)).protocol()
+    return seen(step for step in protocol.steps if step.name.startswith(prefix))
+
+
+def test_claims_burials_and_what_is_handed_back_are_those_of_the_model(events, control):
+    def did():
+        found = list(events)
+        events.clear()
+        return found
+
+    assert control.claim(0) == 0
+    assert did() == section("claim.")[:-2], "all but the end of one that found none"
+    control.hand_back(0)
+    assert did() == section("hand_back.")
+    assert control.claim(0) == 0, "the lowest first"
+    assert did() == section("claim.")[:-2], "from the list as from the counter"
+    control.bury(0, lambda ticket, phase: Settled.AGAIN)
+    assert did() == section(("dead", "bury."))
+
+
+class Killed(BaseException):
+    """What a planted death raises; the lock is left as the kernel releases it."""
+
+
+@pytest.mark.parametrize("section", ["next", "list", "hand back"])
+def test_a_death_after_any_store_of_the_real_code_loses_and_doubles_nothing(section, control):
+    """The words are killed after their n-th store, for every n; somebody else claims before the dead is buried."""
+    for last in range(20):
+        control.prepare(0, 10)
+        if section != "next":
+            assert control.claim(0) == 0
+        if section == "list":
+            control.hand_back(0)
+        died = killed_after(last, control, control.hand_back if section == "hand back" else control.claim)
+        other = control.claim(1)
+        control.bury(0, lambda ticket, phase: Settled.AGAIN)
+        got = [other, *iter(lambda: control.claim(0), None)]
+        assert sorted(got) == list(range(10)), f"{section}, store {last}: {got}"
+        assert control.waiting_tickets() == []
+        if not died:
+            return
+    pytest.fail("the section never came to its end")
+
+
+def killed_after(stores, control, section):
+    """Run worker 0's section and kill it after so many stores; False where it came to its end before."""
+    left = [stores]
+
+    def count(tell):
+        def counted(place, value):
+            tell(place, value)
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+
+        return counted
+
+    spies = [control._words, *control._rows, control._reissued]
+    originals = [spy.tell for spy in spies]
+    for spy in spies:
+        spy.tell = count(spy.tell)
+    try:
+        section(0)
+        return False
+    except Killed:
+        return True
+    finally:
+        for spy, tell in zip(spies, originals, strict=True):
+            spy.tell = tell

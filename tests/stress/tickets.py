@@ -1,0 +1,140 @@
+"""The model of `hogwild.control`: how tickets are claimed, given back and taken again; and what a model is made of.
+
+`faults` plants what must be found:
+
+    "ring"           one slot too few
+    "counter first"  the counter moves before the claim is recorded
+    "no repair"      whoever finds a dead holder leaves its row as it is
+    "head first"     the head moves before the slot is written
+    "row last"       the head moves before the journal row is written
+    "no hand-back"   who waits never gives a ticket up for an earlier orphan
+    "no last look"   the parent asks only for tickets, not for a version that nobody is left to make
+    "early stop"     the version that ends the run is published before the parent has said so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from explorer import ENDED, NOBODY, Outcome, State, Step, put
+
+FAULTS = ("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop")
+_TICKET_LOCK = frozenset(
+    f"{section}.{step}"
+    for section in ("claim", "hand_back", "bury")
+    for step in ("undo", "enter", "choose", "own", "take", "leave", "none", "reissue", "settle", "finish")
+)
+_FRESH = {"row": NOBODY, "ticket": NOBODY, "slot": NOBODY, "base": NOBODY}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a run is explored.
+
+    `tickets` are those of the run; `policy` is replace or continue; `look` is the version that the parent evaluates
+    (0: none), and `stop` says that it ends the run there.
+    """
+
+    workers: int
+    tickets: int
+    kills: int
+    policy: str = "replace"
+    staleness: int = 1
+    micro_batches: int = 2
+    look: int = 0
+    stop: bool = False
+
+
+class Tickets:
+    """The steps about tickets. Not `strict`: wrong is only what somebody would notice, not what leads to it."""
+
+    per_update = 1
+
+    def __init__(self, size: Size, faults: Sequence[str] = (), strict: bool = True) -> None:
+        assert set(faults) <= set(FAULTS)
+        self.size = size
+        self.faults = frozenset(faults)
+        self.strict = strict
+
+    def claiming(self) -> list[Step]:
+        recorded = [
+            Step("claim.own", "Control._own", self.own, "row"),
+            Step("claim.take", "Control._take", self.take, "take"),
+        ]
+        if "counter first" in self.faults:
+            recorded.reverse()
+        return [
+            Step("claim.lock", "Control.claim", self.lock_tickets, "lock tickets"),
+            Step("claim.undo", "Control._enter", self.undo),
+            Step("claim.enter", "Control._enter", self.enter, "holder"),
+            Step("claim.choose", "Control._take", self.choose),
+            *recorded,
+            Step("claim.leave", "Control.claim", self.leave, "no holder, unlock tickets"),
+        ]
+
+    def leaving(self) -> list[Step]:
+        return [
+            Step("finish", "Control.finish", self.finish, "no row"),
+            Step("hand_back.lock", "Control.hand_back", self.lock_tickets, "lock tickets"),
+            Step("hand_back.undo", "Control._enter", self.undo),
+            Step("hand_back.enter", "Control._enter", self.enter, "holder"),
+            Step("hand_back.reissue", "Control._reissue", self.reissue, "reissue"),
+            Step("hand_back.finish", "Control.finish", self.finish_in_lock, "no row"),
+            Step("hand_back.leave", "Control.hand_back", self.leave_to_claim, "no holder, unlock tickets"),
+            Step("claim.none", "Control.claim", self.leave_to_close, "no holder, unlock tickets"),
+        ]
+
+    def lock_tickets(self, s: State, i: int) -> Outcome:
+        return None if any(w.at in _TICKET_LOCK for w in s.workers) else s
+
+    def undo(self, s: State, i: int) -> Outcome:
+        for d, dead in enumerate(s.workers):
+            if dead.holder and (dead.row >= s.next or dead.row in s.reissued) and "no repair" not in self.faults:
+                return put(s, d, row=NOBODY)
+        return s
+
+    def enter(self, s: State, i: int) -> Outcome:
+        return s._replace(workers=tuple(w._replace(holder=int(j == i)) for j, w in enumerate(s.workers)))
+
+    def choose(self, s: State, i: int) -> Outcome:
+        if s.reissued:
+            return put(s, i, ticket=min(s.reissued))
+        return (s, "claim.none") if s.next >= s.total else put(s, i, ticket=s.next)
+
+    def own(self, s: State, i: int) -> Outcome:
+        return put(s, i, row=s.workers[i].ticket)
+
+    def take(self, s: State, i: int) -> Outcome:
+        ticket = s.workers[i].ticket
+        if ticket in s.reissued:
+            return s._replace(reissued=tuple(t for t in s.reissued if t != ticket))
+        return s._replace(next=ticket + 1)
+
+    def leave(self, s: State, i: int) -> Outcome:
+        return put(s, i, holder=0)
+
+    def leave_to_claim(self, s: State, i: int) -> Outcome:
+        return put(s, i, holder=0), "claim.lock"
+
+    def leave_to_close(self, s: State, i: int) -> Outcome:
+        return put(s, i, holder=0), "close" if self.per_update > 1 else ENDED
+
+    def reissue(self, s: State, i: int) -> Outcome:
+        return self.reissued(s, s.workers[i].row)
+
+    def reissued(self, s: State, ticket: int) -> State:
+        return s if ticket in s.reissued else s._replace(reissued=tuple(sorted((*s.reissued, ticket))))
+
+    def finish(self, s: State, i: int) -> Outcome:
+        return put(s, i, **_FRESH), "claim.lock"
+
+    def finish_in_lock(self, s: State, i: int) -> Outcome:
+        return put(s, i, **_FRESH)
+
+    def orphan_before(self, s: State, ticket: int) -> bool:
+        return bool(s.reissued) and s.reissued[0] < ticket and "no hand-back" not in self.faults
+
+    def give_up(self, s: State, i: int) -> Outcome:
+        """`Worker._leave`, or the `commit` that returns without having applied."""
+        return s, "finish" if s.workers[i].ticket >= s.total else "hand_back.lock"
