@@ -20,6 +20,7 @@ import hogwild
 from hogwild.audit import Audit
 from hogwild.determinism.check import own_training
 from hogwild.determinism.controls import Controls, measure_controls
+from hogwild.limits import usable_cores
 
 from .digits import Batch, Held, build, loss, split
 
@@ -98,6 +99,7 @@ class Field:
     serial_speeds: list[float] = field(default_factory=list)
     serial_digest: str = ""
     serial_accuracy: float = 0.0
+    cores: float = field(default_factory=usable_cores)
 
     def measure(self) -> None:
         """Every setting in turn, `repeats` times over, with the plain loop first in each repeat."""

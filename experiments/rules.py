@@ -160,7 +160,9 @@ LEGEND = (
 
 def draw(found: Field, controls: Controls, path: Path) -> None:
     """Speed, divergence and audit of every rule, as PNG."""
-    drawn, (speed, apart, audit) = figure(16, 4.8, 3, "Six rules, one model: digits, SGD, batches of 16")
+    drawn, (speed, apart, audit) = figure(
+        16, 4.8, 3, f"Six rules, one model: digits, SGD, batches of 16, on {found.cores:g} cores"
+    )
     _draw_speed(speed, found)
     _draw_apart(apart, found, controls)
     _draw_audit(audit, found)

@@ -32,7 +32,7 @@ configs = st.builds(
     shuffle=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
     optimizer=text,
-    lr=above_zero,
+    lr=st.none() | st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False),
     data=st.none() | text,
     clip_grad_norm=above_zero,
     evaluate_every=optional,

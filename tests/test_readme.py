@@ -20,8 +20,9 @@ def test_there_are_snippets():
     assert len(first) < 11, "one's own model in under ten lines after the imports"
 
 
-@pytest.mark.parametrize("how", ["script", "stdin"])
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+@pytest.mark.parametrize(
+    ("number", "how"), [*((number, "script") for number in range(len(SNIPPETS))), (0, "standard input")]
+)
 def test_a_snippet_runs(number, how, tmp_path):
     if how == "script":
         path = tmp_path / "snippet.py"

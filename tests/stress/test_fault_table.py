@@ -19,7 +19,7 @@ from faults import FAULTS, Case, Verdict, attempt, draw
 
 pytestmark = pytest.mark.stress
 
-COUNT = int(os.environ.get("HOGWILD_FAULTS", "30"))
+COUNT = int(os.environ.get("HOGWILD_FAULTS", "15"))
 SEED = int(os.environ.get("HOGWILD_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 
 
