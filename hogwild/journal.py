@@ -21,10 +21,7 @@ from hogwild.memory import Arena
 
 ROW = np.dtype(
     [
-        (
-            "update",
-            "<i8",
-        ),  # number of the update, which is that of its batch; -1 in a row that was never written
+        ("update", "<i8"),  # its number, which is that of its batch; -1 in a row that was never written
         ("worker", "<i8"),  # who committed it
         ("version_read", "<i8"),  # the version its gradient was computed on
         ("version", "<i8"),  # the version it made; for rules that race, commits seen just before, plus one

@@ -32,16 +32,14 @@ from hogwild.errors import WorkerError
 from hogwild.memory import Arena
 from hogwild.replica import carry, extras_of
 from hogwild.state import SharedState, StatePlan
+from hogwild.workers.allocator import keep_freed_memory
 from hogwild.workers.events import Died, Event, Failed, Finished, Logged, failure, usage
 from hogwild.workers.locks import FileLock
 from hogwild.workers.loop import Task, Worker
 from hogwild.workers.package import Package
 
 _PRELOAD = "hogwild.workers.preload"
-_TICKET_BYTE, _COMMIT_BYTE = (
-    0,
-    1,
-)  # of the arena's file; which bytes are locked has no bearing on what they hold
+_TICKET_BYTE, _COMMIT_BYTE = 0, 1  # of the arena's file; that they are locked has no bearing on what they hold
 _EXTRAS = "a parameter's attributes or hooks"
 _STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
 _start_lock = threading.Lock()
@@ -251,6 +249,7 @@ def _main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    keep_freed_memory()
     torch.set_num_threads(1)  # while it unpacks; then the task says
     worker = None
     try:
