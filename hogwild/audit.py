@@ -94,7 +94,7 @@ class Audit:
             return f"all of the computed gradient was applied, up to rounding ({self.bound:.1g})"
         worst = self.worst
         told = "" if worst.projection is None else f" (worst: {worst.name}, {100 * worst.projection:.6g} %)"
-        return f"{100 * self.projection:.6g} % of the computed gradient was applied{told}"
+        return f"{100 * self.projection:.7g} % of the computed gradient was applied{told}"
 
 
 class Totals:
