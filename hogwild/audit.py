@@ -7,10 +7,9 @@
 The worker's loop keeps the account, not the rule, so that it does not depend on the rule being right. It holds for
 plain SGD, whose step is p ← p − lr g; another optimizer, or clipping, has none.
 
-A step d = −lr g rounds by u m at most, u being half of the dtype's epsilon and m = |p| + |d|. Rounding errors that are
-independent and centred add up to no more than λ u √Σ m² with probability 1 − 2 exp(−λ²/2) (Higham & Mary 2019,
-doi:10.1137/18M1226312; λ = 6 here, 3e-8). Those of a step that is small beside the spacing of floats at p are neither:
-the step may be lost whole, and so it is counted whole (`lost`).
+A step d = −lr g rounds its product and its sum, each by u (|p| + |d|) at most, u being half of the dtype's epsilon
+(Higham 2002, Accuracy and Stability of Numerical Algorithms, section 2.2), and never by more than |d|, for p itself is
+a float. The bound is the sum of that over all steps, as if every one had rounded the same way: equal steps do.
 
 Legend: V values of one parameter.
 """
@@ -28,8 +27,7 @@ from torch import Tensor
 
 from hogwild.memory import Arena, Layout
 
-_LAMBDA = 6.0
-_SMALL = 16  # a step of fewer rounding units of m is small
+_ROUNDINGS = 4  # of a step: its product and its sum, twice over, for p has moved since it was read
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,8 @@ class ParameterAudit:
 
     Attributes:
         name: of the parameter.
-        projection: ⟨applied, computed⟩ ÷ ⟨computed, computed⟩; None where no gradient was computed, or a zero one.
+        projection: ⟨applied, computed⟩ ÷ ⟨computed, computed⟩; None where no gradient was computed, or a zero one; NaN
+            where one was not finite.
         bound: how far from 1 the rounding of the steps alone can take the projection.
         updates: gradients computed for it.
     """
@@ -51,7 +50,9 @@ class ParameterAudit:
     @property
     def excess(self) -> float:
         """How far the projection is from 1, beyond what rounding explains; 0 or less where rounding explains it."""
-        return -self.bound if self.projection is None else abs(self.projection - 1) - self.bound
+        if self.projection is None:
+            return -math.inf
+        return abs(self.projection - 1) - self.bound if math.isfinite(self.projection + self.bound) else math.inf
 
 
 @dataclass(frozen=True)
@@ -84,23 +85,37 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values, with `whole` and the name of the worst parameter."""
-        return {**asdict(self), "whole": self.whole, "worst": self.worst.name}
+        found = {**asdict(self), "whole": self.whole, "worst": self.worst.name}
+        if self.projection is not None and not math.isfinite(self.projection):
+            found["projection"] = None
+        for parameter in found["parameters"]:
+            for key in ("projection", "bound"):
+                if parameter[key] is not None and not math.isfinite(parameter[key]):
+                    parameter[key] = None
+        found["bound"] = self.bound if math.isfinite(self.bound) else None
+        return found
+
+    def __str__(self) -> str:
+        """The audit in one line."""
+        return self.summary()
 
     def summary(self) -> str:
         """One line for a person."""
         if self.projection is None:
             return "no gradient was computed"
+        if not math.isfinite(self.projection):
+            return "some computed gradients were not finite"
+        share = f"{100 * self.projection:.7g} % of the computed gradient was applied"
         if self.whole:
-            return f"all of the computed gradient was applied, up to rounding ({self.bound:.1g})"
+            return f"{share}; rounding alone explains up to ± {100 * self.bound:.1g} %"
         worst = self.worst
-        told = "" if worst.projection is None else f" (worst: {worst.name}, {100 * worst.projection:.6g} %)"
-        return f"{100 * self.projection:.7g} % of the computed gradient was applied{told}"
+        return f"{share} (worst: {worst.name}, {100 * (worst.projection or 0):.6g} %)"
 
 
 class Totals:
     """The workers' accounts together, in shared memory.
 
-    Of parameter i: `computed[i]` is Σ d, `squares[i]` Σ m² and `lost[i]` Σ |d| of small steps, float64 of shape [V];
+    Of parameter i: `computed[i]` is Σ d and `rounding[i]` bounds what the steps rounded, float64 of shape [V];
     `updates[i]` is how many gradients reached it.
     """
 
@@ -110,16 +125,14 @@ class Totals:
         numels = [entry.numel for entry in layout.entries]
         self.words = arena.words(offset, self._HEAD)
         self.updates = arena.words(offset + 8 * self._HEAD, len(numels))
-        values = arena.tensor(offset + 8 * (self._HEAD + len(numels)), 3 * sum(numels), torch.float64)
-        computed, squares, lost = torch.split(values, sum(numels))
-        self.computed = torch.split(computed, numels)
-        self.squares = torch.split(squares, numels)
-        self.lost = torch.split(lost, numels)
+        values = arena.tensor(offset + 8 * (self._HEAD + len(numels)), 2 * sum(numels), torch.float64)
+        self.computed = torch.split(values[: sum(numels)], numels)
+        self.rounding = torch.split(values[sum(numels) :], numels)
 
     @classmethod
     def size(cls, layout: Layout) -> int:
         """Bytes that it takes in the arena."""
-        return 8 * (cls._HEAD + sum(1 + 3 * entry.numel for entry in layout.entries))
+        return 8 * (cls._HEAD + sum(1 + 2 * entry.numel for entry in layout.entries))
 
     @property
     def reported(self) -> int:
@@ -135,8 +148,7 @@ class Totals:
         """Add a worker's account. Called under the commit lock."""
         for i in range(len(self.computed)):
             self.computed[i].add_(account.computed[i])
-            self.squares[i].add_(account.squares[i])
-            self.lost[i].add_(account.lost[i])
+            self.rounding[i].add_(account.rounding[i])
             self.updates[i] += account.updates[i]
         self.words[self._NANOSECONDS] += account.nanoseconds
         self.words[self._REPORTED] += 1
@@ -146,8 +158,8 @@ class Account:
     """What one worker computed, in memory of its own; the fields are those of `Totals`."""
 
     def __init__(self, layout: Layout) -> None:
-        self.computed, self.squares, self.lost = (
-            [torch.zeros(entry.numel, dtype=torch.float64) for entry in layout.entries] for _ in range(3)
+        self.computed, self.rounding = (
+            [torch.zeros(entry.numel, dtype=torch.float64) for entry in layout.entries] for _ in range(2)
         )
         self.updates = [0] * len(layout.entries)
         self.nanoseconds = 0
@@ -169,62 +181,61 @@ class Account:
                 continue
             rate = share * _rounded(rates[i], gradient.dtype)
             if gradient.is_sparse:
-                self._enter_rows(i, gradient.coalesce(), parameter, rate)
+                self._enter_rows(i, gradient, parameter, rate)
             else:
                 self._enter(i, None, gradient.reshape(-1).double().mul_(-rate), parameter.reshape(-1))
             self.updates[i] += 1
         self.nanoseconds += time.thread_time_ns() - began
 
     def _enter_rows(self, i: int, gradient: Tensor, parameter: Tensor, rate: float) -> None:
-        rows, width = gradient.indices()[0], math.prod(gradient.shape[1:])
+        rows, width = gradient._indices()[0], math.prod(gradient.shape[1:])  # a row may be there twice: two steps
         places = (rows.unsqueeze(1) * width + torch.arange(width)).reshape(-1)
-        self._enter(i, places, gradient.values().reshape(-1).double().mul_(-rate), parameter[rows].reshape(-1))
+        self._enter(i, places, gradient._values().reshape(-1).double().mul_(-rate), parameter[rows].reshape(-1))
 
     def _enter(self, i: int, places: Tensor | None, steps: Tensor, values: Tensor) -> None:
         """Steps d to all values of parameter i, or to those at `places`, which now have these values."""
         sizes = steps.abs()
-        reach = values.abs() + sizes
         unit = torch.finfo(values.dtype).eps / 2
-        small = torch.where(sizes < _SMALL * unit * reach, sizes, 0.0)
-        for total, terms in ((self.computed, steps), (self.squares, reach * reach), (self.lost, small)):
+        rounding = torch.minimum(sizes, _ROUNDINGS * unit * (values.abs() + sizes))
+        for total, terms in ((self.computed, steps), (self.rounding, rounding)):
             if places is None:
                 total[i].add_(terms)
             else:
                 total[i].index_add_(0, places, terms)
 
 
-def can_audit(parameters: Layout, *, plain_sgd: bool, clips: bool) -> bool:
-    """True where the step is p ← p − lr g on real numbers, as it must be for an audit."""
-    return plain_sgd and not clips and all(entry.dtype.is_floating_point for entry in parameters.entries)
+def can_audit(parameters: Layout, *, plain_sgd: bool, clips: bool, skips_sets: bool) -> bool:
+    """True where the step is p ← p − lr g on real numbers, as it must be for an audit.
+
+    `skips_sets`: micro-batches that were computed are left out on purpose, with another of their set.
+    """
+    return (
+        plain_sgd
+        and not clips
+        and not skips_sets
+        and all(entry.dtype.is_floating_point for entry in parameters.entries)
+    )
 
 
 def settle(layout: Layout, totals: Totals, initial: Sequence[Tensor], final: Sequence[Tensor]) -> Audit:
     """Close the account: compare what all workers computed with what became of the parameters."""
     parameters: list[ParameterAudit] = []
-    sums = torch.zeros(4, dtype=torch.float64)
+    sums = torch.zeros(3, dtype=torch.float64)
     for i, entry in enumerate(layout.entries):
         applied = final[i].detach().reshape(-1).double() - initial[i].detach().reshape(-1).double()
         computed = totals.computed[i]
-        unit = torch.finfo(entry.dtype).eps / 2
-        part = torch.stack(
-            [
-                applied @ computed,
-                computed @ computed,
-                unit**2 * (totals.squares[i] @ computed.square()),
-                totals.lost[i] @ computed.abs(),
-            ]
-        )
+        part = torch.stack([applied @ computed, computed @ computed, totals.rounding[i] @ computed.abs()])
         sums += part
         parameters.append(ParameterAudit(entry.name, *_ratios(part), totals.updates[i]))
     return Audit(*_ratios(sums), tuple(parameters), totals.seconds, Totals.size(layout))
 
 
 def _ratios(sums: Tensor) -> tuple[float | None, float]:
-    """(projection, bound) from ⟨a, c⟩, ⟨c, c⟩, the variance that rounding may have at most, and what it may lose."""
-    along, squared, variance, lost = sums.tolist()
-    if not (squared > 0 and math.isfinite(squared)):
+    """(projection, bound) from ⟨a, c⟩, ⟨c, c⟩ and ⟨what rounding can do, |c|⟩."""
+    along, squared, rounding = sums.tolist()
+    if squared == 0:
         return None, 0.0
-    return along / squared, (_LAMBDA * math.sqrt(variance) + lost) / squared
+    return along / squared, rounding / squared
 
 
 def _rounded(rate: float, dtype: torch.dtype) -> float:

@@ -132,6 +132,11 @@ class Run:
         last = self.evaluations[-1] if self.evaluations else {}
         return {key: value for key, value in last.items() if key not in ("update", "seconds")}
 
+    def __str__(self) -> str:
+        """The run in one line."""
+        speed = f"{self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s"
+        return f"{self.config.title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g} · {self.digest[:16]}…"
+
     def summary(self) -> dict[str, Any]:
         """What `run.json` and `hogwild run --json` hold."""
         config = self.config

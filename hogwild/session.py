@@ -196,6 +196,7 @@ class Session:
             raise
         self._watcher.take_newest()
         self._watcher.evaluate_newest()
+        self._watcher.take_newest()  # an evaluation in training mode moves running averages
         stopped = "stop" if self._state.control[Word.TOTAL] < self._tickets else None
         run = self._result(supervisor, stopped, out)
         if out is not None:
@@ -249,7 +250,13 @@ class Session:
             names=_names(self.job.model, anatomy),
             optimizer=optimizer,
             needs=self.job.rule.needs(config.workers),
-            audited=config.audit and can_audit(parameters, plain_sgd=optimizer.plain, clips=clips),
+            audited=config.audit
+            and can_audit(
+                parameters,
+                plain_sgd=optimizer.plain,
+                clips=clips,
+                skips_sets=config.on_nonfinite == "skip" and self.job.rule.tickets_per_update > 1,
+            ),
         )
 
     def _make_team(self, plan: StatePlan) -> Team:

@@ -222,3 +222,30 @@ def test_a_slow_worker_does_not_hold_up_the_others_under_the_racing_rules():
     run = problems.train(update="hogwild", loss=loss, updates=40)
     assert released.is_set(), "update 35 was reached while update 0 was still computing"
     assert run.staleness.max >= 30
+
+
+def test_an_evaluation_in_training_mode_does_not_change_the_trained_model():
+    def trains_on(model):
+        x, _ = problems.data()
+        model(x)  # moves running averages
+        return {"seen": 1.0}
+
+    plain = problems.train(problems.conv_bn(), update="ordered")
+    assert problems.train(problems.conv_bn(), update="ordered", evaluate=trains_on).digest == plain.digest
+
+
+def test_a_model_in_shared_memory_stays_there_and_holds_the_trained_values():
+    model = problems.mlp().share_memory()
+    run = problems.train(model, update="ordered")
+    assert all(parameter.is_shared() for parameter in model.parameters())
+    assert hogwild.digest(model) == run.digest
+    other = problems.mlp()
+    problems.train(other, update="ordered")
+    assert not any(parameter.is_shared() for parameter in other.parameters())
+
+
+def test_a_run_and_its_audit_are_printed_in_a_line():
+    run = problems.train(update="ordered", audit=True)
+    assert str(run).startswith("run · ordered, staleness 1 · 2 threads · 40 updates in ")
+    assert run.digest[:16] in str(run)
+    assert str(run.audit) == run.audit.summary()

@@ -17,8 +17,9 @@ from hogwild.cli.numbers import whole
 from hogwild.cli.settings import Settings
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.determinism.check import WINDOW, CheckSettings, check_subject
+from hogwild.determinism.foreign import Command
 from hogwild.determinism.fresh import Fresh
-from hogwild.determinism.subject import Command, OwnTraining, Subject
+from hogwild.determinism.subject import OwnTraining, Subject
 from hogwild.determinism.verdict import Tolerance, Verdict
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Study
@@ -47,7 +48,7 @@ class Check:
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
     """The name of an experiment (hogwild list shows them), or the config.toml that a run wrote."""
-    runs: Annotated[int, arg(metavar="N")] = 5
+    runs: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 5)")] = None
     """How often to train."""
     fresh_process: Annotated[bool, arg(help_behavior_hint="")] = False
     """Make each repeat in a fresh interpreter."""
@@ -63,7 +64,7 @@ class Check:
     """Train with this seed too: how far apart unrelated runs are."""
     other_workers: Annotated[int | None, whole("N"), arg(help_behavior_hint="")] = None
     """Train with so many workers too."""
-    window: Annotated[int, arg(metavar="N")] = WINDOW
+    window: Annotated[int | None, whole("N"), arg(help_behavior_hint=f"(default: {WINDOW})")] = None
     """Updates over which race damage is measured before chaos has grown."""
     training: Settings = field(default_factory=Settings)
     data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
@@ -78,13 +79,15 @@ class Check:
     def run(self) -> int:
         """Repeat, compare and report."""
         settings = CheckSettings(
-            runs=self.runs,
+            runs=5 if self.runs is None else self.runs,
             tolerance=_tolerance(self.tolerance),
             explain=self.explain,
             other_seed=self.other_seed,
             other_workers=self.other_workers,
-            window=self.window,
+            window=WINDOW if self.window is None else self.window,
         )
+        if self.plot and self.command:
+            raise ArgumentError("--plot given beside --command, whose runs leave nothing on the way to draw")
         if self.plot and not can_plot():
             raise ArgumentError("--plot needs matplotlib; pip install 'hogwild[experiments]'")
         if self.command:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
@@ -23,8 +23,9 @@ from hogwild.determinism.controls import Controls, Tell, measure_controls, own_o
 from hogwild.determinism.damage import Damage, measure_damage, races
 from hogwild.determinism.explain import explain as explained
 from hogwild.determinism.first import find_first
+from hogwild.determinism.foreign import Function
 from hogwild.determinism.fresh import Fresh
-from hogwild.determinism.subject import AS_IT_IS, Function, Outcome, OwnTraining, Subject, Variation
+from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject, Variation
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
 from hogwild.errors import ArgumentError, HogwildError
 from hogwild.experiment import Problem
@@ -33,7 +34,7 @@ from hogwild.rules import make_rule, rule_name
 WINDOW = 100  # updates over which race damage is measured before chaos has grown
 _SEALED_EACH = 1 << 20  # bytes of a model below which every version of a checked run is sealed
 _REMEDY_RUNS = 3
-_NOT_CHECKED = ("out", "resume", "checkpoint_every", "progress", "on_worker_failure", "max_restarts")
+_NOT_CHECKED = ("lr", "data", "out", "resume", "checkpoint_every", "progress", "on_worker_failure", "max_restarts")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class CheckSettings:
     def __post_init__(self) -> None:
         if self.runs < 2:
             raise ArgumentError(f"runs {self.runs} is below 2, and a run is not compared with itself; 5 is usual")
+        if self.other_workers is not None and self.other_workers < 1:
+            raise ArgumentError(f"other_workers {self.other_workers} is below 1; 1 or more works")
         if self.window < 1:
             raise ArgumentError(f"window {self.window} is below 1; {WINDOW} updates are usual")
         if self.tolerance is not None:
@@ -67,8 +70,8 @@ class CheckSettings:
                 raise ArgumentError(
                     f"measure {self.tolerance.measure!r} has no tolerance; relative_l2, max_abs and max_ulp have"
                 )
-            if not self.tolerance.limit >= 0:
-                raise ArgumentError(f"tolerance {self.tolerance.limit} is not a number from 0 on")
+            if not isinstance(self.tolerance.limit, int | float) or not self.tolerance.limit >= 0:
+                raise ArgumentError(f"tolerance {self.tolerance.limit!r} is not a number from 0 on")
 
 
 def check(
@@ -122,9 +125,10 @@ def check(
     if isinstance(make_run, nn.Module):
         subject = own_training(make_run, *data_and_loss, predict=predict, **arguments)
     elif data_and_loss or arguments or not callable(make_run):
+        beside = f" beside {', '.join(arguments) or 'data'}" if callable(make_run) else ""
         raise ArgumentError(
             "check takes a function that trains, alone, or a model with the arguments of hogwild.train; "
-            f"it was given a {type(make_run).__name__}"
+            f"it was given a {type(make_run).__name__}{beside}"
         )
     else:
         subject = Function(make_run)
@@ -166,6 +170,8 @@ def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None =
     began = time.monotonic()
     say = tell or _silent
     own = own_of(subject)
+    if own is not None and settings.other_workers is not None:
+        own.rule_of().check(settings.other_workers)
     variation = _traced(own, settings.runs) if own is not None else AS_IT_IS
     runs: list[Outcome] = []
     for number in range(settings.runs):
@@ -217,6 +223,8 @@ def _traced(own: OwnTraining, runs: int) -> Variation:
     """The training as it is, with versions traced, and, for small models, all of them sealed."""
     problem, source = own.source()
     rule = own.rule_of()
+    if own.config.updates is None and not hasattr(source, "__len__"):
+        raise ArgumentError(f"epochs {own.config.epochs} given, and the source has no __len__; set updates instead")
     tickets = own.config.updates or (own.config.epochs or 0) * len(source)  # type: ignore[arg-type]
     updates = own.config.updates or -(-tickets // rule.tickets_per_update)
     tensors = [value for value in problem.model.state_dict().values() if isinstance(value, torch.Tensor)]
@@ -257,8 +265,8 @@ def _damage(
     whole = measure_damage(subject, runs[:2])
     if window >= updates:
         return (whole,)
-    short: Mapping[str, Any] = {"epochs": None, "updates": window}
-    return measure_damage(subject, [subject.repeat(Variation(short)) for _ in range(2)]), whole
+    short = Variation({"epochs": None, "updates": window}, stops=False)
+    return measure_damage(subject, [subject.repeat(short) for _ in range(2)]), whole
 
 
 def _audited(subject: Subject, own: OwnTraining | None, tell: Tell) -> Any:

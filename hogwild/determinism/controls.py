@@ -14,6 +14,7 @@ from typing import Any
 
 from hogwild.determinism.compare import Comparison, Course, compare, course
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
+from hogwild.errors import ArgumentError
 
 Tell = Callable[[str], None]
 _WEIGHTS = 3  # to try, at most
@@ -72,19 +73,25 @@ def measure_controls(
         counted = compare(runs, subject.repeat(Variation({"workers": other_workers})))
     controls = Controls(
         serial=compare(serial, again),
-        one_ulp=compare(serial, flipped),
+        one_ulp=compare(serial, flipped) if flipped is not None else None,
         seed=seeded,
         workers=counted,
-        drift=course(serial, flipped),
+        drift=course(serial, flipped) if flipped is not None else None,
     )
     return controls, serial
 
 
-def _flipped(subject: Subject, serial: Outcome, at: frozenset[int]) -> Outcome:
-    """The serial run with one ULP more in a weight; another weight where the bit was rounded away again."""
-    flipped = serial
+def _flipped(subject: Subject, serial: Outcome, at: frozenset[int]) -> Outcome | None:
+    """The serial run with one ULP more in a weight; another weight where the bit was rounded away again.
+
+    None where there is no weight to change.
+    """
+    flipped = None
     for number in range(1, _WEIGHTS + 1):
-        flipped = subject.repeat(Variation(ALONE, ulp=number, at=at))
+        try:
+            flipped = subject.repeat(Variation(ALONE, ulp=number, at=at))
+        except ArgumentError:  # no weight is left to try
+            break
         if flipped.digest != serial.digest:
             break
     return flipped

@@ -106,4 +106,4 @@ def _latest(rows: NDArray[Any]) -> NDArray[Any]:
 
 def _replayed(subject: Subject, rows: NDArray[Any]) -> Outcome:
     settings = {"workers": 1, "epochs": None, "updates": len(rows)}
-    return subject.repeat(Variation(settings, rule=Replayed(rows)))
+    return subject.repeat(Variation(settings, rule=Replayed(rows), stops=False))

@@ -6,6 +6,7 @@ torch threads, and torch's own list of operations without a deterministic implem
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +18,10 @@ import torch
 
 from hogwild.determinism.compare import Comparison, compare, compare_all, worst
 from hogwild.determinism.controls import ALONE, Tell
-from hogwild.determinism.subject import Function, Outcome, OwnTraining, Subject, Variation
+from hogwild.determinism.flip import first_gradients
+from hogwild.determinism.foreign import Command, Function
+from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 from hogwild.errors import HogwildError, one_line
-from hogwild.rules.base import autograd_gradients
-from hogwild.schedule import own_copy
-from hogwild.seeding import preserved_generators, seed_update
 
 OPERATIONS, AS_IS, ONE_THREAD = "nondeterministic operations", "as it is", "with one torch thread"
 _NAMED = re.compile(r"^(\S+).* does not have a deterministic implementation")
@@ -53,7 +53,8 @@ def explain(
         return _of_own(subject, own, runs, serial, tell)
     if isinstance(subject, Function):
         return _of_function(subject, runs, tell)
-    return [Source("all", "", None, "a command trains by itself; nothing in it can be varied from here")]
+    why = "a command trains by itself" if isinstance(subject, Command) else "it needs controls, in this process"
+    return [Source("all", "", None, f"nothing was varied: {why}")]
 
 
 def _of_own(subject: Subject, own: OwnTraining, runs: Sequence[Outcome], serial: Outcome, tell: Tell) -> list[Source]:
@@ -95,16 +96,16 @@ def _of_function(subject: Function, runs: Sequence[Outcome], tell: Tell) -> list
 def _one_step(own: OwnTraining) -> Callable[[], Any]:
     def step() -> None:
         problem, source = own.source()
-        parameters = [parameter for parameter in problem.model.parameters() if parameter.requires_grad]
-        with preserved_generators():
-            seed_update(own.config.seed, 0)
-            batch = own_copy(source).batch(0, torch.Generator().manual_seed(0))
-            autograd_gradients(problem.loss(problem.model, batch), parameters)
+        model = problem.model
+        wanted = [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
+        first_gradients(copy.deepcopy(model), problem.loss, source, own.config.seed, wanted, model)
 
     return step
 
 
-def _operations(names: Sequence[str]) -> Source:
+def _operations(names: Sequence[str] | None) -> Source:
+    if names is None:
+        return Source(OPERATIONS, "", None, "not found out: it raised when it was asked")
     note = f"{', '.join(names)}, by PyTorch's own account" if names else "none, by PyTorch's own account"
     return Source(OPERATIONS, "", None, note)
 
@@ -118,9 +119,9 @@ def blame(sources: Sequence[Source], serial: Comparison | None) -> str:
     if alone is not None and alone.comparison is not None and alone.comparison.identical:
         return "The source is torch's own threads: with one (torch.set_num_threads(1)), runs are identical."
     named = by_name.get(OPERATIONS)
-    if named is not None and not named.note.startswith("none"):
+    if named is not None and not named.note.startswith(("none", "not found out")):
         return f"It uses operations that need not be deterministic: {named.note}."
-    if sources:
+    if len(sources) > 1:
         return (
             "No source that can be varied explains it: look for a clock, a hash seed, numbers nobody seeded, or a file "
             "that changes."
@@ -128,8 +129,9 @@ def blame(sources: Sequence[Source], serial: Comparison | None) -> str:
     return ""
 
 
-def named_operations(train: Callable[[], Any]) -> list[str]:
-    """The operations that `train` uses and that PyTorch says have no deterministic implementation, sorted.
+def named_operations(train: Callable[[], Any]) -> list[str] | None:
+    """The operations that `train` uses and that PyTorch says have no deterministic implementation, sorted; None where
+    it raised.
 
     As `torch.use_deterministic_algorithms(True, warn_only=True)` reports them; it sees those of this process.
     """
@@ -141,8 +143,8 @@ def named_operations(train: Callable[[], Any]) -> list[str]:
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             train()
-        except Exception as error:  # what it does otherwise is not asked here, but that it could not be asked is told
-            return [f"not found out ({type(error).__name__}: {one_line(error)})"]
+        except Exception:  # it may use what refuses to be asked
+            return None
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
             torch.set_warn_always(always)

@@ -17,6 +17,7 @@ from hogwild.determinism.distance import TensorDivergence, distance, json_number
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 
 _RERUNS = 6  # at most, to see a difference again
+_MANY = 10_000  # ULP, from which on their number says nothing to a person
 _FINER = 32  # seals in a bracket that is looked into
 
 
@@ -71,7 +72,7 @@ class FirstDifference:
         if self.parameter is None or self.values is None:
             return where
         many = "1 value" if self.values == 1 else f"{self.values:,} values"
-        ulp = "" if self.ulp is None else f", up to {_short(self.ulp)} ULP"
+        ulp = "" if self.ulp is None or self.ulp > _MANY else f", up to {self.ulp:,} ULP"
         rest = len(self.parameters) - 1
         others = f", and {rest:,} other tensor{'s' * (rest > 1)}" if rest else ""
         later = "" if self.seen_at == self.version else f", as seen {self.seen_at:,} updates in"
@@ -88,10 +89,6 @@ def find_first(subject: Subject, own: OwnTraining | None, runs: Sequence[Outcome
         return _seen_again(subject, found) or _with_values(found, runs)
     first = _with_values(found, runs)
     return replace(first, exact=own.rule_of().replayable) if first else None
-
-
-def _short(number: int | float) -> str:
-    return f"{number:,}" if number < 1_000_000 else f"{number:.1e}"
 
 
 def _bracket(runs: Sequence[Outcome]) -> tuple[int, int] | None:
@@ -139,7 +136,7 @@ def _seen_again(subject: Subject, bracket: tuple[int, int]) -> FirstDifference |
 
 def _reruns(subject: Subject, updates: int, settings: dict[str, Any]) -> Any:
     """Pairs of reruns that end after so many updates: each new one with every earlier one."""
-    variation = Variation({"epochs": None, "updates": updates, **settings}, at=frozenset({updates}))
+    variation = Variation({"epochs": None, "updates": updates, **settings}, at=frozenset({updates}), stops=False)
     made = [subject.repeat(variation)]
     for _ in range(_RERUNS - 1):
         made.append(subject.repeat(variation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import autograd_gradients
 from hogwild.schedule import Source, own_copy
-from hogwild.seeding import mix, preserved_generators, seed_update
+from hogwild.seeding import preserved_generators, seed_generators
+from hogwild.workers.loop import WorkerInfo, informed
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -30,14 +32,10 @@ def most_sensitive(
     """
     named = [p for p in model.parameters() if p.requires_grad and p.dtype.is_floating_point and p.numel()]
     named = [p for p in named if p.dim() > 1] or named
-    buffers = {name: value.clone() for name, value in model.named_buffers()}
-    with preserved_generators():
-        seed_update(seed, 0)
-        batch = own_copy(source).batch(0, torch.Generator().manual_seed(mix(seed, 0)))
-        _, gradients = autograd_gradients(loss(model, batch), named)
+    if not named:
+        raise ArgumentError("the model has no real weight to add one ULP to")
+    gradients = first_gradients(copy.deepcopy(model), loss, source, seed, [id(p) for p in named], model)
     with torch.no_grad():
-        for name, value in model.named_buffers():
-            value.copy_(buffers[name])
         found = [
             (effect, which, place)
             for which, (parameter, gradient) in enumerate(zip(named, gradients, strict=True))
@@ -48,6 +46,26 @@ def most_sensitive(
         raise ArgumentError("too few weights have a gradient on batch 0; there is none to add one ULP to")
     _, which, place = sorted(found, key=lambda one: (-one[0], one[1], one[2]))[number]
     return named[which], place
+
+
+def first_gradients(
+    apart: nn.Module,
+    loss: Callable[[nn.Module, Any], Any],
+    source: Source,
+    seed: int,
+    wanted: list[int],
+    model: nn.Module,
+) -> list[Tensor | None]:
+    """The gradients of batch 0 on a copy of a model, of the parameters whose ids in the model are `wanted`, as a worker
+    would compute them."""
+    pairs = zip(model.parameters(), apart.parameters(), strict=True)
+    named = [own for other, own in pairs if id(other) in wanted]
+    info = WorkerInfo(0, 1, seed, lambda update, metrics: None)  # noqa: ARG005
+    with preserved_generators(), informed(info), torch.enable_grad():
+        seed_generators(info.start(0))
+        batch = own_copy(source).batch(0, info.generator)
+        _, gradients = autograd_gradients(loss(apart, batch), named)
+    return gradients
 
 
 def _effects(parameter: Tensor, gradient: Tensor, most: int) -> list[tuple[float, int]]:

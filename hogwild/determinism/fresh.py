@@ -7,16 +7,18 @@ memory can make two repeats equal, or different.
 
 from __future__ import annotations
 
+import gc
 import pickle
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import cast
 
 import cloudpickle
+from torch import Tensor, nn
 
-from hogwild.determinism.subject import AS_IT_IS, Command, Outcome, Subject, Variation
+from hogwild.determinism.foreign import Command, Function, in_own_group
+from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation
 from hogwild.errors import ArgumentError, HogwildError, WorkerError, one_line
 
 
@@ -44,10 +46,9 @@ class Fresh(Subject):
                     f"{self.title} cannot be taken to a fresh process: {type(error).__name__}: {one_line(error)}"
                 ) from error
             command = [sys.executable, "-m", __name__, str(task), str(result)]
-            done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            if done.returncode != 0 or not result.is_file():
-                told = done.stdout.decode(errors="replace").strip()
-                raise WorkerError(f"a repeat in a fresh process ended with status {done.returncode}\n{told}")
+            status, told = in_own_group(command, Path(name) / "told")
+            if status != 0 or not result.is_file():
+                raise WorkerError(f"a repeat in a fresh process ended with status {status}\n{told}")
             made = pickle.loads(result.read_bytes())  # written a moment ago, in a folder that only we can enter
         if isinstance(made, HogwildError):
             raise made
@@ -58,6 +59,8 @@ def _main(task: Path, result: Path) -> None:
     with task.open("rb") as file:
         sys.path[:] = pickle.load(file)  # what is pickled by name is found where the parent found it
         subject, variation = pickle.load(file)
+    if isinstance(subject, Function):
+        subject.remember(value for value in gc.get_objects() if type(value) in (Tensor, nn.Parameter))
     made: Outcome | HogwildError
     try:
         made = subject.repeat(variation)

@@ -80,6 +80,10 @@ class State:
         self._tensors = tensors
         self._error = error
 
+    def value(self, name: str) -> object:
+        """One tensor or array as it is."""
+        return self._tensors[name]()
+
     def entry(self, name: str) -> Entry:
         """Read one tensor.
 

@@ -13,6 +13,7 @@ from hogwild.config import RunConfig
 from hogwild.determinism.compare import Comparison, Course, spread
 from hogwild.determinism.controls import Controls
 from hogwild.determinism.damage import Damage
+from hogwild.determinism.distance import json_number
 from hogwild.determinism.explain import Source, blame
 from hogwild.determinism.first import FirstDifference
 
@@ -23,6 +24,10 @@ class Tolerance:
 
     limit: float
     measure: str = "relative_l2"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {"limit": json_number(self.limit), "measure": self.measure}
 
     def allows(self, comparison: Comparison) -> bool:
         """True where two runs are within it."""
@@ -115,8 +120,15 @@ class Verdict:
     def headline(self) -> str:
         """What was checked, on one line."""
         runs = f"{len(self.runs)} runs"
-        updates = self.runs[0].updates
-        return f"{self.title} · {runs} of {updates:,} updates" if updates is not None else f"{self.title} · {runs}"
+        lengths = self._lengths()
+        if not lengths:
+            return f"{self.title} · {runs}"
+        span = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
+        return f"{self.title} · {runs} of {span} updates"
+
+    def _lengths(self) -> list[int]:
+        """The numbers of updates that runs made, each once, sorted."""
+        return sorted({run.updates for run in self.runs if run.updates is not None})
 
     @property
     def conclusion(self) -> str:
@@ -133,6 +145,8 @@ class Verdict:
         if self.passed and self.tolerance is not None:
             return f"runs differ, within the tolerance ({self.tolerance.measure} ≤ {self.tolerance.limit:g})."
         why = blame(self.sources, serial)
+        if len(self._lengths()) > 1:
+            why = f"They ended after different numbers of updates. {why}".strip()
         return " ".join(part for part in ("runs diverge.", why, self._advice()) if part)
 
     def _advice(self) -> str:
@@ -140,8 +154,13 @@ class Verdict:
             accuracy = "" if self.remedy.accuracy is None else f", accuracy {self.remedy.accuracy:.4f}"
             speed = f"{self.remedy.relative_speed:.2f} × the speed{accuracy}, measured here"
             return f"For the same bits every time: {self.remedy.flags} ({speed})."
+        if self.config is None and not self.sources:
+            return (
+                "Usual sources: numbers nobody seeded, torch's threads (torch.set_num_threads(1)), a clock, a hash "
+                "seed. explain=True varies what it can of a function."
+            )
         if self.config is None:
-            return "" if self.sources else "--explain (explain=True) looks for the source."
+            return ""
         if self.config.update in ("ordered", "sync") and not self.sources:
             return (
                 f"{self.config.update} promises the same bits, so something outside of it differs from run to run: "
@@ -156,6 +175,8 @@ class Verdict:
             yield "first difference", self.first_difference.summary()
         if not self.identical:
             yield "parameters", self._parameters()
+        if self.worst.divergence.nonfinite:
+            yield "not finite", f"{self.worst.divergence.nonfinite:,} values are NaN or infinite"
         yield from self._predictions()
         yield from self._controls()
         for one in self.damage:
@@ -188,7 +209,7 @@ class Verdict:
             churn = max(pair.churn for pair in pairs)
             parts.append(f"churn {100 * churn:.2g} % of {pairs[0].samples:,} at most")
         accuracies = [run.accuracy for run in self.runs if run.accuracy is not None]
-        if accuracies:
+        if accuracies and all(map(math.isfinite, accuracies)):
             mean, deviation, low, high = spread(accuracies)
             interval = f" [{100 * low:.2g}–{100 * high:.2g}]" if deviation else ""
             parts.append(f"error {100 * (1 - mean):.3g} % ± {100 * deviation:.2g}{interval}")
@@ -238,14 +259,14 @@ class Verdict:
             "sources": [source.to_dict() for source in self.sources],
             "courses": [course.to_dict() for course in self.courses],
             "remedy": vars(self.remedy) if self.remedy else None,
-            "tolerance": vars(self.tolerance) if self.tolerance else None,
+            "tolerance": self.tolerance.to_dict() if self.tolerance else None,
             "verdict": self.conclusion,
             "seconds": self.seconds,
         }
 
     def _over_runs(self) -> dict[str, Any]:
         """The measures over all runs and pairs."""
-        accuracies = [run.accuracy for run in self.runs if run.accuracy is not None]
+        accuracies = [run.accuracy for run in self.runs if run.accuracy is not None and math.isfinite(run.accuracy)]
         mean, deviation, low, high = spread(accuracies) if accuracies else (None, None, None, None)
         distances = [pair.divergence.relative_l2 for pair in self.comparisons]
         slopes = [course.slope for course in self.courses if course.slope is not None]
@@ -270,7 +291,8 @@ class Verdict:
 
 
 def _damage(damage: Damage) -> str:
-    return (
-        f"after {damage.updates:,} updates {damage.racing:.2g} from a clean replay of the run's own log, which is "
-        f"exact to {damage.log:.2g}; the order alone: {damage.scheduling:.2g}"
-    )
+    if damage.racing <= damage.log:
+        found = f"none beyond what the log can tell ({damage.racing:.2g} of {damage.log:.2g})"
+    else:
+        found = f"{damage.racing:.2g} from a clean replay of the run's own log, which is exact to {damage.log:.2g}"
+    return f"after {damage.updates:,} updates, relative L2: {found}; order alone: {damage.scheduling:.2g}"

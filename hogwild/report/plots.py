@@ -157,7 +157,8 @@ def _courses(axes: Axes, verdict: Verdict) -> None:
             )
             drawn += 1
     if not drawn:
-        axes.text(0.5, 0.5, "all versions are identical", ha="center", va="center", transform=axes.transAxes)
+        told = "all versions are identical" if verdict.identical else "nothing was noted on the way"
+        axes.text(0.5, 0.5, told, ha="center", va="center", transform=axes.transAxes)
         return
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_formatter("{x:,.0f}")

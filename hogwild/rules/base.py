@@ -134,6 +134,9 @@ class Rule(ABC):
         value, gradients = compute(loss(replica), self.seat.binding.parameters)
         return Gradient(gradients, value, self.version_read)
 
+    def take(self, gradient: Gradient) -> None:  # noqa: B027
+        """Take a gradient that a loop of the user's own computed, not `gradient` of this rule."""
+
     def prepare(self, update: int, gradient: Gradient) -> Gathered | None:
         """The gradient gathered, checked and clipped; None where the update is to be left out."""
         gathered = self.seat.optimizer.gather(gradient.values)

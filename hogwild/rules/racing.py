@@ -67,6 +67,18 @@ class Racing(InPlace):
             hook.remove()
         return seen
 
+    def take(self, gradient: Gradient) -> None:
+        """Add what another loop computed to the shared `.grad`, unless it is not finite."""
+        finite = all(value is None or bool(value.isfinite().all()) for value in gradient.values)
+        if not finite and not self.seat.ignores_nonfinite:
+            gradient.loss = math.nan  # and the shared .grad does not learn of it
+            return
+        if math.isnan(gradient.loss):
+            gradient.loss = 0.0
+        for target, value in zip(self.state.gradients[0].tensors, gradient.values, strict=True):
+            if value is not None:
+                target.add_(value)
+
     def commit(self, update: int, gradient: Gradient) -> bool:
         """Step by whatever the shared `.grad` holds, then zero it."""
         shared = self.state.gradients[0]

@@ -272,6 +272,8 @@ class Worker:
             for i, value in zip(self._order, gradient, strict=True):
                 values[i] = value
             gradient = Gradient(values, loss, self.rule.version_read)
+            with self._quietly:
+                self.rule.take(gradient)
         self._row[Field.COMPUTED] += 1
         self.pause(Seam.COMMITTING)
         with self._quietly:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 
@@ -71,6 +74,28 @@ def test_a_command_that_is_not_fails(tmp_path, capsys):
     assert main(["check", "--command", command, "--runs", "2", "--tolerance", "max_abs=100"]) == 0
 
 
+def test_a_command_that_always_writes_to_one_place_is_compared_all_the_same(tmp_path):
+    command = script(tmp_path, "int.from_bytes(__import__('os').urandom(4))").replace("{out}", "one.pt")
+    linked = f"{command} && ln -sf {tmp_path}/one.pt {{out}}"
+    assert main(["check", "--command", linked, "--runs", "2", "--tolerance", "1e-9"]) == 1
+
+
+def test_what_a_command_started_ends_with_the_check(tmp_path):
+    sleeps = f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    (tmp_path / "sleeps.py").write_text(sleeps)
+    command = f"{sys.executable} {tmp_path}/sleeps.py; true {{out}}"
+    check = subprocess.Popen([sys.executable, "-m", "hogwild", "check", "--command", command, "--runs", "2"])
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.05)
+    check.terminate()
+    assert check.wait(timeout=20) == 143
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(int(pid.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(int(pid.read_text()))
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -100,6 +125,9 @@ def test_a_command_that_fails_is_no_evidence(command, words, capsys):
         (["digits", "--command", "x {out}"], "--command"),
         (["--command", "x {out}", "--lr", "1"], "--lr"),
         (["--command", "x {out}", "--fresh-process"], "--fresh-process"),
+        (["--command", "x {out}", "--plot"], "--plot"),
+        (["digits", "--runs", "five"], "whole number"),
+        (["digits", "--other-workers", "0"], "other_workers 0"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_leave_nothing(arguments, words, capsys, tmp_path):

@@ -219,13 +219,99 @@ def test_a_result_that_shares_memory_with_an_earlier_one_is_refused():
         hogwild.check(lambda: {"w": weight})
 
 
+def test_nested_states_and_arrays_are_compared_too():
+    numbers = iter(range(100))
+
+    def nested():
+        return {"model": {"w": torch.full((2,), float(next(numbers)))}, "epoch": torch.tensor(1)}
+
+    def arrays():
+        return {"w": np.full(3, float(next(numbers))), "epoch": torch.tensor(1)}
+
+    assert not hogwild.check(nested, runs=2).identical
+    assert not hogwild.check(arrays, runs=2).identical
+    assert not hogwild.check(lambda: torch.rand(2), runs=2).identical
+    array = np.zeros(3)
+    with pytest.raises(hogwild.ArgumentError, match="not compared with itself"):
+        hogwild.check(lambda: {"w": array}, runs=2)
+
+
+def test_what_was_there_before_is_no_run_in_a_fresh_interpreter_either():
+    model = seeded()
+    with pytest.raises(hogwild.ArgumentError, match="there before"):
+        hogwild.check(lambda: model, runs=2, fresh_process=True)
+
+
+def test_values_that_are_not_finite_are_told():
+    assert "not finite" in str(hogwild.check(lambda: {"w": torch.full((3,), torch.nan)}, runs=2))
+
+
+def test_runs_that_end_at_different_updates_are_told_apart_from_others():
+    lengths = iter([6, 3, 6, 6])
+
+    def evaluate(model):
+        return {"left": float(next(lengths, 6))}
+
+    verdict = check(
+        update="locked", workers=1, runs=2, updates=6, evaluate=evaluate, evaluate_every=3, controls=False,
+        stop=lambda progress: progress.metrics["left"] == 3,
+    )  # fmt: skip
+    assert sorted(run.updates for run in verdict.runs) in ([3, 6], [6, 6], [3, 3])
+    json.dumps(verdict.to_dict(), allow_nan=False)
+
+
+def test_a_stop_does_not_end_the_replays_of_a_damage():
+    verdict = check(
+        update="locked", workers=1, runs=2, updates=20, evaluate=problems.accuracy, evaluate_every=5,
+        loss=Counting(), stop=lambda progress: progress.updates >= 15,
+    )  # fmt: skip
+    assert [run.updates for run in verdict.runs] == [15, 15]
+    assert not verdict.identical
+    assert all(damage.updates == 15 and damage.racing < 1e-3 for damage in verdict.damage)
+
+
+class Counting:
+    """A loss that is never twice the same."""
+
+    calls: ClassVar[int] = 0
+
+    def __call__(self, model, batch):
+        type(self).calls += 1
+        return problems.cross_entropy(model, batch) * (1 + 1e-7 * type(self).calls)
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def test_controls_see_what_a_worker_sees():
+    def loss(model, batch):
+        noise = torch.rand(1, generator=hogwild.worker_info().generator)
+        return problems.cross_entropy(model, batch) * (1 + noise.item())
+
+    assert check(update="ordered", loss=loss, explain=True).controls.one_ulp is not None
+
+
+def test_where_no_weight_can_be_changed_the_control_is_left_out():
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return self.weight.expand(len(x), 3) * 0 + self.weight.detach()
+
+    verdict = check(Constant(), update="ordered", updates=3)
+    assert verdict.controls.one_ulp is None or verdict.controls.one_ulp.identical
+    assert verdict.controls.serial.identical
+
+
 def test_a_cached_run_is_refused():
     run = problems.train(updates=3)
     with pytest.raises(hogwild.ArgumentError, match="not compared with itself"):
         hogwild.check(lambda: run)
 
 
-@pytest.mark.parametrize("returned", [None, 3, {}, {"a": 1}])
+@pytest.mark.parametrize("returned", [None, 3, {}, {"a": 1}, {"w": torch.empty(0)}])
 def test_a_function_that_returns_no_state_is_refused(returned):
     with pytest.raises(hogwild.ArgumentError):
         hogwild.check(lambda: returned)
@@ -256,7 +342,10 @@ def test_a_function_whose_run_lost_a_worker_is_not_counted():
         ({"tolerance": 1.0, "measure": "cosine"}, "'cosine'"),
         ({"out": "somewhere"}, "'out'"),
         ({"nonsense": 1}, "'nonsense'"),
-        ({"optimizer": None}, "optimizer"),
+        ({"lr": 1.0}, "'lr'"),
+        ({"other_workers": 0}, "other_workers 0"),
+        ({"update": "ordered", "other_workers": 4}, "staleness"),
+        ({"tolerance": "small"}, "'small'"),
     ],
 )
 def test_bad_arguments_are_named(arguments, words):

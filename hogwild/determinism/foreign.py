@@ -1,0 +1,155 @@
+"""Trainings that are not ours: any function that trains, and any command. They can be repeated, and not varied."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from hogwild.determinism.states import StateLike, digest, opened
+from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation, refuse_incomplete
+from hogwild.errors import ArgumentError, WorkerError
+from hogwild.run import Run
+
+
+class Function(Subject):
+    """Any function that trains and returns a module, a state dict, a tensor or a `Run`. It knows no variation."""
+
+    def __init__(self, make_run: Callable[[], Any], title: str | None = None) -> None:
+        self.title = title or str(getattr(make_run, "__name__", type(make_run).__name__))
+        self._make_run = make_run
+        self._seen: list[Any] = []  # held, so that no later result can have the same identity or memory
+        self._existed: set[int] = set()
+
+    def remember(self, values: Iterable[Tensor]) -> None:
+        """Refuse results in the memory of these: they were there before anything was trained."""
+        self._existed = {value.data_ptr() for value in values if value.numel()}
+
+    def repeat(self, variation: Variation = AS_IT_IS) -> Outcome:
+        """Call it, and copy what it returns."""
+        if variation != AS_IT_IS:
+            raise ArgumentError(f"{self.title} is a function that trains by itself, and cannot be varied")
+        made = self._make_run()
+        self._refuse_seen(made)
+        if isinstance(made, Run):
+            refuse_incomplete(made)
+            return Outcome(made.state, made.digest, made)
+        state = _copied(made)
+        return Outcome(state, digest(state))
+
+    def _refuse_seen(self, made: Any) -> None:
+        if made is None:
+            raise ArgumentError(f"the function returned None; {_MUST}")
+        places = _places(made)
+        if places & self._existed or any(made is earlier or places & _places(earlier) for earlier in self._seen):
+            raise ArgumentError(
+                "the function returned an object that was there before, or tensors in the same memory, and a run is "
+                "not compared with itself; build the model inside the function"
+            )
+        self._seen.append(made)
+
+
+_MUST = "it must return a Run, a module, a state dict or a tensor"
+
+
+def _places(made: Any) -> set[int]:
+    """The addresses of the tensors and arrays in a result."""
+    given = _as_state(made.state if isinstance(made, Run) else made)
+    with opened(given, "what the function returned") as state:
+        values = [state.value(name) for name in state.names]
+    tensors = {value.data_ptr() for value in values if isinstance(value, Tensor) and value.numel()}
+    return tensors | {value.ctypes.data for value in values if isinstance(value, np.ndarray) and value.size}
+
+
+def _as_state(made: Any) -> nn.Module | Mapping[str, object]:
+    if isinstance(made, Tensor):
+        return {"tensor": made}
+    if not isinstance(made, nn.Module | Mapping):
+        raise ArgumentError(f"the function returned a {type(made).__name__}; {_MUST}")
+    return made
+
+
+def _copied(made: Any) -> dict[str, Any]:
+    """Every tensor and array of a state, however nested, in memory that later runs do not write to.
+
+    Raises:
+        ArgumentError: it is no state, or holds nothing.
+    """
+    with opened(_as_state(made), "what the function returned") as found:
+        values = {name: found.value(name) for name in found.names}
+    state = {name: v.detach().clone() if isinstance(v, Tensor) else np.array(v) for name, v in values.items()}
+    _refuse_empty(state, "the function returned")
+    return state
+
+
+def _refuse_empty(state: StateLike, whose: str) -> None:
+    with opened(state, "the state") as found:
+        if not any(found.entry(name).data.size for name in found.names):
+            raise ArgumentError(f"{whose} a state without a single value; there is nothing to compare")
+
+
+class Command(Subject):
+    """A command that trains in an interpreter of its own and writes its final state to a file.
+
+    Args:
+        command: for the shell; `{out}` in it is replaced by the path of a file that does not exist yet.
+    """
+
+    def __init__(self, command: str) -> None:
+        if "{out}" not in command:
+            raise ArgumentError(
+                f"command {command!r} does not say where to save its state; write {{out}} where the path belongs"
+            )
+        self.title = command
+        self._command = command
+        self._folder = tempfile.TemporaryDirectory(prefix="hogwild-check-")
+        self._repeats = 0
+
+    def repeat(self, variation: Variation = AS_IT_IS) -> Outcome:
+        """Run it, and keep a copy of the file it wrote."""
+        if variation != AS_IT_IS:
+            raise ArgumentError("a command trains by itself, and cannot be varied")
+        self._repeats += 1
+        which, folder = f"repeat {self._repeats} of the command", Path(self._folder.name)
+        out, kept = folder / f"run-{self._repeats}", folder / f"state-{self._repeats}"
+        command = self._command.replace("{out}", shlex.quote(str(out)))
+        status, told = in_own_group(command, folder / f"told-{self._repeats}", shell=True)
+        if status != 0:
+            raise WorkerError(f"{which} ended with status {status}\n{told}")
+        path = out / "model.safetensors" if out.is_dir() else out
+        if not path.is_file():
+            raise WorkerError(f"{which} ended well but wrote no file to {{out}}")
+        shutil.copyfile(path, kept)  # it may be a link to what the next repeat writes
+        _refuse_empty(kept, f"{which} wrote")
+        return Outcome(kept, digest(kept))
+
+    def close(self) -> None:
+        """Remove what the command wrote."""
+        self._folder.cleanup()
+
+
+def in_own_group(command: str | list[str], told: Path, *, shell: bool = False) -> tuple[int, str]:
+    """(exit status, what it printed, by way of the file `told`) of a command.
+
+    Should this call be interrupted, the command ends, and what it started with it.
+    """
+    with told.open("wb") as file:
+        process = subprocess.Popen(command, shell=shell, stdout=file, stderr=file, start_new_session=True)
+        try:
+            status = process.wait()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    return status, told.read_text(errors="replace").strip()
