@@ -17,6 +17,7 @@ from hogwild import experiment
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Experiment, Training, optimizer_named
+from hogwild.rules import NAMES
 
 LEARNING_RATES: Mapping[str, float] = {
     "sgd": 0.1,
@@ -59,9 +60,19 @@ def settle(training: Training, given: Mapping[str, Any], saved: RunConfig | None
     if given.get("optimizer", base["optimizer"]) != base["optimizer"]:
         base.pop("lr", None)  # it suited the other optimizer
     values = {**base, **given}
+    _refuse_idle(given, values.get("update", RunConfig.update))
     optimizer_named(values["optimizer"], None)
     values.setdefault("lr", LEARNING_RATES[values["optimizer"]])
     return RunConfig.from_mapping(values)
+
+
+def _refuse_idle(given: Mapping[str, Any], update: str) -> None:
+    """A setting that its rule does not have was surely meant to do something."""
+    for name, rule in (("staleness", "ordered"), ("micro_batches", "sync")):
+        if name in given and update in NAMES and update != rule:
+            raise ArgumentError(
+                f"{name} {given[name]} given, and update is {update!r}; only {rule!r} has it (--update {rule})"
+            )
 
 
 @contextmanager

@@ -25,6 +25,11 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One test process more than there are cores: many tests wait, for kills, time limits and starting programs."""
+    return (os.cpu_count() or 1) + 1
+
+
 def _threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("hogwild")}
 

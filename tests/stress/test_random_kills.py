@@ -1,6 +1,6 @@
 """SIGKILL at any instant: every run completes, every update is applied exactly once, and the bits are the same.
 
-pytest tests/stress -m stress             12 kills a rule
+pytest tests/stress -m stress             6 kills a rule
 HOGWILD_KILLS=200 pytest tests/stress     as many as you like; HOGWILD_SEED=… repeats a failure's choices
 """
 
@@ -20,7 +20,7 @@ from hogwild.testing import RandomDelays, planted
 
 pytestmark = pytest.mark.stress
 
-KILLS = int(os.environ.get("HOGWILD_KILLS", "12"))
+KILLS = int(os.environ.get("HOGWILD_KILLS", "6"))
 SEED = int(os.environ.get("HOGWILD_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 UPDATES = 150
 

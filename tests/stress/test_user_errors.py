@@ -12,7 +12,7 @@ pytestmark = pytest.mark.stress
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-@pytest.mark.parametrize("rule", ["hogwild", "ordered", "sync"])
+@pytest.mark.parametrize("rule", ["hogwild", "ordered"])
 @pytest.mark.parametrize("fault", [*RAISES, *(fault for fault in NONFINITE if "raise" in fault)])
 def test_an_error_of_the_users_own(fault, rule, kind):
     case = Case(fault, rule, kind, 2, "conv_bn", "momentum", "replace", ticket=7, seam=Seam.CLAIMED, seed=1)
