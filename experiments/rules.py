@@ -6,10 +6,10 @@
 The MLP of `digits` (19,210 parameters), SGD 0.1, batches of 16. `ordered` has staleness 3 and `sync` averages 4
 micro-batches, at 4 times the learning rate, whatever the number of workers: that is what gives one result for all.
 
-Seen on 2 cores in 48 s, with 2 processes: speed ÷ plain loop 1.84 hogwild, 1.81 locked, 1.69 racing, 1.56 snapshot, 1.52
-ordered, 1.24 sync (19,210 parameters make a step of which copying is a large part); accuracy .946 to .960, plain .953;
-one digest in 18 runs each for ordered and sync, as many digests as runs for the others; racing applied 99.9 to 103 % of
-the computed gradient, hogwild in processes 99.84 to 100 %, the others 100 %.
+Seen on 2 cores in 48 s, with 2 processes: speed ÷ plain loop 1.84 hogwild, 1.81 locked, 1.69 racing, 1.56 snapshot,
+1.52 ordered, 1.24 sync (19,210 parameters make a step of which copying is a large part); accuracy .946 to .960, plain
+.953; one digest in 18 runs each for ordered and sync, as many digests as runs for the others; racing applied 99.9 to
+103 % of the computed gradient, hogwild in processes 99.84 to 100 %, the others 100 %.
 """
 
 from __future__ import annotations
