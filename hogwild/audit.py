@@ -85,15 +85,12 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values, with `whole` and the name of the worst parameter."""
-        found = {**asdict(self), "whole": self.whole, "worst": self.worst.name}
-        if self.projection is not None and not math.isfinite(self.projection):
-            found["projection"] = None
-        for parameter in found["parameters"]:
-            for key in ("projection", "bound"):
-                if parameter[key] is not None and not math.isfinite(parameter[key]):
-                    parameter[key] = None
-        found["bound"] = self.bound if math.isfinite(self.bound) else None
-        return found
+        parameters = [
+            {**asdict(one), "projection": _finite(one.projection), "bound": _finite(one.bound)}
+            for one in self.parameters
+        ]
+        own = {"projection": _finite(self.projection), "bound": _finite(self.bound), "parameters": parameters}
+        return {**asdict(self), **own, "whole": self.whole, "worst": self.worst.name}
 
     def __str__(self) -> str:
         """The audit in one line."""
@@ -236,6 +233,11 @@ def _ratios(sums: Tensor) -> tuple[float | None, float]:
     if squared == 0:
         return None, 0.0
     return along / squared, rounding / squared
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity; they become null."""
+    return value if value is None or math.isfinite(value) else None
 
 
 def _rounded(rate: float, dtype: torch.dtype) -> float:

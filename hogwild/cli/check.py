@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -25,6 +24,7 @@ from hogwild.errors import ArgumentError
 from hogwild.experiment import Study
 from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot, plot_check
+from hogwild.report.progress import telling
 from hogwild.report.tables import check_report
 
 _MORE = """Examples:
@@ -115,7 +115,7 @@ class Check:
 
     def _check(self, subject: Subject, settings: CheckSettings, name: str) -> int:
         with recipe.directory(f"check-{name}", self.out) as out:
-            with _following(subject.title, quiet=self.quiet) as tell:
+            with telling(subject.title, quiet=self.quiet) as tell:
                 verdict = check_subject(subject, settings, tell)
             found: dict[str, Any] = {"name": name, **verdict.to_dict(), "out": str(out)}
             (out / "check.json").write_text(to_json(found) + "\n", encoding="utf-8")
@@ -146,14 +146,3 @@ def _tolerance(text: str) -> Tolerance | None:
         return Tolerance(float(number), measure if equals else "relative_l2")
     except ValueError:
         raise ArgumentError(f"tolerance {text!r} is not a number; 1e-3 is one, and max_ulp=4 another") from None
-
-
-@contextmanager
-def _following(title: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Says on standard error how far the check is."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda text: None  # noqa: ARG005
-        return
-    with console.status(title) as status:
-        yield lambda text: status.update(f"{title} · {text} …")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -21,6 +19,7 @@ from hogwild.determinism.probe import Probe as Counts
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Study
 from hogwild.report.objects import to_json
+from hogwild.report.progress import telling
 from hogwild.report.tables import probe_report
 from hogwild.rules import NAMES
 
@@ -67,10 +66,10 @@ class Probe:
         kinds = KINDS if self.kind is None else (self.kind,)
         arguments = self._arguments()
         probes: list[Counts] = []
-        with _counting(quiet=self.quiet) as tell:
+        with telling("probe", quiet=self.quiet) as tell:
             for rule in rules:
                 for kind in kinds:
-                    tell(f"probing {rule}, {kind} …")
+                    tell(f"{rule}, {kind}")
                     probes.append(probe(rule, kind, **arguments))
         if self.json:
             name = self.experiment or "probe"
@@ -99,14 +98,3 @@ class Probe:
             "loss": problem.loss,
             "batch_size": config.batch_size,
         }
-
-
-@contextmanager
-def _counting(*, quiet: bool) -> Iterator[Any]:
-    """Says on standard error what is being probed."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda text: None  # noqa: ARG005
-        return
-    with console.status("probing …") as status:
-        yield status.update

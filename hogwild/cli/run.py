@@ -23,7 +23,7 @@ from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.experiment import Study, StudySettings, Training, train_experiment
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
-from hogwild.report.progress import following
+from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
 
 _MORE = """Examples:
@@ -128,7 +128,8 @@ class Run:
         began = time.monotonic()
         with recipe.directory(study.name, self.out) as out:
             settings = StudySettings(out, self.full, seed, self.data)
-            with _measuring(study, quiet=self.quiet):
+            with telling(study.name, quiet=self.quiet) as tell:
+                tell("measuring")
                 findings = study.run(settings)
             seconds = time.monotonic() - began
             result = to_json(study_object(study, findings, seconds=seconds, seed=settings.seed, out=out))
@@ -138,17 +139,6 @@ class Run:
         else:
             Console().print(study_report(study, findings))
         return DONE if all(claim.settled for claim in findings.claims) else FAILED_CHECK
-
-
-@contextmanager
-def _measuring(study: Study, *, quiet: bool) -> Iterator[None]:
-    """Says on standard error that a study is under way."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with console.status(f"{study.name} · measuring …"):
-        yield
 
 
 @contextmanager

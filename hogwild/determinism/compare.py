@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -119,9 +119,3 @@ def spread(values: Sequence[float], seed: int = 0) -> tuple[float, float, float,
     drawn = np.random.default_rng(seed).choice(sample, (_DRAWS, len(sample)))
     low, high = np.percentile(drawn.std(axis=1, ddof=1), [2.5, 97.5])
     return float(sample.mean()), float(sample.std(ddof=1)), float(low), float(high)
-
-
-def differing(a: Outcome, b: Outcome, version: int) -> Iterator[str]:
-    """The tensors that differ between two runs at a traced version, in name order."""
-    found = distance(a.trace[version], b.trace[version])
-    return (tensor.name for tensor in found.tensors if not tensor.identical)

@@ -6,7 +6,6 @@ torch threads, and torch's own list of operations without a deterministic implem
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -96,9 +95,7 @@ def _of_function(subject: Function, runs: Sequence[Outcome], tell: Tell) -> list
 def _one_step(own: OwnTraining) -> Callable[[], Any]:
     def step() -> None:
         problem, source = own.source()
-        model = problem.model
-        wanted = [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
-        first_gradients(copy.deepcopy(model), problem.loss, source, own.config.seed, wanted, model)
+        first_gradients(problem.model, problem.loss, source, own.config.seed)
 
     return step
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from hogwild.determinism.compare import differing
 from hogwild.determinism.distance import TensorDivergence, distance, json_number
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 
@@ -150,10 +149,10 @@ def _with_values(bracket: tuple[int, int] | None, runs: Sequence[Outcome]) -> Fi
     after, version = bracket
     for seen in sorted({v for run in runs for v in run.trace if v >= version}):
         for a, b in combinations([run for run in runs if seen in run.trace], 2):
-            names = tuple(differing(a, b, seen))
-            if names:
-                tensor = _most(distance(a.trace[seen], b.trace[seen]).tensors)
-                return FirstDifference(after, version, names, tensor.name, tensor.differing, tensor.max_ulp, seen)
+            changed = [one for one in distance(a.trace[seen], b.trace[seen]).tensors if not one.identical]
+            if changed:
+                names, most = tuple(one.name for one in changed), _most(changed)
+                return FirstDifference(after, version, names, most.name, most.differing, most.max_ulp, seen)
     return FirstDifference(after, version)
 
 

@@ -30,42 +30,37 @@ def most_sensitive(
     Raises:
         ArgumentError: no floating-point weight has a gradient.
     """
-    named = [p for p in model.parameters() if p.requires_grad and p.dtype.is_floating_point and p.numel()]
-    named = [p for p in named if p.dim() > 1] or named
+    every = [(n, p) for n, p in model.named_parameters() if p.requires_grad and p.dtype.is_floating_point and p.numel()]
+    named = [(name, parameter) for name, parameter in every if parameter.dim() > 1] or every
     if not named:
         raise ArgumentError("the model has no real weight to add one ULP to")
-    gradients = first_gradients(copy.deepcopy(model), loss, source, seed, [id(p) for p in named], model)
+    gradients = first_gradients(model, loss, source, seed)
     with torch.no_grad():
         found = [
             (effect, which, place)
-            for which, (parameter, gradient) in enumerate(zip(named, gradients, strict=True))
-            if gradient is not None
+            for which, (name, parameter) in enumerate(named)
+            if (gradient := gradients[name]) is not None
             for effect, place in _effects(parameter, gradient, number + 1)
         ]
     if len(found) <= number:
         raise ArgumentError("too few weights have a gradient on batch 0; there is none to add one ULP to")
     _, which, place = sorted(found, key=lambda one: (-one[0], one[1], one[2]))[number]
-    return named[which], place
+    return named[which][1], place
 
 
 def first_gradients(
-    apart: nn.Module,
-    loss: Callable[[nn.Module, Any], Any],
-    source: Source,
-    seed: int,
-    wanted: list[int],
-    model: nn.Module,
-) -> list[Tensor | None]:
-    """The gradients of batch 0 on a copy of a model, of the parameters whose ids in the model are `wanted`, as a worker
-    would compute them."""
-    pairs = zip(model.parameters(), apart.parameters(), strict=True)
-    named = [own for other, own in pairs if id(other) in wanted]
+    model: nn.Module, loss: Callable[[nn.Module, Any], Any], source: Source, seed: int
+) -> dict[str, Tensor | None]:
+    """The gradients of batch 0 by parameter name, as a worker would compute them; on a copy, so the model stays as it
+    is."""
+    apart = copy.deepcopy(model)
+    trained = {name: parameter for name, parameter in apart.named_parameters() if parameter.requires_grad}
     info = WorkerInfo(0, 1, seed, lambda update, metrics: None)  # noqa: ARG005
     with preserved_generators(), informed(info), torch.enable_grad():
         seed_generators(info.start(0))
         batch = own_copy(source).batch(0, info.generator)
-        _, gradients = autograd_gradients(loss(apart, batch), named)
-    return gradients
+        _, gradients = autograd_gradients(loss(apart, batch), list(trained.values()))
+    return dict(zip(trained, gradients, strict=True))
 
 
 def _effects(parameter: Tensor, gradient: Tensor, most: int) -> list[tuple[float, int]]:

@@ -29,11 +29,11 @@ class Function(Subject):
         self.title = title or str(getattr(make_run, "__name__", type(make_run).__name__))
         self._make_run = make_run
         self._seen: list[Any] = []  # held, so that no later result can have the same identity or memory
-        self._existed: set[int] = set()
+        self._places: set[int] = set()  # of their tensors
 
     def remember(self, values: Iterable[Tensor]) -> None:
         """Refuse results in the memory of these: they were there before anything was trained."""
-        self._existed = {value.data_ptr() for value in values if value.numel()}
+        self._places |= {value.data_ptr() for value in values if value.numel()}
 
     def repeat(self, variation: Variation = AS_IT_IS) -> Outcome:
         """Call it, and copy what it returns."""
@@ -51,12 +51,13 @@ class Function(Subject):
         if made is None:
             raise ArgumentError(f"the function returned None; {_MUST}")
         places = _places(made)
-        if places & self._existed or any(made is earlier or places & _places(earlier) for earlier in self._seen):
+        if places & self._places or any(made is earlier for earlier in self._seen):
             raise ArgumentError(
                 "the function returned an object that was there before, or tensors in the same memory, and a run is "
                 "not compared with itself; build the model inside the function"
             )
         self._seen.append(made)
+        self._places |= places
 
 
 _MUST = "it must return a Run, a module, a state dict or a tensor"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#7c8794"
 _COLOURS = (GREEN, ORANGE, BLUE, GREY)
+Size = tuple[float, float]
+_Drawn = TypeVar("_Drawn")
 _POINTS = 2_000  # drawn of a loss curve, at most
 _LEAST_SPAN = 0.05  # of a metric's axis, as a share of its values
 _AGES = 20  # bars of a histogram, at most
@@ -31,18 +34,23 @@ def can_plot() -> bool:
 
 def plot_run(run: Run, path: Path) -> None:
     """Draw a run as PNG: its loss, its metrics where it has any, and the staleness of its updates."""
-    from matplotlib.figure import Figure
-
     judged = any(not _is_loss(name) for name in run.metrics)
     panels = [_loss, _metrics, _staleness] if judged else [_loss, _staleness]
-    figure = Figure(figsize=(4.6 * len(panels), 4.2), layout="constrained")
     title = f"{run.config.title} · {count(run.updates)} updates · seed {run.config.seed}"
+    _draw(run, panels, title, (4.6, 4.2), path)
+
+
+def _draw(what: _Drawn, panels: Sequence[Callable[[Axes, _Drawn], None]], title: str, size: Size, path: Path) -> None:
+    """Panels of `size` inches in a row, under one title."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size[0] * len(panels), size[1]), layout="constrained")
     figure.suptitle(title, fontsize=12, weight="bold")
-    for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(True, color="#e6e9ed", linewidth=0.8)
         axes.set_axisbelow(True)
-        panel(axes, run)
+        panel(axes, what)
     figure.savefig(path, dpi=150)
 
 
@@ -126,17 +134,8 @@ def _draw_ages(axes: Axes, counts: NDArray[np.int64], colour: str, label: str) -
 def plot_check(verdict: Verdict, path: Path) -> None:
     """Draw a check as PNG: how far each pair of runs is apart along the way, beside one flipped bit; and how old the
     versions were that updates were computed on."""
-    from matplotlib.figure import Figure
-
     panels = [_courses, _ages] if verdict.ages else [_courses]
-    figure = Figure(figsize=(6.2 * len(panels), 4.6), layout="constrained")
-    figure.suptitle(verdict.headline, fontsize=12, weight="bold")
-    for axes, panel in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(True, color="#e6e9ed", linewidth=0.8)
-        axes.set_axisbelow(True)
-        panel(axes, verdict)
-    figure.savefig(path, dpi=150)
+    _draw(verdict, panels, verdict.headline, (6.2, 4.6), path)
 
 
 def _courses(axes: Axes, verdict: Verdict) -> None:

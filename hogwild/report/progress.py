@@ -113,3 +113,14 @@ class _Lines:
             f"  loss {figure(progress.loss)}{metrics}  {count(progress.samples_per_second)} samples/s"
         )
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def telling(title: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Gives a function that says on standard error what is being done, where somebody looks at it."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda text: None  # noqa: ARG005
+        return
+    with console.status(title) as status:
+        yield lambda text: status.update(f"{title} · {text} …")

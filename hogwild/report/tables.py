@@ -153,13 +153,7 @@ def doctor_report(findings: Sequence[Finding]) -> RenderableType:
 
 def check_report(verdict: Verdict) -> RenderableType:
     """What a check found, line by line, and the verdict."""
-    rows = [("", verdict.headline)]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for what, finding in verdict.lines():
-        grid.add_row(what, finding)
-    parts: list[RenderableType] = [Text(rows[0][1], "bold"), Padding(grid, (1, 0, 1, 2))]
+    parts: list[RenderableType] = [Text(verdict.headline, "bold"), Padding(_pairs(verdict.lines()), (1, 0, 1, 2))]
     if verdict.sources:
         parts.append(Padding(_sources(verdict), (0, 0, 1, 2)))
     style = "green" if verdict.passed else "bold yellow"
