@@ -201,17 +201,19 @@ class Account:
                 total[i].index_add_(0, places, terms)
 
 
-def can_audit(parameters: Layout, *, plain_sgd: bool, clips: bool, skips_sets: bool) -> bool:
-    """True where the step is p ← p − lr g on real numbers, as it must be for an audit.
+def why_not(parameters: Layout, *, plain_sgd: bool, clips: bool, skips_sets: bool) -> str | None:
+    """Why a run cannot be audited; None where the step is p ← p − lr g on real numbers, as it must be.
 
     `skips_sets`: micro-batches that were computed are left out on purpose, with another of their set.
     """
-    return (
-        plain_sgd
-        and not clips
-        and not skips_sets
-        and all(entry.dtype.is_floating_point for entry in parameters.entries)
-    )
+    if not plain_sgd:
+        return "the optimizer is not plain SGD, without momentum and weight decay"
+    if clips:
+        return "clip_grad_norm changes gradients after they were computed"
+    if skips_sets:
+        return "on_nonfinite='skip' leaves out micro-batches that were computed, with another of their set"
+    others = [entry.name for entry in parameters.entries if not entry.dtype.is_floating_point]
+    return f"{others[0]} is complex" if others else None
 
 
 def settle(layout: Layout, totals: Totals, initial: Sequence[Tensor], final: Sequence[Tensor]) -> Audit:

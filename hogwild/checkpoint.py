@@ -67,7 +67,7 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> int:
     """
     path = directory / FILE
     if not path.is_file():
-        raise RunDirectoryError(f"{directory} holds no {FILE}; only a run with checkpoint_every can be resumed")
+        raise RunDirectoryError(f"{directory} holds no {FILE}; a run with checkpoint_every, or interrupted, leaves one")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}

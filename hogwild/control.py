@@ -1,7 +1,8 @@
 """The words that workers steer by: counters, tickets and who owns them.
 
 Every word has one writer at a time, or is written under the ticket lock, and is 8 bytes at an 8-byte address:
-a reader sees the old value or the new one, never half of each. Nothing here relies on Python's GIL.
+a reader sees the old value or the new one, never half of each. The GIL protects nothing here: each worker has a
+`Control`, and so memoryviews, of its own, and no Python object of one is touched by another, but for the two locks.
 
 Invariants that survive a worker killed between any two lines:
   - a ticket below NEXT is finished, or lies in the reissue list, or is named in the row of a worker (living, or
@@ -17,7 +18,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, IntEnum, StrEnum
 
 from hogwild.memory import ALIGNMENT, Arena, Space
@@ -26,22 +27,25 @@ NOBODY = -1  # no ticket, no worker
 _LINE = ALIGNMENT // 8  # words in a cache line: words that different workers write do not share one
 
 
-class Word(IntEnum):
-    """The words of a run; each has a cache line of its own."""
-
-    NEXT = 0  # the next ticket to hand out; written under the ticket lock
-    TOTAL = 1  # tickets there are; written by the parent, or by the worker that stops the run
-    HEAD = 2  # the newest version that is complete; written by the one committer there is at a time
-    STOP = 3  # 1: finish what is claimed and claim no more
-    ABORT = 4  # 1: stop waiting at once, the run has failed
-    OBSERVED = 5  # the last version copied out for evaluation; written by the worker that copied it
-    EVALUATED = 6  # the last version evaluated; written by the parent
-    HOLDER = 7  # the worker that holds the ticket lock, or NOBODY; written under the lock
-    BASE = 8  # updates applied before this run, for rules that count commits; written by the parent
+# Plain integers, in what every update looks up dozens of times: a member of an enum takes four times as long.
 
 
-class Field(IntEnum):
-    """The words of one worker's row, written by that worker alone."""
+class Word:
+    """The words of a run: their places, each in a cache line of its own."""
+
+    NEXT = 0 * _LINE  # the next ticket to hand out; written under the ticket lock
+    TOTAL = 1 * _LINE  # tickets there are; written by the parent, or by the worker that stops the run
+    HEAD = 2 * _LINE  # the newest version that is complete; written by the one committer there is at a time
+    STOP = 3 * _LINE  # 1: finish what is claimed and claim no more
+    ABORT = 4 * _LINE  # 1: stop waiting at once, the run has failed
+    OBSERVED = 5 * _LINE  # the last version copied out for evaluation; written by the worker that copied it
+    EVALUATED = 6 * _LINE  # the last version evaluated; written by the parent
+    HOLDER = 7 * _LINE  # the worker that holds the ticket lock, or NOBODY; written under the lock
+    BASE = 8 * _LINE  # updates applied before this run, for rules that count commits; written by the parent
+
+
+class Field:
+    """The places of the words of one worker's row, written by that worker alone."""
 
     TICKET = 0  # the ticket it owns, or NOBODY
     PHASE = 1
@@ -55,7 +59,8 @@ class Field(IntEnum):
     PIN = 9  # the slot it reads, where a rule lets workers pin one
 
 
-_ROW = 2 * _LINE  # words of a row
+_WORDS = 9 * _LINE
+_ROW = 2 * _LINE
 
 
 class Phase(IntEnum):
@@ -101,6 +106,7 @@ Lock = AbstractContextManager[object]
 # On x86-64 stores become visible in the order in which they were made, so what was written before a word is seen
 # by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
 _ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
+_NOTHING = nullcontext()
 
 _SPINS = 20
 _SHORTEST_SLEEP = 20e-6
@@ -112,8 +118,8 @@ class Control:
 
     def __init__(self, arena: Arena, offset: int, workers: int, spares: int) -> None:
         self.workers = workers
-        self._words = arena.words(offset, _LINE * len(Word))
-        rows = offset + 8 * _LINE * len(Word)
+        self._words = arena.words(offset, _WORDS)
+        rows = offset + 8 * _WORDS
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers)]
         self._reissued = arena.words(rows + 8 * _ROW * workers, spares)
         self.pause: Callable[[Seam], None] = nothing_planted
@@ -126,7 +132,7 @@ class Control:
 
         No more tickets than there are workers wait to be taken again: the counter moves only while none does.
         """
-        return space.reserve(8 * (_LINE * len(Word) + _ROW * workers + spares))
+        return space.reserve(8 * (_WORDS + _ROW * workers + spares))
 
     def prepare(self, first: int, total: int) -> None:
         """Before any worker starts: tickets `first` to `total` - 1 are to be handed out."""
@@ -138,11 +144,11 @@ class Control:
         for i in range(len(self._reissued)):
             self._reissued[i] = NOBODY
 
-    def __getitem__(self, word: Word) -> int:
-        return self._words[_LINE * word]
+    def __getitem__(self, word: int) -> int:
+        return self._words[word]
 
-    def __setitem__(self, word: Word, value: int) -> None:
-        self._words[_LINE * word] = value
+    def __setitem__(self, word: int, value: int) -> None:
+        self._words[word] = value
 
     def row(self, worker: int) -> memoryview[int]:
         """The row of that worker; index it with `Field`."""
@@ -157,7 +163,7 @@ class Control:
 
     # --- publishing
 
-    def publish(self, word: Word, value: int) -> None:
+    def publish(self, word: int, value: int) -> None:
         """Set a word so that whoever observes it also sees all that was written before."""
         if _ORDERED_STORES:
             self[word] = value
@@ -165,12 +171,16 @@ class Control:
             with self.ticket_lock:
                 self[word] = value
 
-    def observe(self, word: Word) -> int:
+    def observe(self, word: int) -> int:
         """Read a word that was published."""
         if _ORDERED_STORES:
             return self[word]
         with self.ticket_lock:
             return self[word]
+
+    def ordering(self) -> AbstractContextManager[object]:
+        """Around a store that says that other memory is written, and around its loads, where it is no `Word`."""
+        return _NOTHING if _ORDERED_STORES else self.ticket_lock
 
     def wait_until(self, condition: Callable[[], bool], worker: int) -> None:
         """Wait by yielding, then by sleeps of 20 µs to half a millisecond.
@@ -283,8 +293,9 @@ class Control:
         return [ticket for ticket in self._reissued if ticket != NOBODY]
 
     def _lowest_reissued(self) -> int | None:
-        held = [(ticket, i) for i, ticket in enumerate(self._reissued) if ticket != NOBODY]
-        return min(held)[1] if held else None
+        tickets = self._reissued.tolist()
+        held = [ticket for ticket in tickets if ticket != NOBODY]
+        return tickets.index(min(held)) if held else None
 
     def _reissue(self, ticket: int) -> None:
         if ticket not in self._reissued:

@@ -115,7 +115,9 @@ def _gil() -> Finding:
         return Finding("interpreter", found, "note", "threads wait for each other on small models; processes do not")
     if getattr(sys, "_is_gil_enabled", lambda: True)():
         found = f"Python {version}, free-threaded, but the GIL is on"
-        return Finding("interpreter", found, "note", "an imported extension turned it on; PYTHON_GIL=0 keeps it off")
+        return Finding(
+            "interpreter", found, "note", "an extension or PYTHON_GIL=1 turned it on; PYTHON_GIL=0 keeps it off"
+        )
     return Finding("interpreter", f"Python {version}, free-threaded, the GIL is off")
 
 

@@ -11,11 +11,31 @@ class ArgumentError(HogwildError, ValueError):
     """An argument or a configuration that cannot work: one line with the value, the rule it broke, what would work."""
 
 
-class WorkerError(HogwildError, RuntimeError):
-    """A worker raised, or died and could not be replaced. The message ends with the worker's own traceback."""
+class _OneWorkerError(HogwildError):
+    """A failure of one worker.
+
+    Attributes:
+        worker: its number; None where it was none's in particular.
+        update, batch: what it was computing; None where it was between two updates.
+    """
+
+    def __init__(
+        self, message: str, *, worker: int | None = None, update: int | None = None, batch: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.update = update
+        self.batch = batch
 
 
-class NonFiniteError(HogwildError, ArithmeticError):
+class WorkerError(_OneWorkerError, RuntimeError):
+    """A worker raised, died or hung, and was not to be replaced, or too often.
+
+    The message is the first failure of the run and ends with the worker's own traceback; `__cause__` is what it raised.
+    """
+
+
+class NonFiniteError(_OneWorkerError, ArithmeticError):
     """A loss or a gradient was NaN or infinite; the shared model was not touched by it."""
 
 

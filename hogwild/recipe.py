@@ -41,6 +41,8 @@ def find(name_or_path: str) -> tuple[Experiment, RunConfig | None]:
     is_path = path.suffix == ".toml" or os.sep in name_or_path or path.is_dir()
     if name_or_path in experiment.names() or not is_path:
         return experiment.load(name_or_path), None
+    if not path.exists():
+        raise ArgumentError(f"{path}: No such file; give the name of an experiment, or the config.toml of a run")
     config = RunConfig.load(path / "config.toml" if path.is_dir() else path)
     return experiment.load(config.name), config
 
@@ -90,7 +92,8 @@ def directory(name: str, out: Path | None = None) -> Iterator[Path]:
     try:
         made = _made(wanted, fresh=out is None)
     except OSError as error:
-        raise ArgumentError(f"out {str(wanted)!r} cannot be made a folder: {error.strerror}") from error
+        why = f"out {str(wanted)!r} cannot be made a folder ({error.strerror}); name another one"
+        raise ArgumentError(why) from error
     try:
         if not os.access(made, os.W_OK):
             raise ArgumentError(f"out {str(made)!r} is a folder that cannot be written to; name another one")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, one_line
 from hogwild.memory import Layout
 
 
@@ -251,13 +251,22 @@ def replicate(model: nn.Module, substitutes: dict[int, nn.Parameter]) -> nn.Modu
     """A copy of the model in which the parameter of each id is the given one, and all else is copied.
 
     Tensors in shared memory that a module holds beside its parameters and buffers stay the same.
+
+    Raises:
+        ArgumentError: the model holds what cannot be copied.
     """
     kept: dict[int, Tensor] = dict(substitutes)
     for module in model.modules():
         for value in vars(module).values():
             if isinstance(value, Tensor) and value.is_shared():  # type: ignore[no-untyped-call]
                 kept[id(value)] = value
-    return copy.deepcopy(model, kept)
+    try:
+        return copy.deepcopy(model, kept)
+    except Exception as error:
+        raise ArgumentError(
+            f"the model {type(model).__name__} cannot be copied for each worker: {one_line(error)}; give what it holds "
+            f"a __deepcopy__, or make it in its first forward pass"
+        ) from error
 
 
 Extras = tuple[dict[str, Any], list[Callable[[Tensor], Tensor | None]]]

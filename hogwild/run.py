@@ -78,10 +78,10 @@ class Run:
         journal: one row per update, in commit order; fields as in `hogwild.journal.ROW`.
         seals: version → the bits of that version, every so many, for the rules that can be replayed.
         evaluations: one mapping per evaluation: `update`, `seconds` since the first claim, and the metrics.
-        logged: what workers recorded by `worker_info().log(...)`, with `update` and `worker`.
+        logged: what workers recorded by `worker_info().log(...)`, with `update`, `batch` and `worker`.
         workers: one `WorkerUsage` each.
-        failures: one line per worker that died and what became of its update.
-        in_doubt: updates that may have been applied in part, or not, because their worker was killed.
+        failures: for each worker that raised, died or hung, in order: one line, then its traceback or stacks, if any.
+        in_doubt: updates that may have been applied in part, or not, because their worker ended while it wrote.
         stopped: why the run ended before its last update, if it did.
         audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
             clipping has one, unless a worker died and its account with it.

@@ -36,6 +36,8 @@ class Source(Protocol):
 class Schedule:
     """Which samples belong to update u: a fresh shuffle every epoch, each sample once, a partial last batch.
 
+    It keeps the order of the last epoch, unlocked: each worker has one of its own.
+
     Args:
         samples: size of the data set.
         batch_size: samples in a batch; the last of an epoch has what is left.
@@ -147,6 +149,23 @@ def as_source(
     if tensors is not None:
         return TensorSource(tensors, schedule)
     return DatasetSource(data, schedule, collate or default_collate)
+
+
+def tickets_of(source: Source | None, *, epochs: int | None, updates: int | None, per_update: int) -> int:
+    """Tickets (batches; under `sync` micro-batches, several per update) of a run of so many epochs, or updates.
+
+    Raises:
+        ArgumentError: epochs are given, and the source does not say how long one is, or that it holds nothing.
+    """
+    if updates is not None:
+        return updates * per_update
+    length = getattr(source, "__len__", None)
+    if length is None:
+        raise ArgumentError(f"epochs {epochs} given, and the source has no __len__; set updates instead")
+    batches = int(length())
+    if batches < 1:
+        raise ArgumentError(f"the source says that an epoch has {batches} batches; it must have one at least")
+    return (epochs or 0) * batches
 
 
 def _length_of(data: Any, tensors: Any) -> int:

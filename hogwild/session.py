@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hogwild import limits
-from hogwild.audit import Audit, can_audit, settle
+from hogwild.audit import Audit, settle, why_not
 from hogwild.checkpoint import Checkpointer, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
@@ -30,7 +30,7 @@ from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, initial_of
 from hogwild.replica import Anatomy, stand_ins_of
 from hogwild.rules import Ordered, Rule
 from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage, begin_directory
-from hogwild.schedule import DatasetSource, Source, TensorSource
+from hogwild.schedule import DatasetSource, Source, TensorSource, tickets_of
 from hogwild.seeding import BitFlags
 from hogwild.sparse import stay_sparse
 from hogwild.state import SharedState, StatePlan
@@ -59,6 +59,7 @@ _DECIDE_BITS = (
     "on_nonfinite",
 )
 _SEALS = 100  # versions whose bits a journal notes, at most about
+_FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
 _SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
 
 
@@ -95,13 +96,8 @@ class Job:
         Raises:
             ArgumentError: epochs are given, and the source does not say how long one is.
         """
-        if self.config.updates is not None:
-            return self.config.updates * self.rule.tickets_per_update
-        if not self.epoch_tickets:
-            raise ArgumentError(
-                f"epochs {self.config.epochs} given, and the source has no __len__; set updates instead"
-            )
-        return (self.config.epochs or 0) * self.epoch_tickets
+        epochs, updates = self.config.epochs, self.config.updates
+        return tickets_of(self.source, epochs=epochs, updates=updates, per_update=self.rule.tickets_per_update)
 
     def updates_in(self, tickets: int) -> int:
         """Updates made of so many tickets."""
@@ -181,7 +177,8 @@ class Session:
         if out is not None:
             begin_directory(out, config)
         policy = Policy(config.on_worker_failure, config.max_restarts, config.worker_timeout)
-        supervisor = Supervisor(self._team, self._state, self.job.rule, policy, self._watcher.look)
+        shows = self._evaluate_every() > 0 or self.job.trace is not None
+        supervisor = Supervisor(self._team, self._state, self.job.rule, policy, self._watcher.look, shows=shows)
         try:
             supervisor.supervise()
         except (KeyboardInterrupt, SystemExit):
@@ -238,7 +235,6 @@ class Session:
     def _plan(self, anatomy: Anatomy, parameters: Layout, optimizer: OptimizerPlan) -> StatePlan:
         rows = self.job.updates_in(self._tickets)
         config = self.job.config
-        clips = config.clip_grad_norm is not None
         return StatePlan(
             workers=config.workers,
             spares=2 * config.workers,
@@ -250,14 +246,21 @@ class Session:
             names=_names(self.job.model, anatomy),
             optimizer=optimizer,
             needs=self.job.rule.needs(config.workers),
-            audited=config.audit
-            and can_audit(
-                parameters,
-                plain_sgd=optimizer.plain,
-                clips=clips,
-                skips_sets=config.on_nonfinite == "skip" and self.job.rule.tickets_per_update > 1,
-            ),
+            audited=config.audit and self._can_audit(parameters, optimizer),
         )
+
+    def _can_audit(self, parameters: Layout, optimizer: OptimizerPlan) -> bool:
+        """False, with a warning, where the account of an audit would not hold."""
+        config = self.job.config
+        reason = why_not(
+            parameters,
+            plain_sgd=optimizer.plain,
+            clips=config.clip_grad_norm is not None,
+            skips_sets=config.on_nonfinite == "skip" and self.job.rule.tickets_per_update > 1,
+        )
+        if reason is not None:
+            warnings.warn(f"audit asked for, but {reason}; run.audit will be None", stacklevel=6)
+        return reason is None
 
     def _make_team(self, plan: StatePlan) -> Team:
         job, config = self.job, self.job.config
@@ -306,11 +309,12 @@ class Session:
             seals=state.journal.seals(version) if rule.replayable else {},
             evaluations=tuple(self._watcher.evaluations),
             logged=tuple(
-                {"update": logged.update, "worker": logged.worker, **logged.metrics} for logged in outcome.logged
+                {"update": logged.update, "batch": logged.batch, "worker": logged.worker, **logged.metrics}
+                for logged in outcome.logged
             ),
             workers=tuple(self._usage(index, supervisor) for index in range(state.control.workers)),
             staleness=Staleness.of(journal, rule.staleness if isinstance(rule, Ordered) else None),
-            failures=tuple(outcome.failures),
+            failures=tuple(map(str, outcome.failures)),
             in_doubt=tuple(outcome.in_doubt),
             stopped=stopped,
             audit=self._audit(supervisor),
@@ -345,7 +349,7 @@ class Session:
 
 def _seal_every(rows: int, nbytes: int) -> int:
     """Versions between two whose bits are noted, so that hashing stays cheap beside training."""
-    return max(1, rows // _SEALS, min(rows, nbytes // _SEALED_BYTES))
+    return max(1, rows // _SEALS, min(rows // _FEWEST, _APART), min(rows, nbytes // _SEALED_BYTES))
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -114,7 +114,7 @@ class StatePlan:
 
     @cached_property
     def offsets(self) -> _Offsets:
-        """Where each piece starts."""
+        """Where each piece starts; first asked for by the parent, before there are threads to share it."""
         space = Space()
         slot = self.parameters.nbytes + self.buffers.nbytes
         state = StateCopy.size(self.optimizer)

@@ -82,10 +82,12 @@ def train(
         audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.audit`. Each worker
             needs memory for four more parameters in float32 per parameter, and time: `run.audit.seconds`.
         on_nonfinite: "raise", "skip" (leave the update out) or "ignore".
-        on_worker_failure: "replace" a dead worker, "continue" without it, or "raise".
-        max_restarts: workers to replace before giving up.
-        worker_timeout: seconds after which a worker that does nothing with its update has failed, with the stacks of
-            its threads in the report. A process is ended and treated as dead; a thread cannot be, and the run fails.
+        on_worker_failure: what to do when a worker raises, dies or hangs: "replace" it, "continue" without it (the last
+            one is replaced), or "raise". What it was computing is computed again, so one that always raises ends the
+            run all the same. Failures are in `run.failures` and logged as warnings of the logger "hogwild".
+        max_restarts: workers to replace in the whole run before giving up.
+        worker_timeout: seconds after which a worker that does nothing with its update hangs; the stacks of its threads
+            are in the report. A process is ended and treated as dead; a thread cannot be, and the run fails.
         out: directory to save the run in.
         checkpoint_every: updates between checkpoints in `out`; None is only when the run is interrupted.
         resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`
@@ -95,7 +97,8 @@ def train(
 
     Raises:
         ArgumentError: an argument that cannot work, found before any worker starts.
-        WorkerError: a worker raised, or died and was not to be replaced. Ends with the worker's traceback.
+        WorkerError: a worker raised, died or hung and was not to be replaced, or too often; `worker`, `update` and
+            `batch` of the first failure are its attributes, what was raised its cause. Ends with that traceback.
         NonFiniteError: a loss or gradient was not finite, under on_nonfinite="raise".
         NotReproducible: `ordered` or `sync` in threads, and the training draws from a generator that threads share.
     """

@@ -6,7 +6,8 @@ It is made on a copy of the model, in the caller's process, and leaves model and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +50,7 @@ def try_step(
     stand_ins = stand_ins_of(model)
     replica = replicate(model, stand_ins)
     parameters = [stand_ins[id(parameter)] for parameter in trained]
-    info = WorkerInfo(0, workers, seed, _ignore)
-    with preserved_generators(), informed(info), torch.enable_grad():
-        seed_update(seed, 0)
-        info.start(0)
+    with at_first_batch(seed, workers) as info:
         detector = DrawDetector()
         culprits = _watch_modules(replica)
         batch = _fetch(source, info)
@@ -69,7 +67,17 @@ def try_step(
     return Trial(sparse, _samples_in(batch), draws)
 
 
-def _ignore(update: int, metrics: dict[str, float]) -> None:
+@contextmanager
+def at_first_batch(seed: int, workers: int) -> Iterator[WorkerInfo]:
+    """Inside, this thread is worker 0 of so many at batch 0; generators are as they were when it is left."""
+    info = WorkerInfo(0, workers, seed, _ignore)
+    with preserved_generators(), informed(info), torch.enable_grad():
+        seed_update(seed, 0)
+        info.start(0, 0)
+        yield info
+
+
+def _ignore(update: int, batch: int, metrics: dict[str, float]) -> None:
     """What the trial step logs belongs to no run."""
 
 

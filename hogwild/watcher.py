@@ -33,7 +33,8 @@ class Watcher:
     """Watches over a run from the parent.
 
     The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
-    the newest. Its training flags are put back after every evaluation, and the random generators with them.
+    the newest. Its training flags are put back after every evaluation, and the random generators with them. No worker
+    touches that model or this object; what workers show lies in shared memory, and two published words hand it over.
     """
 
     def __init__(

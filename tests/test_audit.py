@@ -140,7 +140,8 @@ def test_gradients_that_are_not_finite_are_not_called_applied():
 
 
 def test_sets_that_are_skipped_leave_no_account():
-    assert problems.train(update="sync", on_nonfinite="skip", audit=True).audit is None
+    with pytest.warns(UserWarning, match="audit asked for, but on_nonfinite='skip'"):
+        assert problems.train(update="sync", on_nonfinite="skip", audit=True).audit is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

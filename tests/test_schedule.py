@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
 from hogwild import ArgumentError, Schedule
-from hogwild.schedule import DatasetSource, TensorSource, as_source
+from hogwild.schedule import DatasetSource, TensorSource, as_source, tickets_of
 
 KINDS = ("threads", "processes")
 sizes = st.integers(1, 60).flatmap(lambda samples: st.tuples(st.just(samples), st.integers(1, samples)))
@@ -246,6 +246,15 @@ def test_a_source_of_ones_own(kind):
 def test_a_source_without_an_end_needs_updates():
     with pytest.raises(ArgumentError, match="epochs 2 given, and the source has no __len__; set updates instead"):
         problems.train(One(), data=Stream(), loss=lambda model, batch: model.weight.sum(), epochs=2)
+
+
+def test_tickets_of_a_run():
+    assert tickets_of(FiniteStream(), epochs=2, updates=None, per_update=3) == 10
+    assert tickets_of(Stream(), epochs=None, updates=7, per_update=3) == 21
+    with pytest.raises(ArgumentError, match="no __len__"):
+        tickets_of(Stream(), epochs=2, updates=None, per_update=1)
+    with pytest.raises(ArgumentError, match="an epoch has 0 batches"):
+        tickets_of([], epochs=2, updates=None, per_update=1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -124,11 +124,11 @@ def test_what_is_not_finite_does_not_touch_the_model(update, kind, policy):
     def loss(model: nn.Module, batch):
         info = hogwild.worker_info()
         value = problems.cross_entropy(model, batch)
-        return value * float("nan") if info is not None and info.update == 7 else value
+        return value * float("nan") if info is not None and info.batch == 7 else value
 
     model = problems.mlp()
     if policy == "raise":
-        with pytest.raises(hogwild.NonFiniteError, match="loss is nan at update 7"):
+        with pytest.raises(hogwild.NonFiniteError, match=r"loss is nan at update \d \(batch 7\)"):
             problems.train(model, update=update, kind=kind, loss=loss, on_nonfinite=policy)
     else:
         run = problems.train(model, update=update, kind=kind, loss=loss, on_nonfinite=policy)

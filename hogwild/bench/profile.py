@@ -111,15 +111,20 @@ class Timed:
     def __call__(self, worker: Worker) -> None:
         """Do it."""
         clock = Clock()
-        _wrap(worker, clock)
+        timed = _wrap(worker, clock)
         self.line.wait(worker.index)
         clock.restart()
         train_loop(worker)
         worker.info.log(**clock.stop())
+        for owner, name in timed:  # it refers back, and would keep the shared memory open
+            delattr(owner, name)
 
 
-def _wrap(worker: Worker, clock: Clock) -> None:
-    """Time the calls of one worker. The objects are the worker's own, so nobody else is timed."""
+def _wrap(worker: Worker, clock: Clock) -> list[tuple[Any, str]]:
+    """Time the calls of one worker; returns what now stands before its methods.
+
+    The objects are the worker's own, so nobody else is timed.
+    """
     control, journal = worker.control, worker.state.journal
     calls: list[tuple[Any, str, str]] = [
         (worker, "claim", "schedule"),
@@ -139,6 +144,7 @@ def _wrap(worker: Worker, clock: Clock) -> None:
     control.commit_lock = TimedLock(clock, control.commit_lock)
     assert worker.task.loss is not None
     worker.task = replace(worker.task, loss=clock.timed("forward", worker.task.loss))
+    return [(owner, name) for owner, name, _ in calls]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,17 +11,25 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hogwild.bench.contenders import who
 from hogwild.bench.profile import PHASES, Profile, ProfilePlan
 from hogwild.bench.summary import Machine, plain
 
-_SHORT = {"schedule": "sched.", "forward": "forw.", "backward": "backw.", "telemetry": "telem."}
-_NOTE = """µs of one worker's time per update, medians; each moment counts once, for the innermost phase
-schedule: ticket, seeds, read   commit: gather, clip, step   telemetry: finite check, journal, digests, copies
-rest: the loop itself, and freeing the gradient
-timers: time with these timers over that without
-limit: µs that what a commit must read (parameters, gradient, moments) and write take at the rate of a plain copy,
-which also loads the lines it writes to: a step in place does not, and may be under the limit"""
+_WIDEST = 4  # columns of figures beside each other
+_HOLDS = {
+    "schedule": "ticket, seeds, pointing",
+    "batch": "the samples",
+    "forward": "the loss",
+    "backward": "its gradient",
+    "wait": "locks, version, turn",
+    "commit": "gather, clip, step",
+    "telemetry": "finite?, journal, seals",
+    "rest": "loop, freeing",
+}
+_NOTE = (
+    "µs of one worker's time per update, medians; each moment counts once, for the innermost phase. limit: what a commit "
+    "must read (parameters, gradient, moments) and write, at the rate of a plain copy, which also loads the lines it "
+    "writes to: a step in place does not, and may be under it. timers: time with these timers over that without."
+)
 
 
 def profile_summary(
@@ -66,7 +74,9 @@ def profile_report(found: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(head, "bold"), Text(rate)]
     parts.extend(Text(f"warning: {line}", "yellow") for line in found["warnings"])
     for case in dict.fromkeys(row["case"] for row in found["profiles"]):
-        parts.extend([Text(), Text(case, "bold"), _table([row for row in found["profiles"] if row["case"] == case])])
+        rows = [row for row in found["profiles"] if row["case"] == case]
+        parts.extend([Text(), Text(case, "bold")])
+        parts.extend(_table(rows[i : i + _WIDEST]) for i in range(0, len(rows), _WIDEST))
     parts.extend(Text(f"refused: {line}", "dim") for line in found["refused"])
     return Group(*parts, Text(), Text(_NOTE, "dim"))
 
@@ -74,16 +84,19 @@ def profile_report(found: Mapping[str, Any]) -> RenderableType:
 def _table(profiles: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
     table.add_column("µs", no_wrap=True)
-    for heading in ("step", *(_SHORT.get(phase, phase) for phase in PHASES), "limit", "timers"):
-        table.add_column(heading, justify="right", no_wrap=True)
     for row in profiles:
-        table.add_row(f"{row['rule']}, {who(row['kind'], row['workers'])}", *_cells(row))
+        table.add_column(f"{row['rule']}\n{row['kind']}\n{row['workers']}", justify="right", no_wrap=True)
+    table.add_column("", style="dim", no_wrap=True)
+    for phase in PHASES:
+        table.add_row(phase, *(_microseconds(row["phases"][phase]["median"]) for row in profiles), _HOLDS[phase])
+    table.add_section()
+    table.add_row("step", *(_microseconds(row["step"]["median"]) for row in profiles), "all of these")
+    table.add_row("limit", *(_microseconds(row["commit_limit"]) for row in profiles), "commit at memory speed")
+    table.add_row("timers", *(f"{row['timers']['median']:.2f} ×" for row in profiles), "what they cost")
     return table
 
 
-def _cells(row: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{1e6 * row['step']['median']:,.0f}"
-    for phase in PHASES:
-        yield f"{1e6 * row['phases'][phase]['median']:,.0f}"
-    yield "–" if row["commit_limit"] is None else f"{1e6 * row['commit_limit']:,.1f}"
-    yield f"{row['timers']['median']:.2f}"
+def _microseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return f"{1e6 * seconds:,.0f}" if seconds >= 9.5e-6 else f"{1e6 * seconds:.1f}"

@@ -3,6 +3,8 @@
     argv → parsing.parse → a command → command.run() → exit status
 
 A command is a frozen dataclass whose fields are its flags. To add one, write its module and name it in `COMMANDS`.
+What it works with is imported when it runs, so that a help text and a slip of the pen do not wait for torch: the larger
+commands have a module for their flags and one for their work (`run` and `running`).
 """
 
 from __future__ import annotations

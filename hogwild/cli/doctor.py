@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from rich.console import Console
 from tyro.conf import arg
 
-from hogwild import doctor
 from hogwild.cli.status import DONE, FAILED_CHECK
-from hogwild.report.objects import to_json
-from hogwild.report.tables import doctor_report
 
 
 @dataclass(frozen=True)
@@ -26,11 +22,12 @@ class Doctor:
 
     def run(self) -> int:
         """Examine and report."""
+        from hogwild import doctor
+        from hogwild.cli.output import show
+        from hogwild.report.tables import doctor_report
+
         with Console(stderr=True).status("looking at this machine, and starting workers twice …"):
             findings = list(doctor.examine())
         summary = doctor.summary(findings)
-        if self.json:
-            sys.stdout.write(to_json(summary) + "\n")
-        else:
-            Console().print(doctor_report(findings))
+        show(summary, doctor_report(findings), json=self.json)
         return FAILED_CHECK if summary["verdict"] == "problem" else DONE

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from rich.console import Console
 from tyro.conf import arg
 
-from hogwild import experiment
 from hogwild.cli.status import DONE
-from hogwild.experiment import Training
-from hogwild.report.objects import to_json
-from hogwild.report.tables import experiments_report
 
 
 @dataclass(frozen=True)
@@ -27,19 +21,22 @@ class List:
 
     def run(self) -> int:
         """Load and list."""
+        from hogwild import experiment
+        from hogwild.cli.output import show
+        from hogwild.report.tables import experiments_report
+
         rows = [_row(name) for name in experiment.names()]
-        if self.json:
-            found = [{"name": name, "type": what, "question": question} for name, what, question in rows]
-            sys.stdout.write(to_json({"experiments": found}) + "\n")
-        else:
-            Console().print(experiments_report(rows))
+        found = [{"name": name, "type": what, "question": question} for name, what, question in rows]
+        show({"experiments": found}, experiments_report(rows), json=self.json)
         return DONE
 
 
 def _row(name: str) -> tuple[str, str, str]:
     """Name, what it is, and its question; one that cannot be loaded does not hide the others."""
+    from hogwild import experiment
+
     try:
         found = experiment.load(name)
     except Exception as error:
         return name, "broken", f"{type(error).__name__}: {error}"
-    return name, "training" if isinstance(found, Training) else "study", found.question
+    return name, "training" if isinstance(found, experiment.Training) else "study", found.question

@@ -18,6 +18,17 @@ def whole(metavar: str) -> PrimitiveConstructorSpec[int | None]:
     )
 
 
+def wholes(metavar: str) -> PrimitiveConstructorSpec[tuple[int, ...]]:
+    """A flag that takes whole numbers, one or several."""
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=metavar,
+        instance_from_str=lambda texts: tuple(map(_whole, texts)),
+        is_instance=lambda value: isinstance(value, tuple) and all(isinstance(one, int) for one in value),
+        str_from_instance=lambda values: list(map(str, values)),
+    )
+
+
 def number(metavar: str) -> PrimitiveConstructorSpec[float | None]:
     """A flag that takes a number."""
     return PrimitiveConstructorSpec(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -11,10 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE, FAILED_CHECK
-from hogwild.determinism.replay import replay
-from hogwild.report.objects import to_json
-from hogwild.report.progress import following
-from hogwild.report.tables import replay_report
+from hogwild.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class Replay:
         "Exit status: 0 the bits are equal; 1 they differ; 2 the folder is not that of a whole, unchanged run."
     )
 
-    run_dir: Annotated[Positional[Path], arg(metavar="RUN_DIR", help_behavior_hint="")]
+    run_dir: Annotated[Positional[Path | None], arg(metavar="RUN_DIR", help_behavior_hint="")] = None
     """The folder that a run was saved in."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print the result as one JSON object, and nothing else, on standard output."""
@@ -35,11 +31,16 @@ class Replay:
 
     def run(self) -> int:
         """Replay and compare."""
+        if self.run_dir is None:
+            raise ArgumentError("no run named; a run says at its end in which folder it is saved, usually in runs/")
+        from hogwild.cli.output import show
+        from hogwild.determinism.replay import replay
+        from hogwild.report.progress import following
+        from hogwild.report.tables import replay_report
+
         console = Console(stderr=True)
         with following(f"replay of {self.run_dir}", console, quiet=self.quiet) as progress:
             result = replay(self.run_dir, progress=progress)
-        if self.json:
-            sys.stdout.write(to_json({"run_dir": str(self.run_dir), **asdict(result)}) + "\n")
-        else:
-            Console().print(replay_report(str(self.run_dir), result))
+        found = {"run_dir": str(self.run_dir), **asdict(result)}
+        show(found, replay_report(str(self.run_dir), result), json=self.json)
         return DONE if result.equal else FAILED_CHECK

@@ -24,6 +24,7 @@ from hogwild.errors import ArgumentError, printable
 __all__ = ["Divergence", "Mismatch", "TensorDivergence", "digest", "distance"]
 
 JsonValue = str | int | float | bool | None
+_LIMITED = ("relative_l2", "max_abs", "max_ulp")
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,7 @@ class Divergence:
         Raises:
             ArgumentError: another measure, or a limit below zero or NaN.
         """
-        if measure not in ("relative_l2", "max_abs", "max_ulp"):
-            raise ArgumentError(f"measure {measure!r} has no limit; use relative_l2, max_abs or max_ulp")
-        if not limit >= 0:
-            raise ArgumentError(f"limit {limit} must be a number ≥ 0")
+        refuse_limit(limit, measure)
         if self.missing or self.unexpected or self.reshaped or self.retyped or self.changed_integers:
             return False
         if measure == "max_ulp" and any(t.max_ulp is None and not t.identical for t in self.tensors):
@@ -184,6 +182,18 @@ class Divergence:
             if names:
                 parts.append(f"{field.replace('_', ' ')}: {_some(names)}")
         return "; ".join(parts)
+
+
+def refuse_limit(limit: float, measure: str) -> None:
+    """Refuse what cannot be a limit on a measure.
+
+    Raises:
+        ArgumentError: another measure than `relative_l2`, `max_abs` or `max_ulp`, or a limit that is no number ≥ 0.
+    """
+    if measure not in _LIMITED:
+        raise ArgumentError(f"measure {measure!r} has no tolerance; {', '.join(_LIMITED)} have")
+    if not isinstance(limit, int | float) or not limit >= 0:
+        raise ArgumentError(f"tolerance {limit!r} is not a number from 0 on")
 
 
 def distance(a: StateLike, b: StateLike) -> Divergence:

@@ -7,7 +7,7 @@ reruns up to b                → the values that differ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -84,8 +84,8 @@ def find_first(subject: Subject, own: OwnTraining | None, runs: Sequence[Outcome
     if found is None or own is None:
         return _with_values(found, runs) if found else None
     if own.rule_of().same_bits:
-        found = _narrowed(subject, found)
-        return _seen_again(subject, found) or _with_values(found, runs)
+        found = _narrowed(subject, own, found)
+        return _seen_again(subject, own, found) or _with_values(found, runs)
     first = _with_values(found, runs)
     return replace(first, exact=own.rule_of().replayable) if first else None
 
@@ -109,13 +109,13 @@ def _between(a: Outcome, b: Outcome) -> tuple[int, int] | None:
     return max((version for version in equal if version < wrong), default=0), wrong
 
 
-def _narrowed(subject: Subject, bracket: tuple[int, int]) -> tuple[int, int]:
+def _narrowed(subject: Subject, own: OwnTraining, bracket: tuple[int, int]) -> tuple[int, int]:
     """Rerun up to the end of the bracket with closer seals, until it holds one update or reruns agree."""
     after, version = bracket
     while version - after > 1:
         every = max(1, (version - after) // _FINER)
         inner = None
-        for pair in _reruns(subject, version, {"digest_every": every}):
+        for pair in _reruns(subject, own, version, {"digest_every": every}):
             inner = _between(*pair)
             if inner is not None:
                 break
@@ -125,17 +125,23 @@ def _narrowed(subject: Subject, bracket: tuple[int, int]) -> tuple[int, int]:
     return after, version
 
 
-def _seen_again(subject: Subject, bracket: tuple[int, int]) -> FirstDifference | None:
+def _seen_again(subject: Subject, own: OwnTraining, bracket: tuple[int, int]) -> FirstDifference | None:
     """What differs at the end of the bracket, from reruns that end there."""
-    for a, b in _reruns(subject, bracket[1], {}):
+    for a, b in _reruns(subject, own, bracket[1], {}):
         if a.digest != b.digest:
             return _with_values(bracket, (a, b))
     return None
 
 
-def _reruns(subject: Subject, updates: int, settings: dict[str, Any]) -> Any:
-    """Pairs of reruns that end after so many updates: each new one with every earlier one."""
-    variation = Variation({"epochs": None, "updates": updates, **settings}, at=frozenset({updates}), stops=False)
+def _reruns(
+    subject: Subject, own: OwnTraining, updates: int, settings: dict[str, Any]
+) -> Iterator[tuple[Outcome, Outcome]]:
+    """Pairs of reruns that end after so many updates: each new one with every earlier one.
+
+    A rerun of the whole length is given as it was: under `sync`, epochs may end in a set of fewer micro-batches.
+    """
+    length = {} if updates == own.updates else {"epochs": None, "updates": updates}
+    variation = Variation({**length, **settings}, at=frozenset({updates}), stops=False)
     made = [subject.repeat(variation)]
     for _ in range(_RERUNS - 1):
         made.append(subject.repeat(variation))

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import autograd_gradients
 from hogwild.schedule import Source, own_copy
-from hogwild.seeding import preserved_generators, seed_generators
-from hogwild.workers.loop import WorkerInfo, informed
+from hogwild.trial import at_first_batch
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -55,9 +54,7 @@ def first_gradients(
     is."""
     apart = copy.deepcopy(model)
     trained = {name: parameter for name, parameter in apart.named_parameters() if parameter.requires_grad}
-    info = WorkerInfo(0, 1, seed, lambda update, metrics: None)  # noqa: ARG005
-    with preserved_generators(), informed(info), torch.enable_grad():
-        seed_generators(info.start(0))
+    with at_first_batch(seed, workers=1) as info:
         batch = own_copy(source).batch(0, info.generator)
         _, gradients = autograd_gradients(loss(apart, batch), list(trained.values()))
     return dict(zip(trained, gradients, strict=True))

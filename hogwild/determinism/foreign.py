@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hogwild.determinism.states import StateLike, digest, opened
 from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation, refuse_incomplete
-from hogwild.errors import ArgumentError, WorkerError
+from hogwild.errors import ArgumentError, RunDirectoryError, WorkerError
 from hogwild.run import Run
 
 
@@ -126,13 +126,17 @@ class Command(Subject):
         command = self._command.replace("{out}", shlex.quote(str(out)))
         status, told = in_own_group(command, folder / f"told-{self._repeats}", shell=True)
         if status != 0:
-            raise WorkerError(f"{which} ended with status {status}\n{told}")
+            raise WorkerError(f"{which} ended with status {status}" + (f"\n{told}" if told else ", and said nothing"))
         path = out / "model.safetensors" if out.is_dir() else out
         if not path.is_file():
             raise WorkerError(f"{which} ended well but wrote no file to {{out}}")
         shutil.copyfile(path, kept)  # it may be a link to what the next repeat writes
-        _refuse_empty(kept, f"{which} wrote")
-        return Outcome(kept, digest(kept))
+        try:
+            _refuse_empty(kept, f"{which} wrote")
+            return Outcome(kept, digest(kept))
+        except RunDirectoryError as error:
+            why = str(error).removeprefix(f"{kept}: ")
+            raise RunDirectoryError(f"{which} wrote no state to {{out}}: {why}") from error
 
     def close(self) -> None:
         """Remove what the command wrote."""

@@ -80,6 +80,19 @@ class Probe:
         )
 
 
+@dataclass(frozen=True)
+class NoProbe:
+    """A rule and a kind that were not probed, and why."""
+
+    update: str
+    kind: str
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values; `exact` is None: nobody counted."""
+        return {**asdict(self), "exact": None}
+
+
 def probe(
     update: str | Rule = "hogwild",
     kind: str = "processes",
@@ -105,6 +118,7 @@ def probe(
 
     Raises:
         ArgumentError: an argument that cannot work.
+        NotReproducible: `ordered` or `sync` in threads, and `loss` draws random numbers that all threads share.
         WorkerError: a worker died; nothing is counted then.
     """
     if not 1 <= updates <= _MOST:

@@ -18,8 +18,9 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
+from hogwild.determinism.subject import OwnTraining
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
-from hogwild.experiment import Training, load, optimizer_named
+from hogwild.experiment import Training, load
 from hogwild.journal import Seal, load_rows
 from hogwild.optimizer_state import Factory
 from hogwild.rules import Rule, make_rule
@@ -112,7 +113,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         wrong = [key for key, form in forms.items() if not isinstance(record[key], form)]
         if wrong or set(record["sha256"]) != {"model.safetensors", "journal.npy"}:
             raise RunDirectoryError(f"{path} is not the record of a run: {', '.join(wrong) or 'sha256'} is malformed")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RunDirectoryError(f"{path.parent} holds no run.json; it is not the directory of a whole run") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{type(error).__name__}: {printable(str(error))}"
@@ -158,21 +159,22 @@ def replay(
     rule = _rule_of(record)
     config = _config_of(record)
     if model is None:
-        run = _replay_experiment(config, rule, progress)
+        own = _experiment(config)
+        problem, optimizer = own.build(config.seed), own.optimizer
+        model, data, loss = problem.model, problem.data, problem.loss
     elif data is None or loss is None or optimizer is None:
         raise ArgumentError("model given without data, loss and optimizer; give all four, or none for an experiment")
-    else:
-        run = train_config(
-            config,
-            model,
-            data,
-            loss,
-            optimizer=optimizer,
-            rule=rule,
-            collate=collate,
-            lr_schedule=lr_schedule,
-            progress=progress,
-        )
+    run = train_config(
+        config,
+        model,
+        data,
+        loss,
+        optimizer=optimizer,
+        rule=rule,
+        collate=collate,
+        lr_schedule=lr_schedule,
+        progress=progress,
+    )
     return _compare(record, run)
 
 
@@ -211,20 +213,11 @@ def _refuse_impossible(journal: NDArray[Any], updates: int) -> None:
         raise RunDirectoryError("the journal is damaged: an update is negative, or stands there twice")
 
 
-def _replay_experiment(config: RunConfig, rule: Rule, progress: Callable[[Progress], None] | None) -> Run:
+def _experiment(config: RunConfig) -> OwnTraining:
     training = load(config.name)
     if not isinstance(training, Training):
         raise ArgumentError(f"{config.name} is a study, and only trainings can be replayed")
-    problem = training.build(config.seed, Path(config.data) if config.data else None)
-    return train_config(
-        config,
-        problem.model,
-        problem.data,
-        problem.loss,
-        optimizer=optimizer_named(config.optimizer or "sgd", config.lr),
-        rule=rule,
-        progress=progress,
-    )
+    return OwnTraining.of_experiment(training, config)
 
 
 def _compare(record: Record, run: Run) -> Replay:

@@ -1,7 +1,7 @@
 """What is checked: a training that can be repeated, and, where it is ours, varied in one thing at a time.
 
-    subject.repeat()  → Outcome          the training as it is
-    subject.vary(…)   → Outcome          with one thing changed; None where that cannot be done
+    subject.repeat()           → Outcome      the training as it is
+    subject.repeat(variation)  → Outcome      with one thing changed
 
 Ours are trainings by `hogwild.train`; others are any function that trains, and any command.
 """
@@ -12,7 +12,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from hogwild.experiment import Problem, Training, optimizer_named
 from hogwild.optimizer_state import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.run import Run
-from hogwild.schedule import Source, as_source
+from hogwild.schedule import Source, as_source, tickets_of
 from hogwild.trainer import train_config
 from hogwild.watcher import Trace
 
@@ -173,6 +173,18 @@ class OwnTraining(Subject):
             seed=config.seed,
             collate=self.others.get("collate"),
         )
+
+    @cached_property
+    def updates(self) -> int:
+        """The updates that it makes, unless its `stop` ends it before.
+
+        Raises:
+            ArgumentError: epochs are given, and the source does not say how long one is.
+        """
+        per_update = self.rule_of().tickets_per_update
+        _, source = self.source()
+        config = self.config
+        return -(-tickets_of(source, epochs=config.epochs, updates=config.updates, per_update=per_update) // per_update)
 
     def _flip(self, problem: Problem, number: int) -> None:
         _, source = self.source()

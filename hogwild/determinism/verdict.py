@@ -13,17 +13,24 @@ from hogwild.config import RunConfig
 from hogwild.determinism.compare import Comparison, Course, spread
 from hogwild.determinism.controls import Controls
 from hogwild.determinism.damage import Damage
-from hogwild.determinism.distance import json_number
+from hogwild.determinism.distance import json_number, refuse_limit
 from hogwild.determinism.explain import Source, blame
 from hogwild.determinism.first import FirstDifference
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far apart runs may be: `limit` on `relative_l2`, `max_abs` or `max_ulp`."""
+    """How far apart runs may be: `limit` on `relative_l2`, `max_abs` or `max_ulp`.
+
+    Raises:
+        ArgumentError: another measure, or a limit that is no number ≥ 0.
+    """
 
     limit: float
     measure: str = "relative_l2"
+
+    def __post_init__(self) -> None:
+        refuse_limit(self.limit, self.measure)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -124,7 +131,7 @@ class Verdict:
         if not lengths:
             return f"{self.title} · {runs}"
         span = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
-        return f"{self.title} · {runs} of {span} updates"
+        return f"{self.title} · {runs} of {span} update{'s' * (lengths[-1] != 1)}"
 
     def _lengths(self) -> list[int]:
         """The numbers of updates that runs made, each once, sorted."""
@@ -221,7 +228,7 @@ class Verdict:
         if controls.one_ulp is not None:
             told = f"relative L2 {controls.one_ulp.divergence.relative_l2:.3g}"
             if self.harm is not None and not self.identical:
-                told += f": the runs are {self.harm:.2g} × as far apart as one flipped bit takes them"
+                told += f": the runs are {_times(self.harm)} × as far apart as one flipped bit takes them"
             yield "one-ULP control", told
         if controls.serial is not None:
             serial = controls.serial
@@ -288,6 +295,11 @@ class Verdict:
         """What a person sees at the end of a check, as plain text."""
         found = [f"  {what:<18} {finding}" for what, finding in self.lines()]
         return "\n".join([self.headline, *found, f"verdict: {self.conclusion}"])
+
+
+def _times(factor: float) -> str:
+    """A factor to two digits, written out up to a billion."""
+    return f"{float(f'{factor:.2g}'):,.0f}" if 100 <= factor < 1e9 else f"{factor:.2g}"
 
 
 def _damage(damage: Damage) -> str:

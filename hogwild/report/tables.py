@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hogwild.determinism.probe import Probe
+from hogwild.determinism.probe import NoProbe, Probe
 from hogwild.determinism.replay import Replay
 from hogwild.determinism.verdict import Verdict
 from hogwild.doctor import Finding
 from hogwild.experiment import Claim, Findings, Study
-from hogwild.report.words import count, duration, figure, size
+from hogwild.report.words import count, duration, figure, plural, size
 from hogwild.rules import NAMES
 from hogwild.run import Run
 
@@ -27,10 +27,10 @@ _VERDICT = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 def run_report(run: Run) -> RenderableType:
     """What a training came to."""
-    head = f"{run.config.title} · {count(run.updates)} updates in {duration(run.seconds)}"
+    head = f"{run.config.title} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
     parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run)), (1, 0, 1, 2))]
     parts.append(Padding(_workers(run), (0, 0, 0, 2)))
-    parts.extend(Text(f"  {line}", "yellow") for line in run.failures)
+    parts.extend(Text(f"  {failure.splitlines()[0]}", "yellow") for failure in run.failures)
     return Group(*parts)
 
 
@@ -42,7 +42,7 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
     yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.epochs else 'updates'}"
     yield "speed", f"{count(run.samples_per_second)} samples/s"
     ages = run.staleness
-    yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {ages.max} updates"
+    yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {plural(ages.max, 'update')}"
     if run.audit is not None:
         yield "audit", f"{run.audit.summary()}; it took {duration(run.audit.seconds)} of the workers' time"
     elif run.config.audit:
@@ -176,13 +176,20 @@ def _sources(verdict: Verdict) -> Table:
     return table
 
 
-def probe_report(experiment: str, probes: Sequence[Probe]) -> RenderableType:
-    """How many updates each rule lost or doubled: a row per rule and kind."""
-    first = probes[0]
-    what = f"at the size and step time of {experiment}" if experiment else "on a model that takes no time to compute"
-    head = f"{count(first.updates)} updates of {count(first.values)} values by {first.workers} workers, {what}"
+def probe_report(experiment: str, probes: Sequence[Probe | NoProbe]) -> RenderableType:
+    """How many updates each rule lost or doubled: a row per rule and kind, one of which at least was probed."""
+    what = f"at the size and step time of {experiment}" if experiment else "on a model that takes no time"
+    first = next(one for one in probes if isinstance(one, Probe))
+    updates, values = plural(first.updates, "update"), plural(first.values, "value")
+    head = f"{updates} of {values} by {plural(first.workers, 'worker')}, {what}"
     table = _table("rule", "kind", "applied", "values off", "lost", "doubled", "a value got", left=2)
+    reasons: list[str] = []
     for one in probes:
+        if isinstance(one, NoProbe):
+            if one.why not in reasons:
+                reasons.append(one.why)
+            table.add_row(one.update, one.kind, Text(f"not probed [{1 + reasons.index(one.why)}]", "yellow"))
+            continue
         off = Text(count(one.touched), "green" if one.exact else "yellow")
         got = count(one.least) if one.exact else f"{count(one.least)}–{count(one.most)}"
         table.add_row(one.update, one.kind, f"{100 * one.applied:.6g} %", off, count(one.lost), count(one.doubled), got)
@@ -190,7 +197,8 @@ def probe_report(experiment: str, probes: Sequence[Probe]) -> RenderableType:
         "Every gradient is exactly one, so each value counts the updates that were applied to it. "
         "lost, doubled: updates missing or too many, summed over the values that are off."
     )
-    return Group(Text(head, "bold"), Padding(table, (1, 0)), Text(told, "dim"))
+    notes = [Text(f"[{number}] {why}", "yellow") for number, why in enumerate(reasons, start=1)]
+    return Group(Text(head, "bold"), Padding(table, (1, 0)), *notes, Text(told, "dim"))
 
 
 def _table(*headings: str, left: int = 0) -> Table:
@@ -205,7 +213,7 @@ def replay_report(name: str, replay: Replay) -> RenderableType:
     """Whether a recorded run has the bits it was recorded with, and where it first has not."""
     rows = [
         ("bits", "equal" if replay.equal else "different"),
-        ("compared", f"{count(replay.compared)} versions of {count(replay.updates)} updates"),
+        ("compared", f"{plural(replay.compared, 'version')} of {plural(replay.updates, 'update')}"),
         ("recorded", replay.recorded),
         ("replayed", replay.digest),
     ]

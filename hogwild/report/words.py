@@ -10,6 +10,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else "–"
 
 
+def plural(number: float, noun: str) -> str:
+    """So many of something: 1 update, 2,820 updates."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
 def figure(value: float) -> str:
     """A measured number, to three or four digits."""
     if not math.isfinite(value):
@@ -21,6 +26,8 @@ def duration(seconds: float) -> str:
     """Seconds as a person says them."""
     if not math.isfinite(seconds):
         return "–"
+    if 0 < seconds < 0.095:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from hogwild.optimizer import Gathered
-from hogwild.rules.base import Gradient, Loss, backward_gradients, losses_of
+from hogwild.rules.base import Gradient, Loss, backward_gradients, differentiate, losses_of
 from hogwild.rules.inplace import InPlace
 from hogwild.state import Needs
 
@@ -58,11 +58,11 @@ class Racing(InPlace):
     def _backward(self, scalar: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
         """Accumulate; returns what this worker added, where the run is audited, and else nothing."""
         if not self.seat.audited:
-            scalar.backward()  # type: ignore[no-untyped-call]
+            differentiate(scalar)
             return []
         seen: list[Tensor | None] = [None] * len(parameters)
         hooks = [p.register_hook(partial(seen.__setitem__, i)) for i, p in enumerate(parameters)]  # type: ignore[no-untyped-call]
-        scalar.backward()  # type: ignore[no-untyped-call]
+        differentiate(scalar)
         for hook in hooks:
             hook.remove()
         return seen

@@ -79,7 +79,8 @@ class Sync(Versioned):
             target.copy_(value)
         slot.loss.fill_(gradient.loss)
         slot.words[_USABLE] = int(usable)
-        slot.words[_STAMP] = number + 1
+        with self.control.ordering():
+            slot.words[_STAMP] = number + 1
         self._complete_set()
         return True
 
@@ -93,10 +94,13 @@ class Sync(Versioned):
         done = state.control[Word.HEAD] > number or state.gradients[member].words[_STAMP] == number + 1
         return Settled.DONE if done else Settled.AGAIN
 
-    def part_of(self, ticket: int) -> tuple[int, float]:
-        """The update it is a micro-batch of, and one part in as many as that has."""
-        number = ticket // self.tickets_per_update
-        return number, 1.0 / self._members(number)
+    def update_of(self, ticket: int) -> int:
+        """The update it is a micro-batch of."""
+        return ticket // self.tickets_per_update
+
+    def share_of(self, ticket: int) -> float:
+        """One part in as many as its update has."""
+        return 1.0 / self._members(self.update_of(ticket))
 
     def place(self, version: int) -> int:
         """Its slot of the two."""
@@ -113,7 +117,8 @@ class Sync(Versioned):
 
     def _set_is_complete(self, number: int) -> bool:
         members = self._members(number)
-        return members > 0 and all(slot.words[_STAMP] == number + 1 for slot in self.state.gradients[:members])
+        with self.control.ordering():
+            return members > 0 and all(slot.words[_STAMP] == number + 1 for slot in self.state.gradients[:members])
 
     def _complete_set(self) -> None:
         if not self._set_is_complete(self.control.observe(Word.HEAD)):

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import psutil
 
+from hogwild.errors import printable
 from hogwild.workers.loop import Task, Worker
 
 
@@ -21,6 +22,7 @@ class Logged:
 
     worker: int
     update: int
+    batch: int
     metrics: dict[str, float]
 
 
@@ -36,21 +38,26 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker raised: at which update (−1: before the first), what, its own traceback as text, the name of its type.
+    """A worker raised: what, its type's name, its message on one line, its own traceback. Its `Died` follows.
 
-    `error` is another one where what was raised cannot be pickled.
+    `error` is another one where what was raised cannot be pickled. `made` is false where the worker itself could not be
+    made, so that it never came to the work.
     """
 
     worker: int
-    update: int
     error: BaseException
-    traceback: str
     name: str
+    message: str
+    traceback: str
+    made: bool
 
 
 @dataclass(frozen=True)
 class Died:
-    """A worker process ended without a word, and has been reaped: its exit code, negative for a signal."""
+    """A worker ended before it had `Finished`, and nothing of it runs any more.
+
+    `exit_code` is its process's, negative for a signal; 0 for a thread, which can only have raised.
+    """
 
     worker: int
     exit_code: int
@@ -69,7 +76,7 @@ class Team(Protocol):
         ...
 
     def running(self) -> set[int]:
-        """Workers that have been started and have not ended."""
+        """Workers that have been started, and whose `Finished` or `Died` has not been told."""
         ...
 
     def events(self, timeout: float) -> Iterable[Event]:
@@ -95,7 +102,12 @@ class Team(Protocol):
 
 def failure(worker: Worker | None, index: int, error: BaseException) -> Failed:
     """The event that tells of an exception being handled now."""
-    return Failed(index, worker.info.update if worker else -1, error, traceback.format_exc(), type(error).__name__)
+    try:
+        message = printable(str(error))
+    except Exception:
+        message = ""
+    stack = traceback.format_exc().rstrip()
+    return Failed(index, error, type(error).__name__, message, stack, made=worker is not None)
 
 
 def usage(index: int, *, owns_process: bool) -> Finished:

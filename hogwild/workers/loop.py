@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from hogwild.audit import Account
 from hogwild.checkpoint import Checkpointer
 from hogwild.control import Field, Seam, Word, nothing_planted
-from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
+from hogwild.errors import ArgumentError, NonFiniteError
 from hogwild.optimizer import Gathered, SharedOptimizer
 from hogwild.optimizer_state import Factory
 from hogwild.replica import Binding
@@ -33,6 +33,7 @@ from hogwild.rules import Gradient, Rule
 from hogwild.schedule import DatasetSource, Source, TensorSource
 from hogwild.seeding import BitFlags, mix, seed_generators
 from hogwild.state import SharedState, StatePlan
+from hogwild.workers.generator import SharedGenerator
 from hogwild.workers.grad import WithoutGrad
 
 
@@ -66,6 +67,9 @@ class Task:
 Pause = Callable[[Seam, "Worker"], None]
 """What a test plants: called in the worker at every seam."""
 
+Log = Callable[[int, int, dict[str, float]], None]
+"""Called with update, batch and named numbers."""
+
 planted: ContextVar[Pause | None] = ContextVar("planted", default=None)
 """What the runs started in this context carry to their workers."""
 
@@ -76,16 +80,19 @@ class WorkerInfo:
     Attributes:
         index: number of the worker, from 0.
         workers: how many there are.
-        update: number of the update being computed (under `sync`, of the micro-batch).
+        update: number of the update being computed.
+        batch: number of the batch it is computed on: that of the update, except under `sync`, whose updates are made of
+            several.
         seed: of the run.
-        generator: a `torch.Generator` seeded by (seed, update). Until it is first asked for nobody can draw from it,
-            and it is not seeded; from then on it is at every update, for it may be kept.
+        generator: a `torch.Generator` seeded by (seed, batch). Until it is first asked for nobody can draw from it,
+            and it is not seeded; from then on it is at every batch, for it may be kept.
     """
 
-    def __init__(self, index: int, workers: int, seed: int, log: Callable[[int, dict[str, float]], None]) -> None:
+    def __init__(self, index: int, workers: int, seed: int, log: Log) -> None:
         self.index = index
         self.workers = workers
         self.update = -1
+        self.batch = -1
         self.seed = seed
         self._generator = torch.Generator()
         self._known = False  # somebody may hold the generator
@@ -94,20 +101,21 @@ class WorkerInfo:
 
     @property
     def generator(self) -> torch.Generator:
-        """A generator seeded by (seed, update)."""
+        """A generator seeded by (seed, batch)."""
         if not self._known:
             self._known = True
             self._generator.manual_seed(self._number)
         return self._generator
 
     def log(self, **metrics: float) -> None:
-        """Record named numbers for this update; they appear in `run.logged`."""
-        self._log(self.update, {name: float(value) for name, value in metrics.items()})
+        """Record named numbers for this batch; they appear in `run.logged`."""
+        self._log(self.update, self.batch, {name: float(value) for name, value in metrics.items()})
 
-    def start(self, update: int) -> int:
-        """Begin an update; returns the number that its generators are seeded by."""
+    def start(self, update: int, batch: int) -> int:
+        """Begin a batch of that update; returns the number that its generators are seeded by."""
         self.update = update
-        self._number = mix(self.seed, update)
+        self.batch = batch
+        self._number = mix(self.seed, batch)
         if self._known:
             self._generator.manual_seed(self._number)
         return self._number
@@ -150,7 +158,7 @@ class Worker:
         parameters: Sequence[nn.Parameter],
         *,
         owns_process: bool,
-        log: Callable[[int, dict[str, float]], None],
+        log: Log,
     ) -> None:
         self.index = index
         self.task = task
@@ -172,7 +180,8 @@ class Worker:
         self._quietly = WithoutGrad()
         self._account = Account(task.plan.parameters) if task.plan.audited else None
         self._left_out = False
-        self._quiet = None if owns_process or not self.rule.same_bits else torch.get_rng_state()
+        watched = self.rule.same_bits and not owns_process
+        self._generator = SharedGenerator(state.control, index, self.rule.name) if watched else None
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         if task.pause is not None:
@@ -232,8 +241,7 @@ class Worker:
             self.control.hand_back(self.index)
 
     def _begin(self, ticket: int) -> None:
-        batch = self.rule.batch_of(ticket)
-        number = self.info.start(batch)
+        number = self.info.start(self.rule.update_of(ticket), self.rule.batch_of(ticket))
         if self._owns_process:
             seed_generators(number)
 
@@ -257,7 +265,9 @@ class Worker:
         batch = self.batch(update)
         self.pause(Seam.COMPUTING)
         gradient = self.rule.gradient(lambda module: loss(module, batch), replica)
-        self._refuse_draws(update)
+        if self._generator is not None and self._generator.moved(self.rule.update_of(update)):
+            self._begin(update)
+            return self.gradient(update, self.read(update))
         return gradient
 
     def commit(self, update: int, gradient: Gradient | Sequence[Tensor | None], loss: float = float("nan")) -> bool:
@@ -304,9 +314,13 @@ class Worker:
             self.leave_out()
             return False
         what = f"the loss is {loss}" if not math.isfinite(loss) else "the gradient is not finite"
+        number, batch = self.rule.update_of(update), self.rule.batch_of(update)
         raise NonFiniteError(
-            f"{what} at update {update}, worker {self.index}; the shared model was not touched by it "
-            f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)"
+            f"{what} at update {number} (batch {batch}), worker {self.index}; the shared model was not touched by it "
+            f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)",
+            worker=self.index,
+            update=number,
+            batch=batch,
         )
 
     @property
@@ -368,23 +382,14 @@ class Worker:
         left_out, self._left_out = self._left_out, False
         if self._account is None or left_out:
             return
-        update, share = self.rule.part_of(ticket)
-        self._account.add(gradient.values, self.binding.parameters, self.optimizer.rates(update), share)
+        rates = self.optimizer.rates(self.rule.update_of(ticket))
+        self._account.add(gradient.values, self.binding.parameters, rates, self.rule.share_of(ticket))
 
     def _report(self) -> None:
         """Add this worker's account to those of the others."""
         if self._account is not None and self.state.audit is not None:
             with self.control.commit_lock:
                 self.state.audit.take(self._account)
-
-    def _refuse_draws(self, update: int) -> None:
-        """One generator serves all threads of a process, so a draw would depend on who came first."""
-        if self._quiet is not None and not torch.equal(self._quiet, torch.get_rng_state()):
-            raise NotReproducible(
-                f"torch's default generator, which all threads share, was drawn from by update {update} or one that "
-                f"ran beside it, so {self.rule.name} cannot give the same bits; use kind='processes', or "
-                f"hogwild.worker_info().generator"
-            )
 
 
 def train_loop(worker: Worker) -> None:

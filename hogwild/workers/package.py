@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -67,21 +67,20 @@ class Package:
 
     def open(self, found: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
         """The objects, in the worker; `found` maps the keys of stand-ins to what replaces them."""
-        unpickler = pickle.Unpickler(io.BytesIO(self.arena.bytes(*self._blob)))
+        opened: dict[str, Any] = _Unpickler(self, found).load()
+        return opened
 
-        def load(key: tuple[Any, ...]) -> Any:
-            kind, number, *form = key
-            if kind == "shared":
-                return self.shared[number]
-            if kind == "storage":
-                return self._view(number, *form)
-            if kind == "array":
-                offset, dtype, shape = self._large[number]
-                return self.arena.array(offset, int(np.prod(shape)), dtype).reshape(shape)
-            return found[kind, number]
-
-        unpickler.persistent_load = load  # type: ignore[method-assign]
-        return cast("dict[str, Any]", unpickler.load())
+    def look_up(self, key: tuple[Any, ...], found: Mapping[tuple[str, int], Any]) -> Any:
+        """What did not go through the pickle, by the key that stands there for it."""
+        kind, number, *form = key
+        if kind == "shared":
+            return self.shared[number]
+        if kind == "storage":
+            return self._view(number, *form)
+        if kind == "array":
+            offset, dtype, shape = self._large[number]
+            return self.arena.array(offset, int(np.prod(shape)), dtype).reshape(shape)
+        return found[kind, number]
 
     def _view(
         self, number: int, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
@@ -128,6 +127,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._numbers[key] = len(held)
             held.append(value)
         return self._numbers[key]
+
+
+class _Unpickler(pickle.Unpickler):
+    """A method of its own, because some Pythons (3.13.0) refuse `persistent_load` as an attribute."""
+
+    def __init__(self, package: Package, found: Mapping[tuple[str, int], Any]) -> None:
+        super().__init__(io.BytesIO(package.arena.bytes(*package._blob)))
+        self._package, self._found = package, found
+
+    def persistent_load(self, key: tuple[Any, ...]) -> Any:
+        return self._package.look_up(key, self._found)
 
 
 def _is_plain(value: Any) -> bool:

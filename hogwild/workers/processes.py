@@ -16,6 +16,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,6 +43,7 @@ _PRELOAD = "hogwild.workers.preload"
 _TICKET_BYTE, _COMMIT_BYTE = 0, 1  # of the arena's file; that they are locked has no bearing on what they hold
 _EXTRAS = "a parameter's attributes or hooks"
 _STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
+_LEAVING_PATIENCE = 5.0  # seconds for a process that has told its end to leave: a user's thread may keep it
 _start_lock = threading.Lock()
 
 
@@ -116,7 +118,8 @@ class ProcessTeam:
         self._processes: dict[int, BaseProcess] = {}
         self._pipes: dict[int, connection.Connection] = {}
         self._stacks: dict[int, connection.Connection] = {}
-        self._told_end: set[int] = set()
+        self._finished: set[int] = set()
+        self._leaving: dict[int, float] = {}
 
     def start(self, index: int) -> None:
         """Start worker `index`."""
@@ -135,7 +138,7 @@ class ProcessTeam:
         self._processes[index] = process
         self._pipes[index] = receiver
         self._stacks[index] = stacks
-        self._told_end.discard(index)
+        self._finished.discard(index)
 
     def running(self) -> set[int]:
         """Workers whose process has not been reaped."""
@@ -147,6 +150,9 @@ class ProcessTeam:
         connection.wait([*self._pipes.values(), *sentinels], timeout)
         for index in list(self._processes):
             yield from self._hear(index)
+        for index, deadline in self._leaving.items():
+            if time.monotonic() > deadline:
+                self._processes[index].kill()
 
     def _hear(self, index: int) -> Iterator[Event]:
         process = self._processes[index]
@@ -157,7 +163,8 @@ class ProcessTeam:
             del self._processes[index]
             self._pipes.pop(index).close()
             self._stacks.pop(index).close()
-            if index not in self._told_end:
+            self._leaving.pop(index, None)
+            if index not in self._finished:
                 yield Died(index, process.exitcode or 0)
             process.close()
 
@@ -167,7 +174,9 @@ class ProcessTeam:
             while pipe.poll():
                 event: Event = pickle.loads(pipe.recv_bytes())
                 if isinstance(event, Finished | Failed):
-                    self._told_end.add(index)
+                    self._leaving[index] = time.monotonic() + _LEAVING_PATIENCE
+                if isinstance(event, Finished):
+                    self._finished.add(index)
                 yield event
         except (EOFError, OSError):  # closed, or cut off in the middle of a message by the worker's death
             return
@@ -301,5 +310,5 @@ def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pi
         replica,
         parameters,
         owns_process=True,
-        log=lambda update, metrics: _tell(pipe, Logged(index, update, metrics)),
+        log=lambda update, batch, metrics: _tell(pipe, Logged(index, update, batch, metrics)),
     )

@@ -1,18 +1,21 @@
 """Watches the workers of a run from its first claim to its last commit, and decides what a failure means.
 
     start all → hear events, show versions to the evaluation → all ended and every ticket done → return
-                  │ a worker died: bury it, replace it or go on without it
-                  └ a worker raised: stop the others, raise its error
+                  │ a worker raised, died or hung: bury it, then replace it, go on without it, or
+                  └ stop the others and raise
 
-The first failure is the one that is raised. Whatever happens, no worker runs when `supervise` is left.
+An exception of this package's own is always raised: what a worker found wrong, another would find again. So is that of
+a worker that could not be made. The first failure is the one that is told first. Whatever happens, no worker process
+runs when `supervise` is left.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hogwild.control import NOBODY, Control, Field, Word
@@ -21,13 +24,15 @@ from hogwild.rules import Rule
 from hogwild.state import SharedState
 from hogwild.workers.events import Died, Event, Failed, Finished, Logged, Team
 
-_POLL = 0.02  # seconds; how soon the parent sees a version that waits to be evaluated
+_SOON, _NOW_AND_THEN = 0.02, 0.1  # seconds between looks: where versions wait for them, and where none do
 _GRACE = 1.5  # seconds that workers have to finish their update once they are told to stop
+_log = logging.getLogger("hogwild")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What to do when a worker dies: "replace" (at most `max_restarts` times), "continue" or "raise".
+    """What to do when a worker raises, dies or hangs: "replace" it (at most `max_restarts` times in a run), "continue"
+    without it (as long as one is left; the last is replaced) or "raise".
 
     A worker that does nothing with its ticket for `timeout` seconds, and does not wait for others, hangs.
     """
@@ -37,13 +42,38 @@ class Policy:
     timeout: float | None = None
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a worker ended before its time.
+
+    `what` is one line, `details` its traceback or stacks; `update` and `batch` are None where it was between updates.
+    """
+
+    worker: int
+    update: int | None
+    batch: int | None
+    what: str
+    details: str = ""
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        return f"{self.what}\n\n{self.details}" if self.details else self.what
+
+    def as_error(self, afterwards: str = "") -> WorkerError:
+        """What the caller is to be told; `afterwards` is what became of it."""
+        text = "\n\n".join(part for part in (self.what, afterwards, self.details) if part)
+        error = WorkerError(text, worker=self.worker, update=self.update, batch=self.batch)
+        error.__cause__ = self.error.with_traceback(None) if self.error is not None else None  # its frames hold tensors
+        return error
+
+
 @dataclass
 class Outcome:
     """What the supervisor saw."""
 
     finished: dict[int, Finished] = field(default_factory=dict)
     logged: list[Logged] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     in_doubt: list[int] = field(default_factory=list)
     restarts: int = 0
 
@@ -55,11 +85,15 @@ class Supervisor:
         team: the workers.
         state: the parent's view of the shared state.
         rule: the run's rule.
-        policy: what to do about deaths.
-        look: called with every poll; shows waiting versions to the evaluation and reports progress.
+        policy: what to do about failures.
+        look: called now and then; shows waiting versions to the evaluation and reports progress.
+        shows: versions wait for that look, so it is to come soon. A look takes time from a worker where there is no
+            core to spare.
     """
 
-    def __init__(self, team: Team, state: SharedState, rule: Rule, policy: Policy, look: Callable[[], None]) -> None:
+    def __init__(
+        self, team: Team, state: SharedState, rule: Rule, policy: Policy, look: Callable[[], None], *, shows: bool
+    ) -> None:
         self.outcome = Outcome()
         self._team = team
         self._state = state
@@ -67,14 +101,15 @@ class Supervisor:
         self._rule = rule
         self._policy = policy
         self._look = look
-        self._hung: dict[int, str] = {}
+        self._pause = _SOON if shows else _NOW_AND_THEN
+        self._ending: dict[int, Failure] = {}  # workers about to end, and why
         self._seen: dict[int, tuple[tuple[int, int], float]] = {}
 
     def supervise(self) -> None:
         """Run the team to the end.
 
         Raises:
-            WorkerError: a worker raised, or died and was not to be replaced.
+            WorkerError: a worker failed and was not to be replaced, or too many did.
             HogwildError: a worker raised one; it is raised as it is.
         """
         try:
@@ -86,7 +121,7 @@ class Supervisor:
                 if ended and not self._unfinished():
                     return
                 if ended:
-                    self._replace(self._some_dead_worker())
+                    self._replace(self._some_dead_worker(), "no worker is left, and work is")
         except BaseException:
             self._stop_all()
             raise
@@ -94,7 +129,7 @@ class Supervisor:
             self._team.close()
 
     def _poll(self) -> None:
-        for event in self._team.events(_POLL):
+        for event in self._team.events(self._pause):
             self._handle(event)
         if self._policy.timeout is not None:
             self._end_what_hangs(self._policy.timeout)
@@ -107,22 +142,51 @@ class Supervisor:
             case Finished():
                 self.outcome.finished[event.worker] = event
             case Failed():
-                raise _as_error(event)
+                self._ending[event.worker] = self._raised(event)
             case Died():
                 self._bury(event)
 
+    def _raised(self, event: Failed) -> Failure:
+        """The failure of a worker that raised.
+
+        Raises:
+            WorkerError, HogwildError: it ends the run, and there is nothing to settle.
+        """
+        if isinstance(event.error, HogwildError) and not isinstance(event.error, WorkerError):
+            raise event.error
+        failure = self._failure(event.worker, f"raised {event.name}", event.message)
+        failure = replace(failure, details=event.traceback, error=event.error)
+        if not event.made or self._policy.on_worker_failure == "raise":
+            raise failure.as_error()
+        return failure
+
+    def _failure(self, worker: int, what: str, message: str = "") -> Failure:
+        """A failure of that worker where it is now; to be asked for before its burial."""
+        said = f": {message}" if message else ""
+        row = self._control.row(worker)
+        ticket = row[Field.TICKET]
+        if ticket == NOBODY:
+            where = "between updates" if row[Field.STARTED] else "before its first update"
+            return Failure(worker, None, None, f"worker {worker} {what} {where}{said}")
+        update, batch = self._rule.update_of(ticket), self._rule.batch_of(ticket)
+        return Failure(worker, update, batch, f"worker {worker} {what} at update {update} (batch {batch}){said}")
+
     def _bury(self, death: Died) -> None:
-        """The operating system has confirmed the death: settle what the worker owned, then apply the policy."""
+        """The worker has ended for certain: settle what it owned, then apply the policy."""
+        failure = self._ending.pop(death.worker, None) or self._failure(
+            death.worker, f"died of {_cause(death.exit_code)}"
+        )
         doubt = self._control.bury(death.worker, partial(self._rule.settle, self._state))
-        what = self._hung.pop(death.worker, f"worker {death.worker} died of {_cause(death.exit_code)}")
         if doubt is not None:
             self.outcome.in_doubt.append(doubt)
-            what += f"; update {doubt} may have been applied in part"
-        self.outcome.failures.append(what)
+            failure = replace(failure, what=f"{failure.what}; update {doubt} may have been applied in part")
+        self.outcome.failures.append(failure)
         if self._policy.on_worker_failure == "raise":
-            raise WorkerError(what)
+            raise failure.as_error()
         if self._policy.on_worker_failure == "replace" and not self._control[Word.STOP]:
-            self._replace(death.worker)
+            self._replace(death.worker, failure.what)
+        else:
+            _log.warning("%s; going on without it", failure.what)
 
     def _end_what_hangs(self, timeout: float) -> None:
         """End each worker that has been at the same point of the same ticket for too long.
@@ -131,25 +195,27 @@ class Supervisor:
             WorkerError: it is a thread, which cannot be ended.
         """
         now = time.monotonic()
-        for index in self._team.running() - self._hung.keys():
+        for index in self._team.running() - self._ending.keys():
             row = self._control.row(index)
             point = row[Field.TICKET], row[Field.COMPUTED]
             if point[0] == NOBODY or row[Field.WAITING] or self._seen.get(index, (None,))[0] != point:
                 self._seen[index] = point, now
             elif now - self._seen[index][1] > timeout:
                 stacks = self._team.stacks(index).rstrip()
-                self._hung[index] = f"worker {index} hung for {timeout:g} s at update {point[0]}\n\n{stacks}"
+                self._ending[index] = replace(self._failure(index, f"hung for {timeout:g} s"), details=stacks)
                 if not self._team.end(index):
-                    raise WorkerError(self._hung[index])
+                    raise self._ending[index].as_error()
 
-    def _replace(self, index: int) -> None:
-        if self.outcome.restarts >= self._policy.max_restarts:
-            raise WorkerError(
-                f"{self.outcome.failures[-1] if self.outcome.failures else 'all workers ended early'}; "
-                f"{self.outcome.restarts} workers were replaced already, and max_restarts is "
-                f"{self._policy.max_restarts}"
-            )
+    def _replace(self, index: int, why: str) -> None:
+        failures, most = self.outcome.failures, self._policy.max_restarts
+        if self.outcome.restarts >= most:
+            tried = f"workers replaced: {self.outcome.restarts}, and max_restarts is {most}"
+            if not failures:
+                raise WorkerError(f"all workers ended before the work was done; {tried}")
+            later = [f"  {failure.what}" for failure in failures[1:]]
+            raise failures[0].as_error("\n".join([f"{tried}{'; then' if later else ''}", *later]))
         self.outcome.restarts += 1
+        _log.warning("%s; worker %d is replaced (%d of at most %d)", why, index, self.outcome.restarts, most)
         self._team.start(index)
 
     def _unfinished(self) -> bool:
@@ -173,7 +239,7 @@ class Supervisor:
         control[Word.EVALUATED] = control[Word.OBSERVED]
         deadline = time.monotonic() + _GRACE
         while self._team.running() and time.monotonic() < deadline:
-            for event in self._team.events(_POLL):
+            for event in self._team.events(_SOON):
                 if isinstance(event, Finished):
                     self.outcome.finished[event.worker] = event
                 elif isinstance(event, Died | Failed):
@@ -182,13 +248,6 @@ class Supervisor:
                 control.publish(Word.EVALUATED, control[Word.OBSERVED])
         control[Word.ABORT] = 1
         self._team.kill()
-
-
-def _as_error(failed: Failed) -> HogwildError:
-    where = f"at update {failed.update}" if failed.update >= 0 else "before its first update"
-    if isinstance(failed.error, HogwildError) and not isinstance(failed.error, WorkerError):
-        return failed.error
-    return WorkerError(f"worker {failed.worker} raised {failed.name} {where}\n\n{failed.traceback.rstrip()}")
 
 
 def _cause(exit_code: int) -> str:

@@ -1,7 +1,9 @@
 """Workers as threads of this process.
 
 They share the interpreter: under the GIL they run side by side only while torch computes. Nothing below relies on
-the GIL. A thread can be neither killed nor replaced; one that hangs in user code ends with the program.
+the GIL: of Python objects threads share the task and the copy of the model, which they only read, the queue of events,
+which locks itself, and the two locks. A thread that raises is replaced like any worker; one that hangs can be neither
+ended nor replaced, so the run fails and the thread ends with the program, as all do when a signal kills it.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ import torch
 from torch import nn
 
 from hogwild.control import Aborted, Lock
-from hogwild.replica import carry, extras_of, replicate
+from hogwild.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.schedule import own_copy
 from hogwild.state import SharedState
-from hogwild.workers.events import Event, Logged, failure, usage
+from hogwild.workers.events import Died, Event, Finished, Logged, failure, usage
 from hogwild.workers.loop import Task, Worker
 
 _PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed
@@ -47,9 +49,10 @@ class ThreadTeam:
     ) -> None:
         self.task = task
         self._state = state
-        self._model = model
-        self._trained = trained
-        self._constant = constant
+        # The caller's model is where versions are evaluated, even while a replaced worker copies what it needs.
+        own = stand_ins_of(model)
+        self._model = replicate(model, own)
+        self._trained, self._constant = ([own[id(p)] for p in group] for group in (trained, constant))
         self._threads: dict[int, threading.Thread] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._locks: tuple[Lock, Lock] = threading.Lock(), threading.Lock()
@@ -63,15 +66,18 @@ class ThreadTeam:
         thread.start()
 
     def running(self) -> set[int]:
-        """Workers that have not ended."""
-        return {index for index, thread in self._threads.items() if thread.is_alive()}
+        """Workers whose end has not been told."""
+        return set(self._threads)
 
     def events(self, timeout: float) -> Iterable[Event]:
-        """What the threads have told."""
+        """What the threads have told; an end is told once the thread is gone."""
         try:
-            yield self._events.get(timeout=timeout)
+            event = self._events.get(timeout=timeout)
             while True:
-                yield self._events.get_nowait()
+                if isinstance(event, Finished | Died):
+                    self._threads.pop(event.worker).join()
+                yield event
+                event = self._events.get_nowait()
         except queue.Empty:
             return
 
@@ -107,6 +113,7 @@ class ThreadTeam:
             self._events.put(usage(index, owns_process=False))
         except BaseException as error:
             self._events.put(failure(worker, index, error))
+            self._events.put(Died(index, 0))
 
     def _make_worker(self, index: int) -> Worker:
         state = SharedState(self._state.plan, self._state.arena)
@@ -119,7 +126,7 @@ class ThreadTeam:
             replica,
             parameters,
             owns_process=False,
-            log=lambda update, metrics: self._events.put(Logged(index, update, metrics)),
+            log=lambda update, batch, metrics: self._events.put(Logged(index, update, batch, metrics)),
         )
 
     def _own_task(self) -> Task:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 import torch
 
-from hogwild.cli import main
+from hogwild.cli import COMMANDS, main
+from hogwild.determinism.check import WINDOW
+from hogwild.determinism.probe import SIZE
 
 FLAGS = [
     "--workers",
@@ -37,7 +41,7 @@ WRONG = {
     "rum digits": ["'rum'", "run, list, check, replay, probe, bench, doctor"],
     "run": ["no experiment", "hogwild list"],
     "run digitz": ["'digitz'", "digits"],
-    "run nowhere/config.toml": ["nowhere/config.toml", "No such file"],
+    "run nowhere/config.toml": ["nowhere/config.toml", "No such file", "the config.toml of a run"],
     "run digits more": ["'more'", "--help"],
     "run digits --wrokers 2": ["'--wrokers'", "--workers"],
     "run digits --workers": ["--workers", "Missing value"],
@@ -62,9 +66,16 @@ WRONG = {
     "run digits --data folder": ["folder", "leave it out"],
     "run mnist": ["--data", "train-images-idx3-ubyte"],
     "run mnist --data folder": ["folder", "train-images-idx3-ubyte.gz"],
-    "run --resume nowhere": ["nowhere/config.toml"],
+    "run --resume nowhere": ["--resume nowhere", "nowhere/config.toml", "where it is saved"],
     "run digits --resume nowhere": ["'digits'", "--resume"],
     "list --long": ["'--long'", "--json"],
+    "replay": ["no run named", "runs/"],
+    "replay nowhere": ["nowhere holds no run.json"],
+    "replay /dev/null": ["/dev/null holds no run.json"],
+    "run digits --out /dev/null": ["'/dev/null'", "name another"],
+    "bench --workers x": ["--workers", "'x'", "whole number"],
+    "bench --batch-size 1 x": ["--batch-size", "'x'", "whole number"],
+    "bench --seconds x": ["--seconds", "'x'", "a number"],
     "doctor --json=yes": ["'yes'"],
 }
 
@@ -132,6 +143,44 @@ def test_help_is_not_wider_than_the_terminal(
         main(arguments)
         assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 84] == []
     monkeypatch.delenv("COLUMNS")
+
+
+NO_TORCH = """
+import sys
+from hogwild.cli import main
+
+status = main(sys.argv[1:])
+sys.stderr.write(f"torch: {'torch' in sys.modules}\\n")
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ("--help", 0),
+        ("--version", 0),
+        *((f"{command} --help", 0) for command in COMMANDS),
+        ("rum digits", 2),
+        ("run", 2),
+        ("check", 2),
+        ("replay", 2),
+        ("run digits --wrokers 2", 2),
+        ("check digits --runs five", 2),
+        ("run --resume nowhere", 2),
+    ],
+)
+def test_a_help_text_and_a_slip_do_not_wait_for_torch(arguments: str, status: int) -> None:
+    done = subprocess.run([sys.executable, "-c", NO_TORCH, *arguments.split()], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.endswith("torch: False\n")
+
+
+def test_help_says_the_defaults_that_are_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "--help"])
+    assert f"(default: {WINDOW})" in capsys.readouterr().out
+    main(["probe", "--help"])
+    assert f"(default: {SIZE:,})" in capsys.readouterr().out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,10 +99,11 @@ def test_what_a_command_started_ends_with_the_check(tmp_path):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("exit 3 # {out}", "ended with status 3"),
+        ("exit 3 # {out}", "ended with status 3, and said nothing\n"),
+        ("echo no such data; exit 3 # {out}", "ended with status 3\nno such data\n"),
         ("true {out}", "wrote no file"),
         ("kill -9 $$ # {out}", "ended with status"),
-        ("echo nonsense > {out}", "neither a safetensors file"),
+        ("echo nonsense > {out}", "repeat 1 of the command wrote no state to {out}: neither a safetensors file"),
     ],
 )
 def test_a_command_that_fails_is_no_evidence(command, words, capsys):

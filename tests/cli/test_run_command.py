@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import warnings
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 from hogwild import experiment
@@ -41,16 +39,6 @@ KEYS = {
 FILES = {"config.toml", "run.json", "metrics.jsonl", "journal.npy", "model.safetensors", "run.png"}
 
 Offer = Callable[[Experiment], None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fonts() -> None:
-    """matplotlib keeps the files of the fonts that it has used open."""
-    drawn = Figure()
-    drawn.suptitle("bold", weight="bold")
-    drawn.add_subplot().plot([1.0, 1e6])
-    drawn.axes[0].set_yscale("log")
-    drawn.savefig(io.BytesIO())
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,13 @@ from typing import ClassVar
 
 import problems
 import pytest
+import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 from torch import nn
 
 import hogwild
+from hogwild import experiment
 from hogwild.cli import main
+from hogwild.experiment import Problem, Training
 from hogwild.rules.locked import Locked
 from hogwild.rules.ordered import Ordered
 from hogwild.testing import Fault, PlantedFault, RandomDelays, Seam, planted
@@ -119,6 +122,24 @@ def test_the_command_probes_at_the_size_of_an_experiment(capsys):
     told = capsys.readouterr().out
     assert "19,210 values" in told
     assert "100 %" in told
+
+
+def test_what_cannot_be_probed_is_a_row_with_the_reason(capsys, monkeypatch):
+    problem = Problem(nn.Sequential(nn.Linear(8, 3), nn.Dropout(0.5)), problems.data(), problems.cross_entropy)
+    monkeypatch.setattr(experiment, "names", lambda: ["drops"])
+    monkeypatch.setattr(experiment, "load", lambda name: Training(name, "?", lambda seed, data: problem, {"epochs": 1}))
+    arguments = ["probe", "drops", "--kind", "threads", "--updates", "20", "--quiet"]
+    assert main(arguments) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "20 updates of 27 values by 2 workers" in told
+    assert "ordered threads not probed [1]" in told and "sync threads not probed [2]" in told
+    assert "[1] the training draws random numbers in the loss" in told
+    assert main([*arguments, "--json"]) == 0
+    rows = {row["update"]: row for row in json.loads(capsys.readouterr().out)["probes"]}
+    assert rows["ordered"]["exact"] is None and "draws random numbers" in rows["ordered"]["why"]
+    assert rows["locked"]["exact"] is True
+    assert main([*arguments, "--update", "ordered"]) == 2
+    assert "draws random numbers" in capsys.readouterr().err
 
 
 def test_the_command_fails_where_a_promise_is_broken(monkeypatch, capsys):

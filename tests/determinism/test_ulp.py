@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hogwild
+from hogwild.determinism.flip import add_one_ulp
 from hogwild.determinism.ulp import FORMATS, no_distance, ulp_distance
 
 FLOATS = [np.float16, np.float32, np.float64]
@@ -116,3 +118,12 @@ def test_every_format_decodes_as_torch_does(name):
     found = form.decode(tensor.view(torch.uint8).numpy().view(form.bits))
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, expected)
+
+
+def test_one_ulp_is_one_ulp():
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        before = torch.randn(3, 4).to(dtype)
+        after = before.clone()
+        add_one_ulp(after, 7)
+        found = hogwild.distance({"w": before}, {"w": after})
+        assert (found.differing, found.max_ulp) == (1, 1)

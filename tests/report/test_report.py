@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from hogwild.report.objects import to_json
 from hogwild.report.plots import plot_run
 from hogwild.report.progress import Pace, display, following
 from hogwild.report.tables import run_report
-from hogwild.report.words import count, duration, figure, size
+from hogwild.report.words import count, duration, figure, plural, size
 from hogwild.run import Progress, Run
 
 MANY = Progress(
@@ -68,10 +69,23 @@ def run() -> Run:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(0.5, "0.5 s"), (59.94, "59.9 s"), (61, "1:01 min"), (3661, "1:01:01"), (math.nan, "–")]
+    ("value", "words"),
+    [
+        (0, "0.0 s"),
+        (0.004, "4 ms"),
+        (0.5, "0.5 s"),
+        (59.94, "59.9 s"),
+        (61, "1:01 min"),
+        (3661, "1:01:01"),
+        (math.nan, "–"),
+    ],
 )
 def test_duration(value: float, words: str) -> None:
     assert duration(value) == words
+
+
+def test_one_is_no_plural() -> None:
+    assert [plural(number, "update") for number in (0, 1, 2820)] == ["0 updates", "1 update", "2,820 updates"]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +162,9 @@ def test_quiet_shows_nothing() -> None:
 
 def test_the_table_tells_what_the_run_came_to(run: Run) -> None:
     shown = _text(run_report(run))
-    for word in ("toy · hogwild · 2 threads · 30 updates", "accuracy", run.digest, "differs from run to run", "MiB"):
+    for word in ("toy · hogwild · 2 threads · 30 updates", "accuracy", run.digest, "differs from run to run"):
         assert word in shown
+    assert re.search(r"[0-9] [MG]iB", shown), "the memory of a process; with a torch built for CUDA over a GiB"
     ordered = replace(run, config=replace(run.config, update="ordered"), failures=("worker 1 died of SIGKILL",))
     shown = _text(run_report(ordered))
     assert "the same on every run" in shown and "worker 1 died of SIGKILL" in shown

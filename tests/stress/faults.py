@@ -48,12 +48,15 @@ RAISES = {
     "the data source raises": "OSError",
     "the data source ends early": "StopIteration",
 }
+RAISES_ONCE = {f"{fault}, once": name for fault, name in RAISES.items() if fault != "the data source ends early"}
 NONFINITE = {
     f"NaN {what}, on_nonfinite={policy!r}": (what, policy)
     for what in ("loss", "gradient")
     for policy in ("raise", "skip")
 }
-FAULTS = [*DEATHS, KILL_ANY_TIME, RAISE_ANYWHERE, HANG, *RAISES, *NONFINITE]
+SOUND_SOURCE = "the data source is sound"
+NEVER = -1  # the ticket of nobody
+FAULTS = [*DEATHS, KILL_ANY_TIME, RAISE_ANYWHERE, HANG, *RAISES, *RAISES_ONCE, *NONFINITE]
 
 
 class PlantedError(RuntimeError):
@@ -133,11 +136,18 @@ def at_the_ticket(ticket: int) -> bool:
     """True in the worker that computes it; the trial step before the run is none."""
     in_worker = threading.current_thread() is not threading.main_thread() or multiprocessing.parent_process()
     info = hogwild.worker_info()
-    return bool(in_worker) and info is not None and info.update == ticket
+    return bool(in_worker) and info is not None and info.batch == ticket
+
+
+def open_once(fault: str, gate: torch.Tensor) -> bool:
+    """True, but for a fault that happens once only the first time."""
+    passed = bool(gate[0])
+    gate[0] = 1
+    return not (passed and fault in RAISES_ONCE)
 
 
 def loss_of(case: Case, gate: torch.Tensor, release: threading.Event) -> Callable[..., torch.Tensor]:
-    """The loss with the case's fault in it; `gate` lets it hang once, `release` lets a thread go."""
+    """The loss with the case's fault in it; `gate` lets it happen once, `release` lets a thread go."""
     ticket, fault = case.ticket, case.fault
     hang = release.wait if case.kind == "threads" else time.sleep
 
@@ -147,10 +157,8 @@ def loss_of(case: Case, gate: torch.Tensor, release: threading.Event) -> Callabl
             time.sleep(0.01)
         if not at_the_ticket(ticket):
             return value
-        if fault == "the loss raises":
-            raise PlantedError("planted")
-        if fault == "the loss raises what cannot be pickled":
-            raise StubbornError(1, 2)
+        if fault.startswith("the loss raises") and open_once(fault, gate):
+            raise StubbornError(1, 2) if "pickled" in fault else PlantedError("planted")
         if fault.startswith("NaN loss"):
             return value * float("nan")
         if fault.startswith("NaN gradient"):
@@ -166,12 +174,12 @@ def loss_of(case: Case, gate: torch.Tensor, release: threading.Event) -> Callabl
 class Samples:
     """A source of our own that fails at one batch."""
 
-    def __init__(self, ticket: int, fault: str) -> None:
-        self.ticket, self.fault = ticket, fault
+    def __init__(self, ticket: int, fault: str, gate: torch.Tensor) -> None:
+        self.ticket, self.fault, self.gate = ticket, fault, gate
         self.x, self.y = problems.data()
 
     def batch(self, update: int, generator: torch.Generator) -> Any:
-        if at_the_ticket(self.ticket) and update == self.ticket:
+        if at_the_ticket(self.ticket) and update == self.ticket and open_once(self.fault, self.gate):
             raise StopIteration if self.fault == "the data source ends early" else OSError("planted")
         rows = torch.randint(0, len(self.x), (16,), generator=generator)
         return self.x[rows], self.y[rows]
@@ -200,16 +208,18 @@ def undisturbed(case: Case) -> str:
     """The digest of one worker to which nothing happens but that an update is not finite and is left out."""
     skipped = case.fault in NONFINITE
     loss = loss_of(case, torch.zeros(1), threading.Event()) if skipped else problems.cross_entropy
-    return train(case, workers=1, loss=loss, on_nonfinite="skip" if skipped else "raise").digest
+    data = Samples(NEVER, "", torch.zeros(1)) if case.fault == SOUND_SOURCE else None
+    return train(case, workers=1, loss=loss, data=data, on_nonfinite="skip" if skipped else "raise").digest
 
 
 def reference(case: Case) -> str:
     kind = "processes" if case.model == "dropout" else "threads"
     skips = case.fault in NONFINITE
+    sound = SOUND_SOURCE if case.fault.startswith("the data source") else "none"
     return undisturbed(
         replace(
             case,
-            fault=case.fault.replace("'raise'", "'skip'") if skips else "none",
+            fault=case.fault.replace("'raise'", "'skip'") if skips else sound,
             ticket=case.ticket if skips else 0,
             kind=kind,
             workers=1,
@@ -241,7 +251,7 @@ def tried(case: Case) -> Verdict:
     killer = Killer(random.Random(case.seed), longest=0.1) if case.fault == KILL_ANY_TIME else None
     arguments: dict[str, Any] = {"loss": loss_of(case, gate, release)}
     if case.fault.startswith("the data source"):
-        arguments["data"] = Samples(case.ticket, case.fault)
+        arguments["data"] = Samples(case.ticket, case.fault, gate)
     if case.fault in NONFINITE:
         arguments["on_nonfinite"] = NONFINITE[case.fault][1]
     if case.fault == HANG:
@@ -298,9 +308,10 @@ def complaints(case: Case, run: hogwild.Run, done: list[int]) -> list[str]:
     if case.rule in VERSIONED and (sorted(done) != list(range(UPDATES)) or run.updates != UPDATES or run.in_doubt):
         found.append(f"not every update exactly once: {sorted(done)}, in doubt {run.in_doubt}")
     if len(run.in_doubt) > len(run.failures):
-        found.append(f"more in doubt than deaths: {run.in_doubt}, {run.failures}")
-    if (case.fault in DEATHS or case.fault in (KILL_ANY_TIME, HANG)) and not run.failures:
-        found.append("the death is not in the report")
+        found.append(f"more in doubt than failures: {run.in_doubt}, {run.failures}")
+    recovered = case.fault in {*DEATHS, *RAISES_ONCE, KILL_ANY_TIME, RAISE_ANYWHERE, HANG}
+    if recovered and not run.failures:
+        found.append("the failure is not in the report")
     if case.fault in NONFINITE and sum(worker.skipped for worker in run.workers) != 1:
         found.append(f"{sum(worker.skipped for worker in run.workers)} updates were skipped")
     if not all(value.isfinite().all() for value in run.state.values()):
@@ -312,20 +323,21 @@ def complaints(case: Case, run: hogwild.Run, done: list[int]) -> list[str]:
 
 def expected_error(case: Case) -> str | None:
     """A pattern that the error must match; None where the run must complete."""
-    if case.fault in RAISES:
-        name = RAISES[case.fault]
-        return rf"^WorkerError: worker \d raised {name} at update {case.ticket}\n\nTraceback.*{name}"
-    if case.fault == RAISE_ANYWHERE:
+    where = rf"at update {case.ticket // (MICRO_BATCHES if case.rule == 'sync' else 1)} \(batch {case.ticket}\)"
+    if case.fault in RAISES or (case.fault in RAISES_ONCE and case.policy == "raise"):
+        name = (RAISES | RAISES_ONCE)[case.fault]
+        return rf"^WorkerError: worker \d raised {name} {where}.*\n\nTraceback.*{name}"
+    if case.fault == RAISE_ANYWHERE and case.policy == "raise":
         return rf"^WorkerError: worker \d raised PlantedError .*planted at {case.seam}"
     if case.fault in NONFINITE:
         what, policy = NONFINITE[case.fault]
         said = "the loss is nan" if what == "loss" else "the gradient is not finite"
-        return rf"^NonFiniteError: {said} at update {case.ticket}, worker \d" if policy == "raise" else None
+        return rf"^NonFiniteError: {said} {where}, worker \d" if policy == "raise" else None
     if case.fault == HANG:
         if case.policy == "raise" or case.kind == "threads":
-            return rf"^WorkerError: worker \d hung for 1 s at update {case.ticket}.*in loss"
+            return rf"^WorkerError: worker \d hung for 1 s {where}.*in loss"
         return None
-    if case.policy == "raise":
+    if case.policy == "raise" and (case.fault in DEATHS or case.fault == KILL_ANY_TIME):
         died = {Fault.EXIT: "exit code 0", None: "SIGKILL"}
         fault = DEATHS.get(case.fault)
         cause = died.get(fault) or f"SIG{ {Fault.KILL: 'KILL', Fault.TERMINATE: 'TERM'}.get(fault, 'SEGV') }"

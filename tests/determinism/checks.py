@@ -1,0 +1,67 @@
+"""Small trainings to be checked: one that flips a bit, some that race, some that nobody can repeat."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+import problems
+import torch
+from torch import nn
+
+import hogwild
+from hogwild.rules.ordered import Ordered
+from hogwild.testing import RandomDelays, planted
+
+
+def check(model: nn.Module | None = None, **arguments: Any) -> hogwild.Verdict:
+    """Check a small training; any argument of `hogwild.check` may be given."""
+    settings: dict[str, Any] = {"optimizer": problems.SGD, "batch_size": 16, "kind": "threads", "runs": 2}
+    settings |= arguments
+    settings.setdefault("updates", 40)
+    loss = settings.pop("loss", problems.cross_entropy)
+    return hogwild.check(problems.mlp() if model is None else model, problems.data(), loss, **settings)
+
+
+class FlipsOneBit(Ordered):
+    """In every second run: one bit more in one weight of the version that update `at` makes."""
+
+    name: ClassVar[str] = "flips"
+    begun: ClassVar[int] = 0
+
+    def __init__(self, at: int, position: int, place: int) -> None:
+        super().__init__(1)
+        self.at, self.position, self.place = at, position, place
+        self.flips = False
+
+    def begin(self, control, version):
+        super().begin(control, version)
+        type(self).begun += 1
+        self.flips = type(self).begun % 2 == 0
+
+    def write_version(self, update, version, source, target, gathered):
+        super().write_version(update, version, source, target, gathered)
+        if self.flips and update == self.at:
+            self.state.slots[target].parameters[self.position].view(torch.int32).view(-1)[self.place] += 1
+
+
+def racing(**arguments: Any) -> hogwild.Verdict:
+    """A check of a run that surely diverges: delays at the seams, drawn anew in every run."""
+    with planted(RandomDelays(seed=int.from_bytes(os.urandom(4)), share=0.5)):
+        return check(**{"update": "hogwild", "updates": 60, **arguments})
+
+
+class Fickle(nn.Module):
+    """Its output depends on a number that nobody seeded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = problems.mlp()
+
+    def forward(self, x):
+        return self.inner(x) * (1 + 1e-3 * int.from_bytes(os.urandom(1)))
+
+
+def seeded(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Linear(4, 2)

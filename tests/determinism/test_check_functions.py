@@ -1,0 +1,128 @@
+"""Checks of trainings that are not ours, and of what a fresh interpreter shows."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import problems
+import pytest
+import torch
+from checks import FlipsOneBit, check, seeded
+from torch import nn
+
+import hogwild
+from hogwild.testing import Fault, PlantedFault, Seam, planted
+
+
+def test_any_function_can_be_checked():
+    verdict = hogwild.check(seeded, runs=3)
+    assert verdict.identical
+    assert "not ours to vary" in str(verdict)
+    numbers = iter(range(10))
+    verdict = hogwild.check(lambda: {"w": torch.full((3,), float(next(numbers)))}, runs=3)
+    assert verdict.digests == 3
+    assert verdict.worst.divergence.max_abs == 2.0  # between the first and the last: every pair is compared
+
+
+def test_a_function_that_returns_a_run_has_its_first_difference():
+    def make_run():
+        return problems.train(update=FlipsOneBit(20, 0, 0), updates=40)
+
+    first = hogwild.check(make_run, runs=2).first_difference
+    assert first.after <= 20 < first.version
+
+
+def test_nested_states_and_arrays_are_compared_too():
+    numbers = iter(range(100))
+
+    def nested():
+        return {"model": {"w": torch.full((2,), float(next(numbers)))}, "epoch": torch.tensor(1)}
+
+    def arrays():
+        return {"w": np.full(3, float(next(numbers))), "epoch": torch.tensor(1)}
+
+    assert not hogwild.check(nested, runs=2).identical
+    assert not hogwild.check(arrays, runs=2).identical
+    assert not hogwild.check(lambda: torch.rand(2), runs=2).identical
+    array = np.zeros(3)
+    with pytest.raises(hogwild.ArgumentError, match="not compared with itself"):
+        hogwild.check(lambda: {"w": array}, runs=2)
+
+
+def test_values_that_are_not_finite_are_told():
+    assert "not finite" in str(hogwild.check(lambda: {"w": torch.full((3,), torch.nan)}, runs=2))
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("give", [lambda model: model, lambda model: model.state_dict()], ids=["module", "state dict"])
+def test_a_run_is_never_compared_with_itself(give):
+    model = seeded()
+    with pytest.raises(hogwild.ArgumentError, match="not compared with itself"):
+        hogwild.check(lambda: give(model))
+
+
+def test_a_result_that_shares_memory_with_an_earlier_one_is_refused():
+    weight = torch.zeros(4)
+    with pytest.raises(hogwild.ArgumentError, match="not compared with itself"):
+        hogwild.check(lambda: {"w": weight})
+
+
+def test_what_was_there_before_is_no_run_in_a_fresh_interpreter_either():
+    model = seeded()
+    with pytest.raises(hogwild.ArgumentError, match="there before"):
+        hogwild.check(lambda: model, runs=2, fresh_process=True)
+
+
+def test_a_cached_run_is_refused():
+    run = problems.train(updates=3)
+    with pytest.raises(hogwild.ArgumentError, match="not compared with itself"):
+        hogwild.check(lambda: run)
+
+
+@pytest.mark.parametrize("returned", [None, 3, {}, {"a": 1}, {"w": torch.empty(0)}])
+def test_a_function_that_returns_no_state_is_refused(returned):
+    with pytest.raises(hogwild.ArgumentError):
+        hogwild.check(lambda: returned)
+
+
+def test_a_function_whose_run_lost_a_worker_is_not_counted():
+    def make_run():
+        with planted(PlantedFault(Fault.KILL, Seam.COMPUTING, 10)):
+            return problems.train(update="ordered", kind="processes")
+
+    with pytest.raises(hogwild.WorkerError, match="lost a worker"):
+        hogwild.check(make_run)
+
+
+# --- fresh interpreters
+
+
+def test_a_fresh_interpreter_shows_what_hides_in_a_process(monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)  # tox sets one, for all that it starts
+
+    def by_hash():
+        torch.manual_seed(hash("a word") % 1000)
+        return nn.Linear(8, 8)
+
+    assert hogwild.check(by_hash, runs=3).identical  # one process has one hash seed
+    assert not hogwild.check(by_hash, runs=3, fresh_process=True).identical
+
+
+def test_own_trainings_repeat_in_fresh_interpreters():
+    verdict = check(update="ordered", fresh_process=True, controls=False)
+    assert verdict.identical
+    assert verdict.runs[0].updates == 40
+    assert verdict.runs[0].digest == problems.train(update="ordered").digest
+
+
+def test_what_fails_in_a_fresh_interpreter_ends_the_check():
+    def leaves():
+        os._exit(7)
+
+    with pytest.raises(hogwild.WorkerError, match="status 7"):
+        hogwild.check(leaves, fresh_process=True)
+    with pytest.raises(hogwild.ArgumentError, match="returned None"):
+        hogwild.check(lambda: None, fresh_process=True)

@@ -1,0 +1,77 @@
+"""Race damage: what a clean replay of a run's own log tells of it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import problems
+from checks import check
+
+from hogwild.determinism.check import own_training
+from hogwild.determinism.damage import in_order, measure_damage
+from hogwild.journal import ROW
+from hogwild.rules.lockfree import Hogwild
+
+
+def test_one_worker_in_place_has_no_race_damage():
+    runs = [problems.train(update="locked", workers=1, updates=30) for _ in range(2)]
+    rows, corrected = in_order(runs[0].journal)
+    assert corrected == 0
+    assert rows["update"].tolist() == list(range(30))
+
+
+def test_damage_of_a_rule_that_loses_updates_is_seen_and_of_one_that_does_not_is_nil():
+    class Drops(Hogwild):
+        name: ClassVar[str] = "drops"
+
+        def _apply(self, update, gradient, gathered):
+            before = [flat.clone() for flat in self.state.slots[0].flats]
+            super()._apply(update, gradient, gathered)
+            if update % 10 == 9:
+                for flat, value in zip(self.state.slots[0].flats, before, strict=True):
+                    flat.copy_(value)
+
+    def damage(rule):
+        own = own_training(
+            problems.mlp(), problems.data(), problems.cross_entropy,
+            optimizer=problems.SGD, update=rule, workers=1, kind="threads", updates=40, batch_size=16,
+        )  # fmt: skip
+        return measure_damage(own, [own.repeat(), own.repeat()])
+
+    clean, torn = damage("locked"), damage(Drops())
+    assert (clean.racing, clean.scheduling, clean.log, clean.corrected) == (0.0, 0.0, 0.0, 0.0)
+    assert torn.racing > 1e-3  # the log says that those updates were made, and they were not
+    assert torn.scheduling == 0.0
+
+
+def test_a_journal_in_place_is_put_in_order():
+    rows = np.zeros(4, ROW)
+    rows["update"], rows["version"], rows["version_read"] = [0, 1, 2, 3], [1, 2, 2, 4], [0, 0, 3, 1]
+    ordered, corrected = in_order(rows)
+    assert ordered["version"].tolist() == [1, 2, 3, 4]
+    assert ordered["version_read"].tolist() == [0, 0, 2, 1]
+    assert corrected == 0.25
+
+
+class Counting:
+    """A loss that is never twice the same."""
+
+    calls: ClassVar[int] = 0
+
+    def __call__(self, model, batch):
+        type(self).calls += 1
+        return problems.cross_entropy(model, batch) * (1 + 1e-7 * type(self).calls)
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def test_a_stop_does_not_end_the_replays_of_a_damage():
+    verdict = check(
+        update="locked", workers=1, runs=2, updates=20, evaluate=problems.accuracy, evaluate_every=5,
+        loss=Counting(), stop=lambda progress: progress.updates >= 15,
+    )  # fmt: skip
+    assert [run.updates for run in verdict.runs] == [15, 15]
+    assert not verdict.identical
+    assert all(damage.updates == 15 and damage.racing < 1e-3 for damage in verdict.damage)

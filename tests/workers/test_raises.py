@@ -1,0 +1,193 @@
+"""Exceptions in a worker: what is told of them, and what each policy makes of them, in threads and processes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import problems
+import pytest
+import torch
+
+import hogwild
+from hogwild.rules import NAMES
+from hogwild.testing import Fault, PlantedError, PlantedFault, RandomDelays, Seam, both, planted
+
+UPDATES = 24
+MICRO_BATCHES = 4
+KINDS = ("threads", "processes")
+VERSIONED = ("ordered", "sync", "snapshot")
+every_way = [(update, kind) for update in NAMES for kind in KINDS]
+
+
+def train(update, kind, **arguments):
+    settings = {"workers": 2, "staleness": 3, "micro_batches": MICRO_BATCHES, "updates": UPDATES} | arguments
+    return problems.train(problems.conv_bn(), update=update, kind=kind, **settings)
+
+
+def raising(batch, times=1):
+    """A loss that raises at that batch so many times, and then no more; and how often it did, shared by all workers."""
+    raised = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def loss(model, samples):
+        info = hogwild.worker_info()
+        value = problems.cross_entropy(model, samples)
+        if info.batch == batch and raised[0] < times:
+            raised[0] += 1
+            raise KeyError(f"batch {batch} is bad")
+        return value
+
+    return loss, raised
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return {update: train(update, "threads", workers=1).digest for update in ("ordered", "sync")}
+
+
+def check(run, update, undisturbed):
+    """Nothing is lost that the rule promises."""
+    done = sorted(run.journal["update"].tolist())
+    if update in undisturbed:
+        assert run.digest == undisturbed[update]
+    if update in VERSIONED:
+        assert run.in_doubt == ()
+        assert done == list(range(UPDATES)), "every update exactly once"
+    else:
+        assert len(run.in_doubt) <= len(run.failures)
+        assert sorted({*done, *run.in_doubt}) == list(range(UPDATES)), "at most one update in doubt per failure"
+
+
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+@pytest.mark.parametrize(("update", "kind"), every_way)
+def test_a_worker_whose_loss_raises_once(update, kind, policy, undisturbed):
+    loss, raised = raising(7)
+    run = train(update, kind, loss=loss, on_worker_failure=policy)
+    assert raised[0] == 1
+    (failure,) = run.failures
+    number = 7 // MICRO_BATCHES if update == "sync" else 7
+    assert f"raised KeyError at update {number} (batch 7): 'batch 7 is bad'" in failure.splitlines()[0]
+    assert "Traceback" in failure and "in loss" in failure
+    assert run.in_doubt == ()
+    check(run, update, undisturbed)
+
+
+@pytest.mark.parametrize("seam", Seam)
+@pytest.mark.parametrize(("update", "kind"), every_way)
+def test_an_exception_at(seam, update, kind, undisturbed):
+    if seam in (Seam.PUBLISHING, Seam.PUBLISHED) and update not in VERSIONED:
+        return  # a rule with one slot publishes nothing
+    fault = PlantedFault(Fault.RAISE, seam, UPDATES // 2 * (MICRO_BATCHES if update == "sync" else 1))
+    with planted(both(fault, RandomDelays(seed=1))):
+        run = train(update, kind)
+    assert fault.fired, "the fault was planted where nobody passed"
+    assert 1 <= len(run.failures) <= 2, "two workers may come to the first seam at once"
+    assert all(f"planted at {seam}" in failure for failure in run.failures)
+    if seam is Seam.WRITING and update not in VERSIONED:
+        assert run.in_doubt == (UPDATES // 2,)
+    check(run, update, undisturbed)
+
+
+@pytest.mark.parametrize(("update", "kind"), every_way)
+def test_raise_ends_the_run_at_the_first_exception(update, kind):
+    loss, raised = raising(7, times=99)
+    with pytest.raises(hogwild.WorkerError) as caught:
+        train(update, kind, loss=loss, on_worker_failure="raise")
+    assert raised[0] == 1
+    assert caught.value.batch == 7
+    assert caught.value.update == (1 if update == "sync" else 7)
+    assert caught.value.worker in (0, 1)
+    assert str(caught.value).startswith(f"worker {caught.value.worker} raised KeyError at update ")
+    assert str(caught.value).endswith("KeyError: 'batch 7 is bad'")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_always_raises_ends_the_run(kind, policy):
+    loss, raised = raising(7, times=99)
+    with pytest.raises(hogwild.WorkerError) as caught:
+        train("ordered", kind, loss=loss, on_worker_failure=policy, max_restarts=2)
+    first, _, replaced, *later = str(caught.value).splitlines()
+    told = 3 if policy == "replace" else 4  # under "continue" the last worker left is replaced too
+    assert raised[0] in (told, told + 1), "another may be at it while the run ends"
+    assert first.endswith(" raised KeyError at update 7 (batch 7): 'batch 7 is bad'")
+    assert replaced == "workers replaced: 2, and max_restarts is 2; then"
+    assert sum(line.endswith(first[len("worker 0") :]) for line in later) == told - 1
+    assert str(caught.value).endswith("KeyError: 'batch 7 is bad'")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_failure_is_told_first(kind):
+    failed = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def loss(model, samples):
+        info = hogwild.worker_info()
+        if info.workers == 2 and info.batch == 9 and not failed[0]:
+            failed[0] = 1
+            raise ZeroDivisionError("first")
+        if info.batch == 19:
+            raise KeyError("second")
+        return problems.cross_entropy(model, samples)
+
+    with pytest.raises(hogwild.WorkerError, match="ZeroDivisionError at update 9") as caught:
+        train("ordered", kind, loss=loss, max_restarts=1)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert "raised KeyError at update 19 (batch 19): 'second'" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_this_package_finds_wrong_is_not_tried_again(kind):
+    looked = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def loss(model, samples):
+        value = problems.cross_entropy(model, samples)
+        if hogwild.worker_info().batch != 9:
+            return value
+        looked.add_(1)
+        return value * float("nan")
+
+    with pytest.raises(hogwild.NonFiniteError, match=r"at update 2 \(batch 9\), worker \d") as caught:
+        train("sync", kind, loss=loss)
+    assert looked[0] == 1
+    assert (caught.value.update, caught.value.batch) == (2, 9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recovery_is_logged(kind, caplog):
+    loss, _ = raising(7)
+    with caplog.at_level(logging.WARNING, "hogwild"):
+        train("ordered", kind, loss=loss)
+    (message,) = caplog.messages
+    assert "raised KeyError at update 7 (batch 7): 'batch 7 is bad'; worker " in message
+    assert message.endswith(" is replaced (1 of at most 3)")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_a_failed_worker_is_kept(kind):
+    """Its frames would hold its replica and its last batch for as long as the error is kept."""
+    with planted(PlantedFault(Fault.RAISE, Seam.COMMITTING, 7)), pytest.raises(hogwild.WorkerError) as caught:
+        train("hogwild", kind, on_worker_failure="raise")
+    assert isinstance(caught.value.__cause__, PlantedError)
+    assert caught.value.__cause__.__traceback__ is None
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("hogwild")] == []
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_a_process_that_a_thread_of_the_user_keeps_is_ended(ends, monkeypatch):
+    monkeypatch.setattr("hogwild.workers.processes._LEAVING_PATIENCE", 0.5)
+
+    def loss(model, samples):
+        info = hogwild.worker_info()
+        if info.update == 7:
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+        if info.update == 9 and ends == "badly":
+            raise KeyError
+        return problems.cross_entropy(model, samples)
+
+    if ends == "well":
+        assert train("hogwild", "processes", loss=loss).updates == UPDATES
+    else:
+        with pytest.raises(hogwild.WorkerError, match="KeyError at update 9"):
+            train("hogwild", "processes", loss=loss, max_restarts=1)
