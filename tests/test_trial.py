@@ -61,10 +61,10 @@ def test_what_a_loss_may_return(loss):
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda m, b: m(b[0]), "^loss returned a tensor of shape \[16, 3\]; it must return a scalar tensor"),
-        (lambda m, b: m(b[0]).mean(1), "^loss returned a tensor of shape \[16\]; .* \(take .mean\(\) or .sum\(\)\)$"),
-        (lambda m, b: [m(b[0]).mean(1)], "^loss returned a tensor of shape \[16\]"),
-        (lambda m, b: (value for value in [m(b[0])]), "^loss returned a tensor of shape \[16, 3\]"),
+        (lambda m, b: m(b[0]), r"^loss returned a tensor of shape \[16, 3\]; it must return a scalar tensor"),
+        (lambda m, b: m(b[0]).mean(1), r"^loss returned a tensor of shape \[16\]; .* \(take .mean\(\) or .sum\(\)\)$"),
+        (lambda m, b: [m(b[0]).mean(1)], r"^loss returned a tensor of shape \[16\]"),
+        (lambda m, b: (value for value in [m(b[0])]), r"^loss returned a tensor of shape \[16, 3\]"),
         (lambda m, b: None, "^loss returned a NoneType; it must return a scalar tensor"),
         (lambda m, b: problems.cross_entropy(m, b).item(), "^loss returned a float; it must return a scalar tensor"),
         (lambda m, b: [], "^loss returned an empty list"),
