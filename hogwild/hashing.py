@@ -17,23 +17,35 @@ def digest_bytes(state: Mapping[str, Any]) -> bytes:
 
     The same bytes as `hogwild.digest`, which also takes modules, arrays and files, and checks what it is given.
     """
-    sha = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name]
-        if isinstance(tensor, Tensor):
-            sha.update(header(name, str(tensor.dtype), tensor.shape))
-            sha.update(raw_bytes(tensor))
-    return sha.digest()
+    return Hasher({name: value for name, value in state.items() if isinstance(value, Tensor)}).digest()
+
+
+class Hasher:
+    """Hashes one state dict of dense CPU tensors, again and again as its values change in place."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        self._pieces = [
+            (header(name, str(tensor.dtype), tensor.shape), raw_bytes(tensor) if tensor.is_contiguous() else tensor)
+            for name, tensor in sorted(state.items())
+        ]
+
+    def digest(self) -> bytes:
+        """SHA-256 over header and bytes of every tensor, in name order."""
+        sha = hashlib.sha256()
+        for head, values in self._pieces:
+            sha.update(head)
+            sha.update(values if isinstance(values, memoryview) else raw_bytes(values))
+        return sha.digest()
+
+    def marks(self) -> bytes:
+        """Eight bytes of SHA-256 for each tensor, in name order: enough to tell which ones differ."""
+        contents = (values if isinstance(values, memoryview) else raw_bytes(values) for _, values in self._pieces)
+        return b"".join(hashlib.sha256(content).digest()[:MARK_BYTES] for content in contents)
 
 
 def header(name: str, dtype: str, shape: Sequence[int]) -> bytes:
     """What the digest takes of a tensor before its bytes; `dtype` as torch writes it, such as torch.float32."""
     return f"{name}\0{dtype}\0{list(shape)}\0".encode("utf-8", "surrogatepass")
-
-
-def tensor_marks(state: Mapping[str, Tensor]) -> bytes:
-    """Eight bytes of SHA-256 for each tensor of a state dict, in name order: enough to tell which ones differ."""
-    return b"".join(hashlib.sha256(raw_bytes(state[name])).digest()[:MARK_BYTES] for name in sorted(state))
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:

@@ -5,7 +5,7 @@ Row k of the saved journal made version k + 1: rows stand in commit order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hogwild.errors import RunDirectoryError, printable
-from hogwild.hashing import MARK_BYTES, digest_bytes, tensor_marks
+from hogwild.hashing import MARK_BYTES, Hasher
 from hogwild.memory import Arena
 
 ROW = np.dtype(
@@ -77,11 +77,10 @@ class Journal:
         self._losses[start + 4] = loss
         words[start] = update
 
-    def write_seal(self, version: int, state: Mapping[str, Tensor]) -> None:
-        """Note the bits of a version that is a multiple of `digest_every`."""
+    def write_seal(self, version: int, hasher: Hasher) -> None:
+        """Note the bits of a version that is a multiple of `digest_every`; `hasher` is of the slot it lies in."""
         place = self._seal_bytes * (version // self.digest_every - 1)
-        seal = bytearray(digest_bytes(state) + tensor_marks(state))
-        self._seals[place : place + self._seal_bytes] = torch.frombuffer(seal, dtype=torch.uint8)
+        self._seals.numpy()[place : place + self._seal_bytes].data[:] = hasher.digest() + hasher.marks()
 
     def has(self, update: int, rows: int) -> bool:
         """True when one of the first `rows` rows is of that update."""

@@ -27,8 +27,9 @@ _HOLDS = {
 }
 _NOTE = (
     "µs of one worker's time per update, medians; each moment counts once, for the innermost phase. limit: what a "
-    "commit must read (parameters, gradient, moments) and write, at the rate of a plain copy, which also loads the lines it "
-    "writes to: a step in place does not, and may be under it. timers: time with these timers over that without."
+    "commit must read (parameters, gradient, moments) and write, at the rate of a plain copy, which also loads the "
+    "lines it writes to: a step in place does not, and may be under it. timers: time with these timers over that "
+    "without."
 )
 
 

@@ -64,12 +64,8 @@ class Ordered(Versioned):
         """Wait for version u, then make version u + 1 of it."""
         seat, control = self.seat, self.control
         gathered = self.prepare(update, gradient)
-        control.wait_until(
-            lambda: (
-                control.observe(Word.HEAD) == update or update >= control[Word.TOTAL] or control.orphan_before(update)
-            ),
-            seat.index,
-        )
+        if control.observe(Word.HEAD) != update:
+            control.wait_until(lambda: self._may_commit(update), seat.index)
         if update >= control[Word.TOTAL]:  # the run was stopped at an earlier version
             seat.leave_out()
             return True
@@ -86,6 +82,11 @@ class Ordered(Versioned):
         control.publish(Word.HEAD, update + 1)
         seat.pause(Seam.PUBLISHED)
         return True
+
+    def _may_commit(self, update: int) -> bool:
+        control = self.control
+        head = control.observe(Word.HEAD)
+        return head == update or update >= control[Word.TOTAL] or control.orphan_before(update)
 
     def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
         """A ticket is done once its version is published."""

@@ -35,6 +35,7 @@ from hogwild.seeding import BitFlags, mix, seed_generators
 from hogwild.state import SharedState, StatePlan
 from hogwild.workers.generator import SharedGenerator
 from hogwild.workers.grad import WithoutGrad
+from hogwild.workers.observer import Observer
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,15 @@ class Worker:
         )
         self.info = WorkerInfo(index, task.plan.workers, task.seed, log)
         self.rule = copy.deepcopy(task.rule)
+        self._observer = Observer(
+            state,
+            self.rule,
+            index,
+            evaluate_every=task.evaluate_every,
+            traced=task.traced,
+            stops=task.stops,
+            checkpoint=task.checkpoint,
+        )
         self._owns_process = owns_process
         self._row = self.control.row(index)
         self._quietly = WithoutGrad()
@@ -339,38 +349,11 @@ class Worker:
 
     def due(self, version: int) -> bool:
         """True when something looks at that version."""
-        return self._evaluated(version) or self._digested(version) or self._saved(version)
+        return self._observer.due(version)
 
     def observe(self, version: int, slot: int) -> None:
-        """Let evaluation, digest and checkpoint look at a version that is complete and not yet published."""
-        if self._digested(version):
-            tensors = self.state.state_dict(self.state.slots[slot])
-            self.state.journal.write_seal(version, tensors)
-        if self.task.checkpoint is not None and self._saved(version):
-            self.task.checkpoint.save(self.state, self.rule, version, slot)
-        if self._evaluated(version):
-            self._show(version, slot)
-
-    def _evaluated(self, version: int) -> bool:
-        every = self.task.evaluate_every
-        return (every > 0 and version % every == 0) or version in self.task.traced
-
-    def _saved(self, version: int) -> bool:
-        return self.task.checkpoint is not None and self.task.checkpoint.due(version)
-
-    def _digested(self, version: int) -> bool:
-        return self.rule.replayable and version % self.task.plan.digest_every == 0
-
-    def _show(self, version: int, slot: int) -> None:
-        """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
-        control = self.control
-        control.wait_until(lambda: control.observe(Word.EVALUATED) == control[Word.OBSERVED], self.index)
-        if control[Word.OBSERVED] >= version:  # whoever had this ticket before showed it, then died
-            return
-        self.state.observed.copy_from(self.state.slots[slot])
-        control.publish(Word.OBSERVED, version)
-        if self.task.stops:
-            control.wait_until(lambda: control.observe(Word.EVALUATED) >= version, self.index)
+        """Let whatever is due look at a version that is complete and not yet published."""
+        self._observer.observe(version, slot)
 
     def pause(self, seam: Seam) -> None:
         """A named seam of the protocol, at which tests plant delays and kills."""
