@@ -105,6 +105,7 @@ class Fault(Enum):
     SEGFAULT = signal.SIGSEGV
     EXIT = "os._exit(0)"
     RAISE = "an exception"
+    HANG = "an hour's sleep"
 
 
 class PlantedError(RuntimeError):
@@ -143,6 +144,8 @@ class PlantedFault:
             os._exit(0)
         if self.fault is Fault.RAISE:
             raise PlantedError(f"planted at {seam}")
+        if self.fault is Fault.HANG:
+            time.sleep(3600)
         os.kill(os.getpid(), self.fault.value)
         time.sleep(60)  # a signal may take a moment to be delivered
 

@@ -86,8 +86,9 @@ def train(
             one is replaced), or "raise". What it was computing is computed again, so one that always raises ends the
             run all the same. Failures are in `run.failures` and logged as warnings of the logger "hogwild".
         max_restarts: workers to replace in the whole run before giving up.
-        worker_timeout: seconds after which a worker that does nothing with its update hangs; the stacks of its threads
-            are in the report. A process is ended and treated as dead; a thread cannot be, and the run fails.
+        worker_timeout: seconds after which a worker that gets no further hangs (its start may take two minutes); the
+            stacks of its threads are in the report. A process is ended and treated as dead; a thread cannot be, and
+            the run fails.
         out: directory to save the run in.
         checkpoint_every: updates between checkpoints in `out`; None is only when the run is interrupted.
         resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`

@@ -18,13 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hogwild.control import NOBODY, Control, Field, Word
+from hogwild.control import NOBODY, Control, Field, Phase, Word
 from hogwild.errors import HogwildError, WorkerError
 from hogwild.rules import Rule
 from hogwild.state import SharedState
 from hogwild.workers.events import Died, Event, Failed, Finished, Logged, Team
 
 _SOON, _NOW_AND_THEN = 0.02, 0.1  # seconds between looks: where versions wait for them, and where none do
+_STARTING = 120.0  # seconds that a worker has at least for its start, which is not the caller's step
 _GRACE = 1.5  # seconds that workers have to finish their update once they are told to stop
 _log = logging.getLogger("hogwild")
 
@@ -34,7 +35,7 @@ class Policy:
     """What to do when a worker raises, dies or hangs: "replace" it (at most `max_restarts` times in a run), "continue"
     without it (as long as one is left; the last is replaced) or "raise".
 
-    A worker that does nothing with its ticket for `timeout` seconds, and does not wait for others, hangs.
+    A worker that gets no further for `timeout` seconds, and does not wait for others, hangs.
     """
 
     on_worker_failure: str
@@ -103,7 +104,8 @@ class Supervisor:
         self._look = look
         self._pause = _SOON if shows else _NOW_AND_THEN
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
-        self._seen: dict[int, tuple[tuple[int, int], float]] = {}
+        self._born: dict[int, tuple[int, int] | None] = {}  # where workers stood that have yet to move
+        self._seen: dict[int, tuple[tuple[int, int], float]] = {}  # where each was seen last, and since when
 
     def supervise(self) -> None:
         """Run the team to the end.
@@ -114,7 +116,7 @@ class Supervisor:
         """
         try:
             for index in range(self._control.workers):
-                self._team.start(index)
+                self._start(index)
             while True:
                 ended = not self._team.running()  # before the poll, which then hears all that they told
                 self._poll()
@@ -189,22 +191,37 @@ class Supervisor:
             _log.warning("%s; going on without it", failure.what)
 
     def _end_what_hangs(self, timeout: float) -> None:
-        """End each worker that has been at the same point of the same ticket for too long.
+        """End the worker that has been at the same point of the same ticket for too long, one at a time.
+
+        Others may only wait for a lock that it holds, and get their time anew. So the first to go is whoever holds the
+        ticket lock, then one that writes, then the one that has been at it longest.
 
         Raises:
             WorkerError: it is a thread, which cannot be ended.
         """
-        now = time.monotonic()
-        for index in self._team.running() - self._ending.keys():
-            row = self._control.row(index)
-            point = row[Field.TICKET], row[Field.COMPUTED]
-            if point[0] == NOBODY or row[Field.WAITING] or self._seen.get(index, (None,))[0] != point:
-                self._seen[index] = point, now
-            elif now - self._seen[index][1] > timeout:
-                stacks = self._team.stacks(index).rstrip()
-                self._ending[index] = replace(self._failure(index, f"hung for {timeout:g} s"), details=stacks)
-                if not self._team.end(index):
-                    raise self._ending[index].as_error()
+        stuck = {worker: since for worker in self._team.running() if (since := self._stuck(worker, timeout)) > 0}
+        if not stuck:
+            return
+        holder, control = self._control[Word.HOLDER], self._control
+        worker = max(stuck, key=lambda i: (i == holder, control.row(i)[Field.PHASE] == Phase.WRITING, stuck[i]))
+        self._seen.clear()
+        failure = self._failure(worker, f"hung for {timeout:g} s")
+        self._ending[worker] = failure = replace(failure, details=self._team.stacks(worker).rstrip())
+        if not self._team.end(worker):
+            raise failure.as_error()
+
+    def _stuck(self, worker: int, timeout: float) -> float:
+        """Seconds by which a worker is over its time where it is; 0 or less: it is not."""
+        row, now = self._control.row(worker), time.monotonic()
+        point = row[Field.TICKET], row[Field.COMPUTED]
+        if worker in self._ending or worker in self.outcome.finished:
+            return 0.0
+        if row[Field.WAITING] or self._seen.get(worker, (None,))[0] != point:
+            self._seen[worker] = point, now
+        if point != self._born[worker]:
+            self._born[worker] = None
+        limit = timeout if self._born[worker] is None else max(timeout, _STARTING)
+        return now - self._seen[worker][1] - limit
 
     def _replace(self, index: int, why: str) -> None:
         failures, most = self.outcome.failures, self._policy.max_restarts
@@ -216,7 +233,13 @@ class Supervisor:
             raise failures[0].as_error("\n".join([f"{tried}{'; then' if later else ''}", *later]))
         self.outcome.restarts += 1
         _log.warning("%s; worker %d is replaced (%d of at most %d)", why, index, self.outcome.restarts, most)
-        self._team.start(index)
+        self._start(index)
+
+    def _start(self, worker: int) -> None:
+        self.outcome.finished.pop(worker, None)
+        row = self._control.row(worker)
+        self._born[worker] = row[Field.TICKET], row[Field.COMPUTED]
+        self._team.start(worker)
 
     def _unfinished(self) -> bool:
         """True when tickets are left that no living worker will take, or a version that nobody is left to make."""

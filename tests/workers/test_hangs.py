@@ -8,6 +8,8 @@ import problems
 import pytest
 
 import hogwild
+from hogwild.rules import NAMES
+from hogwild.testing import Fault, PlantedFault, Seam, planted
 
 
 def hang_once(gate):
@@ -37,6 +39,24 @@ def test_a_process_that_hangs_is_replaced(update):
     (failure,) = run.failures
     assert "hung for 0.5 s at update 9" in failure
     assert "in hanging" in failure, "the stack says where"
+
+
+@pytest.mark.parametrize("seam", [Seam.CLAIMING, Seam.OWNING, Seam.COMPUTING, Seam.WRITING, Seam.PUBLISHED])
+@pytest.mark.parametrize("update", NAMES)
+def test_a_process_that_hangs_at(update, seam):
+    """Also between updates, and with a lock held: those that wait for it are not taken for the one that hangs."""
+    if seam is Seam.PUBLISHED and update not in ("ordered", "sync", "snapshot"):
+        return  # a rule with one slot publishes nothing
+    fault = PlantedFault(Fault.HANG, seam, 20)
+    with planted(fault):
+        run = problems.train(
+            update=update, kind="processes", workers=3, staleness=2, micro_batches=3, worker_timeout=0.5, max_restarts=9
+        )
+    assert fault.fired
+    done = sorted({*run.journal["update"].tolist(), *run.in_doubt})
+    assert run.updates + len(run.in_doubt) == 40 and done == list(range(40))
+    hung = [failure for failure in run.failures if "in __call__" in failure and "hung for 0.5 s" in failure]
+    assert len(hung) == len(run.failures) <= 2, "two may come to the first seam at once"
 
 
 def test_a_slow_worker_does_not_hang():
