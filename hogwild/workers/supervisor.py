@@ -238,6 +238,7 @@ class Supervisor:
     def _start(self, worker: int) -> None:
         self.outcome.finished.pop(worker, None)
         row = self._control.row(worker)
+        row[Field.WAITING] = 0  # whoever had the row before may have died waiting
         self._born[worker] = row[Field.TICKET], row[Field.COMPUTED]
         self._team.start(worker)
 

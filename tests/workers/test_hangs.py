@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import problems
 import pytest
@@ -13,11 +14,11 @@ from hogwild.testing import Fault, PlantedFault, Seam, planted
 
 
 def hang_once(gate):
-    """A loss that hangs in update 9 the first time somebody computes it in a worker."""
+    """A loss that hangs at batch 9 the first time somebody computes it in a worker."""
 
     def loss(model, batch):
         info = hogwild.worker_info()
-        if info.update == 9 and gate[0] == 0:
+        if info.batch == 9 and gate[0] == 0:
             gate[0] = 1
             hanging()
         return problems.cross_entropy(model, batch)
@@ -37,8 +38,14 @@ def test_a_process_that_hangs_is_replaced(update):
     assert run.updates == 40
     assert sorted(run.journal["update"]) == list(range(40))
     (failure,) = run.failures
-    assert "hung for 0.5 s at update 9" in failure
+    assert "hung for 0.5 s at update" in failure and "(batch 9)" in failure
     assert "in hanging" in failure, "the stack says where"
+
+
+def slowly(model, batch):
+    """So slow that all workers have begun before the fault comes."""
+    time.sleep(0.01)
+    return problems.cross_entropy(model, batch)
 
 
 @pytest.mark.parametrize("seam", [Seam.CLAIMING, Seam.OWNING, Seam.COMPUTING, Seam.WRITING, Seam.PUBLISHED])
@@ -47,14 +54,13 @@ def test_a_process_that_hangs_at(update, seam):
     """Also between updates, and with a lock held: those that wait for it are not taken for the one that hangs."""
     if seam is Seam.PUBLISHED and update not in ("ordered", "sync", "snapshot"):
         return  # a rule with one slot publishes nothing
-    fault = PlantedFault(Fault.HANG, seam, 20)
+    fault = PlantedFault(Fault.HANG, seam, 60)
+    settings = {"staleness": 2, "micro_batches": 3, "updates": 80, "worker_timeout": 0.5, "max_restarts": 9}
     with planted(fault):
-        run = problems.train(
-            update=update, kind="processes", workers=3, staleness=2, micro_batches=3, worker_timeout=0.5, max_restarts=9
-        )
+        run = problems.train(update=update, kind="processes", workers=3, loss=slowly, **settings)
     assert fault.fired
     done = sorted({*run.journal["update"].tolist(), *run.in_doubt})
-    assert run.updates + len(run.in_doubt) == 40 and done == list(range(40))
+    assert run.updates + len(run.in_doubt) == 80 and done == list(range(80))
     hung = [failure for failure in run.failures if "in __call__" in failure and "hung for 0.5 s" in failure]
     assert len(hung) == len(run.failures) <= 2, "two may come to the first seam at once"
 
