@@ -42,6 +42,7 @@ DEATHS = {
 KILL_ANY_TIME = "SIGKILL at any instant"
 RAISE_ANYWHERE = "an exception at a named moment"
 HANG = "hangs in the loss"
+HANG_ANYWHERE = "hangs at a named moment"
 RAISES = {
     "the loss raises": "PlantedError",
     "the loss raises what cannot be pickled": "StubbornError",
@@ -56,7 +57,7 @@ NONFINITE = {
 }
 SOUND_SOURCE = "the data source is sound"
 NEVER = -1  # the ticket of nobody
-FAULTS = [*DEATHS, KILL_ANY_TIME, RAISE_ANYWHERE, HANG, *RAISES, *RAISES_ONCE, *NONFINITE]
+FAULTS = [*DEATHS, KILL_ANY_TIME, RAISE_ANYWHERE, HANG, HANG_ANYWHERE, *RAISES, *RAISES_ONCE, *NONFINITE]
 
 
 class PlantedError(RuntimeError):
@@ -119,8 +120,11 @@ def draw(choices: random.Random, fault: str) -> Case:
 
 
 def possible(case: Case) -> bool:
-    """A thread cannot be killed, nor draw under rules that promise bits; only versions are published."""
-    if case.kind == "threads" and (case.fault in DEATHS or case.fault == KILL_ANY_TIME):
+    """A thread cannot be killed, nor draw under rules that promise bits; only versions are published.
+
+    A thread that hangs at a named moment would be there for an hour.
+    """
+    if case.kind == "threads" and (case.fault in DEATHS or case.fault in (KILL_ANY_TIME, HANG_ANYWHERE)):
         return False
     if case.kind == "threads" and case.model == "dropout" and case.rule in SAME_BITS:
         return False
@@ -254,7 +258,7 @@ def tried(case: Case) -> Verdict:
         arguments["data"] = Samples(case.ticket, case.fault, gate)
     if case.fault in NONFINITE:
         arguments["on_nonfinite"] = NONFINITE[case.fault][1]
-    if case.fault == HANG:
+    if case.fault in (HANG, HANG_ANYWHERE):
         arguments["worker_timeout"] = TIMEOUT
     if killer is not None:
         arguments["progress"] = killer.begin
@@ -278,7 +282,9 @@ def tried(case: Case) -> Verdict:
 def planted_fault(case: Case) -> PlantedFault | None:
     if case.fault in DEATHS:
         return PlantedFault(DEATHS[case.fault], case.seam, case.ticket)
-    return PlantedFault(Fault.RAISE, case.seam, case.ticket) if case.fault == RAISE_ANYWHERE else None
+    if case.fault in (RAISE_ANYWHERE, HANG_ANYWHERE):
+        return PlantedFault(Fault.RAISE if case.fault == RAISE_ANYWHERE else Fault.HANG, case.seam, case.ticket)
+    return None
 
 
 # --- what must come of it
@@ -309,7 +315,7 @@ def complaints(case: Case, run: hogwild.Run, done: list[int]) -> list[str]:
         found.append(f"not every update exactly once: {sorted(done)}, in doubt {run.in_doubt}")
     if len(run.in_doubt) > len(run.failures):
         found.append(f"more in doubt than failures: {run.in_doubt}, {run.failures}")
-    recovered = case.fault in {*DEATHS, *RAISES_ONCE, KILL_ANY_TIME, RAISE_ANYWHERE, HANG}
+    recovered = case.fault in {*DEATHS, *RAISES_ONCE, KILL_ANY_TIME, RAISE_ANYWHERE, HANG, HANG_ANYWHERE}
     if recovered and not run.failures:
         found.append("the failure is not in the report")
     if case.fault in NONFINITE and sum(worker.skipped for worker in run.workers) != 1:
@@ -337,6 +343,8 @@ def expected_error(case: Case) -> str | None:
         if case.policy == "raise" or case.kind == "threads":
             return rf"^WorkerError: worker \d hung for 1 s {where}.*in loss"
         return None
+    if case.fault == HANG_ANYWHERE and case.policy == "raise":
+        return r"^WorkerError: worker \d hung for 1 s .*in __call__"
     if case.policy == "raise" and (case.fault in DEATHS or case.fault == KILL_ANY_TIME):
         died = {Fault.EXIT: "exit code 0", None: "SIGKILL"}
         fault = DEATHS.get(case.fault)
