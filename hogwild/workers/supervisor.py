@@ -275,6 +275,8 @@ class Supervisor:
 
 
 def _cause(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "SIGKILL (sent by somebody, or by the kernel when memory ran out)"
     if exit_code < 0:
         try:
             return signal.Signals(-exit_code).name
