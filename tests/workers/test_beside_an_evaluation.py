@@ -60,20 +60,23 @@ def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode(
 
 
 class Overlapping:
-    """An evaluation that draws, and waits until a loss was computed after that; update 6 waits for the evaluation."""
+    """An evaluation that draws once update 6 is being computed, and waits until a loss was computed after that."""
 
     def __init__(self) -> None:
         self.losses = 0
         self.overlapped = 0
+        self.computing = threading.Event()
         self.drawn = threading.Event()
 
     def loss(self, model, batch):
         if hogwild.worker_info().update == 6:
+            self.computing.set()
             assert self.drawn.wait(PATIENCE)
         self.losses += 1
         return problems.cross_entropy(model, batch)
 
     def evaluate(self, model):
+        assert self.computing.wait(PATIENCE)
         before = self.losses
         torch.rand(3)
         self.drawn.set()
