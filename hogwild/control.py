@@ -27,11 +27,11 @@ NOBODY = -1  # no ticket, no worker
 _LINE = ALIGNMENT // 8  # words in a cache line: words that different workers write do not share one
 
 
-# Plain integers, in what every update looks up dozens of times: a member of an enum takes four times as long.
-
-
 class Word:
-    """The words of a run: their places, each in a cache line of its own."""
+    """The words of a run: their places, each in a cache line of its own.
+
+    Plain integers, for every update looks up dozens of them, and a member of an enum takes four times as long.
+    """
 
     NEXT = 0 * _LINE  # the next ticket to hand out; written under the ticket lock
     TOTAL = 1 * _LINE  # tickets there are; written by the parent, or by the worker that stops the run
@@ -59,8 +59,8 @@ class Field:
     PIN = 9  # the slot it reads, where a rule lets workers pin one
 
 
-_WORDS = 9 * _LINE
-_ROW = 2 * _LINE
+_WORDS = Word.BASE + _LINE
+_ROW = 2 * _LINE  # words of a row
 
 
 class Phase(IntEnum):

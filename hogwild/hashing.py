@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,15 +32,18 @@ class Hasher:
     def digest(self) -> bytes:
         """SHA-256 over header and bytes of every tensor, in name order."""
         sha = hashlib.sha256()
-        for head, values in self._pieces:
+        for (head, _), content in zip(self._pieces, self._contents(), strict=True):
             sha.update(head)
-            sha.update(values if isinstance(values, memoryview) else raw_bytes(values))
+            sha.update(content)
         return sha.digest()
 
     def marks(self) -> bytes:
         """Eight bytes of SHA-256 for each tensor, in name order: enough to tell which ones differ."""
-        contents = (values if isinstance(values, memoryview) else raw_bytes(values) for _, values in self._pieces)
-        return b"".join(hashlib.sha256(content).digest()[:MARK_BYTES] for content in contents)
+        return b"".join(hashlib.sha256(content).digest()[:MARK_BYTES] for content in self._contents())
+
+    def _contents(self) -> Iterator[memoryview]:
+        """The bytes of each tensor, one after another: those that are not contiguous are copied anew."""
+        return (values if isinstance(values, memoryview) else raw_bytes(values) for _, values in self._pieces)
 
 
 def header(name: str, dtype: str, shape: Sequence[int]) -> bytes:

@@ -7,7 +7,6 @@ writes into shared memory.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.copying import copy_for_worker
+from hogwild.errors import ArgumentError
 from hogwild.memory import Layout
 
 
@@ -255,18 +255,13 @@ def replicate(model: nn.Module, substitutes: dict[int, nn.Parameter]) -> nn.Modu
     Raises:
         ArgumentError: the model holds what cannot be copied.
     """
-    kept: dict[int, Tensor] = dict(substitutes)
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor) and value.is_shared():  # type: ignore[no-untyped-call]
-                kept[id(value)] = value
-    try:
-        return copy.deepcopy(model, kept)
-    except Exception as error:
-        raise ArgumentError(
-            f"the model {type(model).__name__} cannot be copied for each worker: {one_line(error)}; give what it holds "
-            f"a __deepcopy__, or make it in its first forward pass"
-        ) from error
+    return copy_for_worker(
+        model,
+        model.modules(),
+        substitutes,
+        subject=f"the model {type(model).__name__}",
+        advice="give what it holds a __deepcopy__, or make it in its first forward pass",
+    )
 
 
 Extras = tuple[dict[str, Any], list[Callable[[Tensor], Tensor | None]]]

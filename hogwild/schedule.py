@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.copying import copy_for_worker
+from hogwild.errors import ArgumentError
 from hogwild.seeding import mix
 
 _SHUFFLE = 1  # keeps the shuffle's random stream apart from that of the updates
@@ -116,14 +117,13 @@ def own_copy(source: Source) -> Source:
         own = copy.copy(source)
         own.schedule = copy.copy(source.schedule)
         return own
-    kept = {id(value): value for value in vars(source).values() if isinstance(value, Tensor) and value.is_shared()}  # type: ignore[no-untyped-call]
-    try:
-        return copy.deepcopy(source, kept)
-    except Exception as error:
-        raise ArgumentError(
-            f"data is a {type(source).__name__} that cannot be copied for each worker: {one_line(error)}; give it a "
-            f"__deepcopy__, or make what it holds in its first batch()"
-        ) from error
+    return copy_for_worker(
+        source,
+        [source],
+        {},
+        subject=f"data is a {type(source).__name__} that",
+        advice="give it a __deepcopy__, or make what it holds in its first batch()",
+    )
 
 
 def as_source(

@@ -3,6 +3,7 @@ leaves anything behind."""
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import time
@@ -28,6 +29,18 @@ def pytest_configure() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One test process more than there are cores: many tests wait, for kills, time limits and starting programs."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.fixture(scope="session")
+def fonts() -> None:
+    """For tests that draw: matplotlib keeps the files of the fonts that it has used open."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure()
+    drawn.suptitle("bold", weight="bold")
+    drawn.add_subplot().plot([1.0, 1e6])
+    drawn.axes[0].set_yscale("log")
+    drawn.savefig(io.BytesIO())
 
 
 def _threads() -> set[str]:

@@ -33,7 +33,7 @@ FLOORS: list[set[str]] = [
     {"optimizer", "run", "schedule"},
     {"optimizer_state", "sparse"},
     {"arithmetic"},
-    {"control", "config", "journal", "seeding", "audit"},
+    {"control", "config", "journal", "seeding", "audit", "copying"},
     {"memory", "hashing"},
     {"limits"},
     {"errors"},

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hogwild
+from hogwild.rules import Rule
 from hogwild.rules.ordered import Ordered
 from hogwild.testing import RandomDelays, planted
 
@@ -23,21 +24,26 @@ def check(model: nn.Module | None = None, **arguments: Any) -> hogwild.Verdict:
     return hogwild.check(problems.mlp() if model is None else model, problems.data(), loss, **settings)
 
 
-class FlipsOneBit(Ordered):
-    """In every second run: one bit more in one weight of the version that update `at` makes."""
+class EverySecondRun(Rule):
+    """A rule that may do something else, where `flips` is true, in every second run."""
 
-    name: ClassVar[str] = "flips"
     begun: ClassVar[int] = 0
-
-    def __init__(self, at: int, position: int, place: int) -> None:
-        super().__init__(1)
-        self.at, self.position, self.place = at, position, place
-        self.flips = False
+    flips = False
 
     def begin(self, control, version):
         super().begin(control, version)
         type(self).begun += 1
         self.flips = type(self).begun % 2 == 0
+
+
+class FlipsOneBit(EverySecondRun, Ordered):
+    """In every second run: one bit more in one weight of the version that update `at` makes."""
+
+    name: ClassVar[str] = "flips"
+
+    def __init__(self, at: int, position: int, place: int) -> None:
+        super().__init__(1)
+        self.at, self.position, self.place = at, position, place
 
     def write_version(self, update, version, source, target, gathered):
         super().write_version(update, version, source, target, gathered)

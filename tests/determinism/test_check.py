@@ -8,7 +8,7 @@ from typing import ClassVar
 import problems
 import pytest
 import torch
-from checks import Fickle, FlipsOneBit, check, racing, seeded
+from checks import EverySecondRun, Fickle, FlipsOneBit, check, racing, seeded
 from torch import nn
 
 import hogwild
@@ -45,17 +45,10 @@ def test_where_not_every_version_is_sealed_reruns_narrow_the_bracket(monkeypatch
     assert (verdict.first_difference.values, verdict.first_difference.ulp) == (1, 1)
 
 
-class LastSetFlips(Sync):
+class LastSetFlips(EverySecondRun, Sync):
     """In every second run: the last version has a bit more in one weight, or three where its set is not a whole one."""
 
     name: ClassVar[str] = "last-set-flips"
-    begun: ClassVar[int] = 0
-    flips = False
-
-    def begin(self, control, version):
-        super().begin(control, version)
-        type(self).begun += 1
-        self.flips = type(self).begun % 2 == 0
 
     def write_version(self, update, version, source, target, gathered):
         super().write_version(update, version, source, target, gathered)

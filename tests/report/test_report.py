@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 from rich.console import Console
 from torch import nn
 
@@ -24,6 +23,8 @@ from hogwild.report.progress import Pace, display, following
 from hogwild.report.tables import run_report
 from hogwild.report.words import count, duration, figure, plural, size
 from hogwild.run import Progress, Run
+
+pytestmark = pytest.mark.usefixtures("fonts")
 
 MANY = Progress(
     updates=500,
@@ -41,16 +42,6 @@ def _text(renderable: object, width: int = 80) -> str:
     console.print(renderable)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fonts() -> None:
-    """matplotlib keeps the files of the fonts that it has used open."""
-    drawn = Figure()
-    drawn.suptitle("bold", weight="bold")
-    drawn.add_subplot().plot([1.0, 1e6])
-    drawn.axes[0].set_yscale("log")
-    drawn.savefig(io.BytesIO())
 
 
 @pytest.fixture(scope="module")

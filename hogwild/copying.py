@@ -1,0 +1,38 @@
+"""Copies for workers that run beside others: their own in all but what lies in shared memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from hogwild.errors import ArgumentError, one_line
+
+T = TypeVar("T")
+
+
+def copy_for_worker(
+    value: T, holders: Iterable[object], substitutes: Mapping[int, Any], *, subject: str, advice: str
+) -> T:
+    """A deep copy of `value`.
+
+    Args:
+        value: what is copied.
+        holders: objects in it, whose attributes stay the same where they are tensors in shared memory.
+        substitutes: id of an object in it → what stands there in the copy.
+        subject, advice: how the error begins, and ends.
+
+    Raises:
+        ArgumentError: it cannot be copied.
+    """
+    kept = dict(substitutes)
+    for holder in holders:
+        for attribute in vars(holder).values():
+            if isinstance(attribute, Tensor) and attribute.is_shared():  # type: ignore[no-untyped-call]
+                kept[id(attribute)] = attribute
+    try:
+        return copy.deepcopy(value, kept)
+    except Exception as error:
+        raise ArgumentError(f"{subject} cannot be copied for each worker: {one_line(error)}; {advice}") from error
