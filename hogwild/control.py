@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, IntEnum, StrEnum
+from types import TracebackType
 
 from hogwild.memory import ALIGNMENT, Arena, Space
 
@@ -55,7 +56,7 @@ class Field:
     STARTED = 5  # CLOCK_MONOTONIC at its first claim, nanoseconds
     ENDED = 6  # the same after its last commit
     WAITED = 7  # nanoseconds spent waiting for other workers
-    WAITING = 8  # 1 while it waits for other workers
+    WAITING = 8  # 1 while it waits for other workers, be it for a version or for a lock
     PIN = 9  # the slot it reads, where a rule lets workers pin one
 
 
@@ -103,6 +104,28 @@ def nothing_planted(seam: Seam) -> None:
 
 Lock = AbstractContextManager[object]
 
+
+class AnnouncedLock:
+    """A lock that one worker is seen to wait for: its row says so until it has the lock, and not while it holds it."""
+
+    def __init__(self, lock: Lock, row: memoryview[int]) -> None:
+        self._lock = lock
+        self._row = row
+        self._before = 0  # what the row said: it may look, in a wait, at what the lock protects
+
+    def __enter__(self) -> None:
+        self._before = self._row[Field.WAITING]
+        self._row[Field.WAITING] = 1
+        self._lock.__enter__()
+        self._row[Field.WAITING] = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.__exit__(kind, error, traceback)
+        self._row[Field.WAITING] = self._before
+
+
 # On x86-64 stores become visible in the order in which they were made, so what was written before a word is seen
 # by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
 _ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
@@ -114,7 +137,7 @@ _LONGEST_SLEEP = 500e-6  # a waiting worker looks at least every millisecond, ti
 
 
 class Control:
-    """The counters of one run, as one worker (or the parent, `index=NOBODY`) sees them."""
+    """The counters of one run, as one worker, or the parent, sees them."""
 
     def __init__(self, arena: Arena, offset: int, workers: int, spares: int) -> None:
         self.workers = workers
@@ -143,6 +166,12 @@ class Control:
             row[Field.TICKET] = NOBODY
         for i in range(len(self._reissued)):
             self._reissued[i] = NOBODY
+
+    def announce_waits(self, worker: int) -> None:
+        """From here on that worker's row says when it waits for one of these locks."""
+        row = self._rows[worker]
+        self.ticket_lock = AnnouncedLock(self.ticket_lock, row)
+        self.commit_lock = AnnouncedLock(self.commit_lock, row)
 
     def __getitem__(self, word: int) -> int:
         return self._words[word]

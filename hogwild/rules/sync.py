@@ -123,14 +123,10 @@ class Sync(Versioned):
     def _complete_set(self) -> None:
         if not self._set_is_complete(self.control.observe(Word.HEAD)):
             return
-        row = self.control.row(self.seat.index)
-        before, row[Field.WAITING] = row[Field.WAITING], 1
         with self.control.commit_lock:
-            row[Field.WAITING] = 0  # also where it waits for the version that it now makes itself
             number = self.control.observe(Word.HEAD)
             if self._set_is_complete(number):
                 self._make_version(number, self.state.gradients[: self._members(number)])
-        row[Field.WAITING] = before
 
     def _make_version(self, number: int, parts: Sequence[GradientSlot]) -> None:
         seat = self.seat

@@ -165,6 +165,7 @@ class Worker:
         self.task = task
         self.state = state
         self.control = state.control
+        self.control.announce_waits(index)
         self.replica = replica
         self.binding = Binding(replica, parameters, task.plan.buffers)
         self.optimizer = SharedOptimizer(

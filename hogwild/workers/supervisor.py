@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hogwild.control import NOBODY, Control, Field, Phase, Word
+from hogwild.control import NOBODY, Control, Field, Word
 from hogwild.errors import HogwildError, WorkerError
 from hogwild.rules import Rule
 from hogwild.state import SharedState
@@ -104,8 +104,7 @@ class Supervisor:
         self._look = look
         self._pause = _SOON if shows else _NOW_AND_THEN
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
-        self._born: dict[int, tuple[int, int] | None] = {}  # where workers stood that have yet to move
-        self._seen: dict[int, tuple[tuple[int, int], float]] = {}  # where each was seen last, and since when
+        self._seen: dict[int, tuple[tuple[int, int] | None, float]] = {}  # the point each was seen at, and since when
 
     def supervise(self) -> None:
         """Run the team to the end.
@@ -191,37 +190,31 @@ class Supervisor:
             _log.warning("%s; going on without it", failure.what)
 
     def _end_what_hangs(self, timeout: float) -> None:
-        """End the worker that has been at the same point of the same ticket for too long, one at a time.
-
-        Others may only wait for a lock that it holds, and get their time anew. So the first to go is whoever holds the
-        ticket lock, then one that writes, then the one that has been at it longest.
+        """End the workers that have been at the same point of the same ticket for too long.
 
         Raises:
             WorkerError: it is a thread, which cannot be ended.
         """
-        stuck = {worker: since for worker in self._team.running() if (since := self._stuck(worker, timeout)) > 0}
-        if not stuck:
-            return
-        holder, control = self._control[Word.HOLDER], self._control
-        worker = max(stuck, key=lambda i: (i == holder, control.row(i)[Field.PHASE] == Phase.WRITING, stuck[i]))
-        self._seen.clear()
-        failure = self._failure(worker, f"hung for {timeout:g} s")
-        self._ending[worker] = failure = replace(failure, details=self._team.stacks(worker).rstrip())
-        if not self._team.end(worker):
-            raise failure.as_error()
+        for worker in self._team.running():
+            if self._stuck(worker, timeout):
+                failure = self._failure(worker, f"hung for {timeout:g} s")
+                self._ending[worker] = failure = replace(failure, details=self._team.stacks(worker).rstrip())
+                if not self._team.end(worker):
+                    raise failure.as_error()
 
-    def _stuck(self, worker: int, timeout: float) -> float:
-        """Seconds by which a worker is over its time where it is; 0 or less: it is not."""
-        row, now = self._control.row(worker), time.monotonic()
-        point = row[Field.TICKET], row[Field.COMPUTED]
+    def _stuck(self, worker: int, timeout: float) -> bool:
+        """True when a worker has been seen at one point for too long, and not waiting for others."""
         if worker in self._ending or worker in self.outcome.finished:
-            return 0.0
-        if row[Field.WAITING] or self._seen.get(worker, (None,))[0] != point:
+            return False
+        point, now = self._point(worker), time.monotonic()
+        if self._seen[worker][0] != point:
             self._seen[worker] = point, now
-        if point != self._born[worker]:
-            self._born[worker] = None
-        limit = timeout if self._born[worker] is None else max(timeout, _STARTING)
-        return now - self._seen[worker][1] - limit
+        return point is not None and now - self._seen[worker][1] > timeout
+
+    def _point(self, worker: int) -> tuple[int, int] | None:
+        """Where that worker is in its work; None while it waits for others."""
+        row = self._control.row(worker)
+        return None if row[Field.WAITING] else (row[Field.TICKET], row[Field.COMPUTED])
 
     def _replace(self, index: int, why: str) -> None:
         failures, most = self.outcome.failures, self._policy.max_restarts
@@ -237,9 +230,9 @@ class Supervisor:
 
     def _start(self, worker: int) -> None:
         self.outcome.finished.pop(worker, None)
-        row = self._control.row(worker)
-        row[Field.WAITING] = 0  # whoever had the row before may have died waiting
-        self._born[worker] = row[Field.TICKET], row[Field.COMPUTED]
+        self._control.row(worker)[Field.WAITING] = 0  # whoever had the row before may have died waiting
+        starting = max(_STARTING - (self._policy.timeout or 0), 0)
+        self._seen[worker] = self._point(worker), time.monotonic() + starting
         self._team.start(worker)
 
     def _unfinished(self) -> bool:

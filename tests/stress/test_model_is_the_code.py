@@ -14,7 +14,7 @@ from explorer import ENDED
 from protocols import RULES
 from tickets import Size
 
-from hogwild.control import NOBODY, Control, Field, Settled, Word
+from hogwild.control import NOBODY, AnnouncedLock, Control, Field, Settled, Word
 from hogwild.journal import Journal
 from hogwild.memory import Arena, Space
 from hogwild.rules import Rule
@@ -113,10 +113,11 @@ LISTED = {True: "take", False: "reissue"}
 
 
 def spied_lock(name, events):
-    return property(
-        lambda self: self.__dict__[f"spied {name}"],
-        lambda self, lock: self.__dict__.__setitem__(f"spied {name}", SpiedLock(lock, f"{name}s", events)),
-    )
+    def put(control, lock):
+        spied = lock if isinstance(lock, AnnouncedLock) else SpiedLock(lock, f"{name}s", events)
+        control.__dict__[f"spied {name}"] = spied
+
+    return property(lambda control: control.__dict__[f"spied {name}"], put)
 
 
 def told(function, event, events):

@@ -52,6 +52,7 @@ MOMENTS = [
     *((update, seam) for update in NAMES for seam in (Seam.OWNING, Seam.WRITING)),
     *((update, Seam.CLAIMING) for update in ("hogwild", "ordered")),
     *((update, Seam.PUBLISHED) for update in ("snapshot", "sync")),
+    ("sync", Seam.PUBLISHING),  # whoever waited for the lock begins its batch only when the holder is gone
 ]
 
 
