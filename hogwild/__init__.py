@@ -1,7 +1,7 @@
 """Train one shared-memory PyTorch model from many workers at once, and know exactly what that did to it.
 
-Names are loaded when they are first used, so that who only has this package installed (pytest loads its plugin) does
-not wait for torch. Threads that ask for one at the same time wait in the import, and find the same object.
+Names are loaded when they are first used, so that pytest, which loads this package's plugin wherever it is installed,
+does not wait for torch. Threads that ask for one at the same time wait in the import, and find the same object.
 """
 
 from importlib import import_module

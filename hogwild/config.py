@@ -68,7 +68,7 @@ class RunConfig:
     evaluate_every: int | None = None
     """Evaluate every so many updates. None is once an epoch."""
     checkpoint_every: int | None = None
-    """Save a checkpoint every so many updates. None is never."""
+    """Save a checkpoint every so many updates. None is only when the run is interrupted."""
     digest_every: int | None = None
     """Note the bits of every so many versions, for replay. None is at most about a hundred times in a run,
     less often for large models."""
@@ -77,11 +77,11 @@ class RunConfig:
     on_nonfinite: str = "raise"
     """What to do with a loss or gradient that is not finite: raise, skip (leave the update out) or ignore."""
     on_worker_failure: str = "replace"
-    """What to do when a worker dies: replace, continue (without it) or raise."""
+    """What to do when a worker raises, dies or hangs: replace, continue (without it) or raise."""
     max_restarts: int = 3
     """Workers to replace before giving up."""
     worker_timeout: float | None = None
-    """Seconds after which a worker that commits nothing has failed. None is never."""
+    """Seconds after which a worker that gets no further hangs. None is never."""
 
     def __post_init__(self) -> None:
         self._check_types()

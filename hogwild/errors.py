@@ -36,7 +36,8 @@ class WorkerError(_OneWorkerError, RuntimeError):
 
 
 class NonFiniteError(_OneWorkerError, ArithmeticError):
-    """A loss or a gradient was NaN or infinite; the shared model was not touched by it."""
+    """A loss or a gradient was NaN or infinite. It has not touched the shared model, unless it is a gradient under
+    `racing`, which other workers may have applied before it was looked at."""
 
 
 class NotReproducible(HogwildError, RuntimeError):  # noqa: N818 - it names a finding about the training, not a slip

@@ -41,6 +41,11 @@ class Gathered:
         # A sum is finite unless an element is not, or it overflowed; only then is every element looked at.
         return all(cmath.isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in dense)
 
+    def scale(self, factor: float) -> None:
+        """Multiply all of them by a number, in place."""
+        for gradient in self.flats or [t for t in self.tensors if t is not None]:
+            gradient.mul_(factor)
+
     def clip(self, order: Iterable[int], max_norm: float) -> None:
         """Clip in place as `torch.nn.utils.clip_grad_norm_` does to the gradients in that order.
 

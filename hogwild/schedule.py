@@ -30,7 +30,8 @@ class Source(Protocol):
     """
 
     def batch(self, update: int, generator: torch.Generator) -> Any:
-        """The batch of that update; `generator` is seeded by (seed, update)."""
+        """The batch of that number, which is that of the update except under `sync`, whose updates are made of several;
+        `generator` is seeded by (seed, number)."""
         ...
 
 

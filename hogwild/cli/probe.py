@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from hogwild.cli.numbers import whole
 
 _MORE = """Every gradient is exactly one and every value begins at zero, so each value ends at the number of
-updates that were applied to it: nothing is estimated.
+updates that were applied to it. One lost and one doubled in the same value are seen as none.
 
   hogwild probe                          a model that takes no time, so workers meet as often as they can
   hogwild probe digits-conv              at the size and step time of an experiment's model
@@ -22,7 +22,7 @@ Exit status 1: a rule that promises to lose nothing (locked, snapshot, ordered, 
 
 @dataclass(frozen=True)
 class Probe:
-    """Count exactly how many updates each rule loses or applies twice on this machine."""
+    """Count the updates that each rule loses or applies twice on this machine."""
 
     more: ClassVar[str] = _MORE
 

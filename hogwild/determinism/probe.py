@@ -1,4 +1,4 @@
-"""probe(): count exactly how many updates a rule loses or applies twice, on this machine.
+"""probe(): count the updates that a rule loses or applies twice, on this machine.
 
 Every gradient is exactly one, the learning rate is one, and every value of the model begins at zero, so a value ends at
 minus the number of updates that were applied to it. float32 counts exactly up to 2²⁴.
@@ -62,7 +62,7 @@ class Probe:
 
     @property
     def exact(self) -> bool:
-        """True when every value got every update once."""
+        """True when every value got as many updates as there were."""
         return self.touched == 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Probe:
     def summary(self) -> str:
         """One line for a person."""
         if self.exact:
-            return f"exact: each of {self.values:,} values got each of {self.updates:,} updates once"
+            return f"exact: each of {self.values:,} values got {self.updates:,} of {self.updates:,} updates"
         return (
             f"{100 * self.applied:.6g} % applied; {self.touched:,} of {self.values:,} values are off, "
             f"{self.lost:,} updates lost and {self.doubled:,} doubled over all values"
@@ -105,7 +105,7 @@ def probe(
     loss: Callable[[nn.Module, Any], Any] | None = None,
     batch_size: int = 64,
 ) -> Probe:
-    """Count lost and doubled updates exactly.
+    """Count lost and doubled updates.
 
     Args:
         update: the rule, by name or a `Rule` of yours.

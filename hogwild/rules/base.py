@@ -93,12 +93,17 @@ class Seat(Protocol):
 class Rule(ABC):
     """How a gradient is computed and reaches the shared model.
 
-    Subclass it, or one of ours, and pass an instance as `update=`. Attributes set before `attach` must be picklable.
+    Subclass one of ours from `hogwild.rules`, mostly to change `gradient` or `prepare`, and pass an instance as
+    `update=`. A rule that subclasses this one itself must also do what the supervisor and the journal count on, as
+    `hogwild.rules.inplace.InPlace` does: say in its row when it writes and what it has applied, write a row of the
+    journal for each update, and let `seat.observe` look at the versions that are due. Attributes set before `attach`
+    must be picklable.
     """
 
     name: ClassVar[str] = "custom"
     replayable: ClassVar[bool] = False  # a journal is enough to compute the run again
     same_bits: ClassVar[bool] = False  # the result depends on neither worker count nor kind nor timing
+    shares_gradients: ClassVar[bool] = False  # other workers see a gradient before it is checked
     tickets_per_update: int = 1
     gradient_by: str = "grad"
     version_read: int = 0
@@ -138,7 +143,10 @@ class Rule(ABC):
         """Take a gradient that a loop of the user's own computed, not `gradient` of this rule."""
 
     def prepare(self, update: int, gradient: Gradient) -> Gathered | None:
-        """The gradient gathered, checked and clipped; None where the update is to be left out."""
+        """The gradient gathered, checked and clipped; None where the update is to be left out.
+
+        What it returns is this worker's own until its next update, and may be written to.
+        """
         gathered = self.seat.optimizer.gather(gradient.values)
         if not self.seat.usable(update, gradient.loss, gathered):
             return None

@@ -27,6 +27,7 @@ class Racing(InPlace):
     """`backward()` into one shared `.grad`; step and zero, unlocked."""
 
     name: ClassVar[str] = "racing"
+    shares_gradients: ClassVar[bool] = True
     gradient_by: str = "backward"
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
