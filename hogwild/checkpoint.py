@@ -1,15 +1,17 @@
 """A checkpoint: all that a run needs to go on with the same bits, in one safetensors file, written atomically.
 
 It holds the versions that later updates read (c − τ … c under `ordered`, c alone elsewhere), the optimizer's state
-after update c − 1, the journal up to there, and the form of it all, by which a file of another run is refused.
+after update c − 1, the journal up to there, the tickets that are still to be computed, and the form of it all, by which
+a file of another run is refused. Under the rules in place c is how many updates were applied, and one that another
+worker was writing just then is in the model in part and is not computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hogwild.control import NOBODY, Word
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.rules import Rule
 from hogwild.state import SharedState, StatePlan
@@ -35,20 +38,24 @@ class Checkpointer:
         """True when this version is to be saved."""
         return version % self.every == 0
 
-    def save(self, state: SharedState, rule: Rule, version: int, slot: int) -> None:
-        """Save that version, which lies complete in `slot`.
+    def save(self, state: SharedState, rule: Rule, version: int, slot: int, worker: int = NOBODY) -> None:
+        """Save that version, which lies complete in `slot` and was made by `worker`, where it is about to be published.
 
         Raises:
             RunDirectoryError: the file cannot be written; the checkpoint before it is still there.
         """
+        if not rule.replayable:
+            version, slot = rule.newest(state)
+        following, again = _tickets(state, rule, version, worker)
         tensors = {f"version {v}": _bytes(state, rule.place(v)) for v in rule.window(version) if v != version}
         tensors[f"version {version}"] = _bytes(state, slot)
         copies = state.optimizer_states
         tensors["optimizer"] = torch.frombuffer(copies[version % len(copies)].bytes, dtype=torch.uint8)
-        tensors["journal"] = state.journal.first_rows(version)
+        tensors["journal"] = _rows(state, rule, version)
         tensors["seals"] = state.journal.first_seals(version)
-        metadata = {"version": str(version), "form": form_of(state.plan, rule)}
-        staging = self.directory / f".{FILE}.{os.getpid()}"
+        tickets = json.dumps({"next": following, "again": again})
+        metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule)}
+        staging = self.directory / f".{FILE}.part"  # one saves at a time, and overwrites what a dead one left
         try:
             save_file({name: tensor.clone() for name, tensor in tensors.items()}, staging, metadata)
             staging.replace(self.directory / FILE)
@@ -59,8 +66,28 @@ class Checkpointer:
             staging.unlink(missing_ok=True)
 
 
-def restore(directory: Path, state: SharedState, rule: Rule) -> int:
-    """Fill the shared state from the directory's checkpoint; returns its version.
+@dataclass(frozen=True)
+class Restored:
+    """Where a run goes on: from that version, with the tickets `again`, then with those from `following` on."""
+
+    version: int
+    following: int
+    again: tuple[int, ...]
+
+    def check(self, plan: StatePlan, rule: Rule) -> None:
+        """Raise a ValueError where no run of that plan can have stopped there."""
+        tickets = [-1, *self.again, self.following]
+        if not all(type(ticket) is int for ticket in tickets) or sorted({*tickets}) != tickets:
+            raise ValueError("its tickets are not in order")
+        done = self.following - len(self.again)
+        if rule.replayable and done != self.version * rule.tickets_per_update:
+            raise ValueError(f"version {self.version} is not made of {done} tickets")
+        if self.following > plan.rows * rule.tickets_per_update or len(self.again) > plan.spares:
+            raise ValueError(f"it claims {len(self.again)} tickets to do again, and then those from {self.following}")
+
+
+def restore(directory: Path, state: SharedState, rule: Rule) -> Restored:
+    """Fill the shared state from the directory's checkpoint.
 
     Raises:
         RunDirectoryError: there is none, it is damaged, or it is of a run with another model, optimizer or rule.
@@ -79,15 +106,18 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> int:
             targets = {f"version {v}": _bytes(state, rule.place(v)) for v in rule.window(version)}
             copies = state.optimizer_states
             targets["optimizer"] = torch.frombuffer(copies[version % len(copies)].bytes, dtype=torch.uint8)
-            targets["journal"] = state.journal.first_rows(version)
+            targets["journal"] = _rows(state, rule, version)
             targets["seals"] = state.journal.first_seals(version)
             for name, target in targets.items():
                 _fill(target, file.get_tensor(name), name, path)
+            tickets = json.loads(metadata["tickets"])
+            restored = Restored(version, tickets["next"], tuple(tickets["again"]))
+            restored.check(state.plan, rule)
     except RunDirectoryError:
         raise
     except Exception as error:  # what a hostile header may lead to is not known
         raise RunDirectoryError(f"{path} is damaged: {printable(str(error))}") from error
-    return version
+    return restored
 
 
 def form_of(plan: StatePlan, rule: Rule) -> str:
@@ -100,6 +130,21 @@ def form_of(plan: StatePlan, rule: Rule) -> str:
         [plan.rows, plan.digest_every],
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _tickets(state: SharedState, rule: Rule, version: int, worker: int) -> tuple[int, list[int]]:
+    """(the next ticket to hand out, those below it that version lacks)."""
+    if rule.same_bits:
+        return version * rule.tickets_per_update, []
+    if not rule.replayable:
+        return state.control.unfinished(partial(rule.settle, state), worker)
+    following = state.control[Word.NEXT]
+    return following, sorted({*range(following)}.difference(state.journal.rows(version)["update"].tolist()))
+
+
+def _rows(state: SharedState, rule: Rule, version: int) -> Tensor:
+    """The journal up to that version; all of it where a row stands at the place of its update."""
+    return state.journal.first_rows(version if rule.replayable else state.plan.rows)
 
 
 def _bytes(state: SharedState, slot: int) -> Tensor:

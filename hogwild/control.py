@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, IntEnum, StrEnum
 from types import TracebackType
@@ -153,19 +153,20 @@ class Control:
     def reserve(space: Space, workers: int, spares: int) -> int:
         """Reserve what a control of that many workers and reissued tickets needs.
 
-        No more tickets than there are workers wait to be taken again: the counter moves only while none does.
+        No more tickets than there are workers wait to be taken again, or than the run left undone that is resumed: the
+        counter moves only while none does.
         """
         return space.reserve(8 * (_WORDS + _ROW * workers + spares))
 
-    def prepare(self, first: int, total: int) -> None:
-        """Before any worker starts: tickets `first` to `total` - 1 are to be handed out."""
+    def prepare(self, first: int, total: int, again: Sequence[int] = ()) -> None:
+        """Before any worker starts: tickets `first` to `total` - 1 are to be handed out, and before them `again`."""
         self[Word.NEXT] = first
         self[Word.HOLDER] = NOBODY
         self[Word.TOTAL] = total
         for row in self._rows:
             row[Field.TICKET] = NOBODY
         for i in range(len(self._reissued)):
-            self._reissued[i] = NOBODY
+            self._reissued[i] = again[i] if i < len(again) else NOBODY
 
     def announce_waits(self, worker: int) -> None:
         """From here on that worker's row says when it waits for one of these locks."""
@@ -318,8 +319,20 @@ class Control:
             return ticket if settled is Settled.DOUBTED else None
 
     def waiting_tickets(self) -> list[int]:
-        """Tickets that were handed out and given up, and that nobody has taken again."""
-        return [ticket for ticket in self._reissued if ticket != NOBODY]
+        """Tickets that were handed out and given up, that nobody has taken again, and that are still to be done."""
+        return [ticket for ticket in self._reissued if NOBODY < ticket < self[Word.TOTAL]]
+
+    def unfinished(self, settle: Callable[[int, Phase], Settled], but: int) -> tuple[int, list[int]]:
+        """(the next ticket to hand out, the tickets below it that are to be computed again by who goes on from here).
+
+        `but` is the worker that asks, whose own ticket is done, or NOBODY; `settle` decides over those of the others.
+        """
+        with self.ticket_lock:
+            self._enter(but)
+            owned = [(row[Field.TICKET], Phase(row[Field.PHASE])) for i, row in enumerate(self._rows) if i != but]
+            again = [ticket for ticket, phase in owned if ticket != NOBODY and settle(ticket, phase) is Settled.AGAIN]
+            self[Word.HOLDER] = NOBODY
+            return self[Word.NEXT], sorted({*again, *(ticket for ticket in self._reissued if ticket != NOBODY)})
 
     def _lowest_reissued(self) -> int | None:
         tickets = self._reissued.tolist()

@@ -30,7 +30,7 @@ _SEALED = ("model.safetensors", "journal.npy")  # a changed byte in one of them 
 class Staleness:
     """How old the version that a gradient was computed on was when it was applied, in updates.
 
-    `set` is the staleness that was asked for (ordered and sync; None elsewhere).
+    `set` is the staleness that was asked for, under `ordered`; None elsewhere.
     """
 
     set: int | None
@@ -80,11 +80,13 @@ class Run:
         evaluations: one mapping per evaluation: `update`, `seconds` since the first claim, and the metrics.
         logged: what workers recorded by `worker_info().log(...)`, with `update`, `batch` and `worker`.
         workers: one `WorkerUsage` each.
+        staleness: how old the versions were that gradients were computed on.
         failures: for each worker that raised, died or hung, in order: one line, then its traceback or stacks, if any.
         in_doubt: updates that may have been applied in part, or not, because their worker ended while it wrote.
         stopped: why the run ended before its last update, if it did.
         audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
             clipping has one, unless a worker died and its account with it.
+        out: directory it was saved in, if it was.
     """
 
     config: RunConfig

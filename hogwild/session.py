@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from hogwild import limits
 from hogwild.audit import Audit, settle, why_not
-from hogwild.checkpoint import Checkpointer, restore
+from hogwild.checkpoint import Checkpointer, Restored, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
 from hogwild.errors import ArgumentError, NotReproducible
@@ -58,6 +58,7 @@ _DECIDE_BITS = (
     "clip_grad_norm",
     "on_nonfinite",
 )
+_MOST_RESUMED = 1024  # workers that a run may have had whose unfinished tickets another takes over
 _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
 _SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
@@ -149,8 +150,9 @@ class Session:
         self._state = SharedState.create(plan)
         initial = initial_of(prototype, self._optimized, sparse)
         self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()), initial)
-        self._first = self._resume(job.resume) if job.resume else 0
-        self._state.control.prepare(self._first * job.rule.tickets_per_update, self._tickets)
+        start = restore(job.resume, self._state, job.rule) if job.resume else Restored(0, 0, ())
+        self._first = start.version
+        self._state.control.prepare(start.following, self._tickets, start.again)
         job.rule.begin(self._state.control, self._first)
         self._initial = self._parameters() if plan.audited else []
         self._samples = partial(job.samples_between, self._first, first_batch=self._trial.samples)
@@ -178,9 +180,14 @@ class Session:
             begin_directory(out, config)
         policy = Policy(config.on_worker_failure, config.max_restarts, config.worker_timeout)
         shows = self._evaluate_every() > 0 or self.job.trace is not None
-        supervisor = Supervisor(self._team, self._state, self.job.rule, policy, self._watcher.look, shows=shows)
+        asks = self.job.stop is not None
+        supervisor = Supervisor(
+            self._team, self._state, self.job.rule, policy, self._watcher.look, shows=shows, asks=asks
+        )
         try:
             supervisor.supervise()
+            self._watcher.take_newest()
+            self._watcher.evaluate_newest()
         except (KeyboardInterrupt, SystemExit):
             self._watcher.take_newest()
             if out is not None:
@@ -191,8 +198,6 @@ class Session:
         except BaseException:
             self._watcher.take_newest()
             raise
-        self._watcher.take_newest()
-        self._watcher.evaluate_newest()
         self._watcher.take_newest()  # an evaluation in training mode moves running averages
         stopped = "stop" if self._state.control[Word.TOTAL] < self._tickets else None
         run = self._result(supervisor, stopped, out)
@@ -200,11 +205,11 @@ class Session:
             run.save(out)
         return run
 
-    def _resume(self, directory: Path) -> int:
-        """Go on from the directory's checkpoint; returns its version.
+    def _resumed_workers(self, directory: Path) -> int:
+        """Workers of the run in the directory; as many tickets as it had may be left undone there.
 
         Raises:
-            ArgumentError: the run there was made with another setting that decides bits.
+            ArgumentError: that run was made with another setting that decides bits.
         """
         saved, config = RunConfig.load(directory / "config.toml"), self.job.config
         for name in _DECIDE_BITS:
@@ -213,7 +218,7 @@ class Session:
                     f"{name} is {getattr(config, name)!r}, and the run in {directory} was made with "
                     f"{getattr(saved, name)!r}; a resumed run needs the same"
                 )
-        return restore(directory, self._state, self.job.rule)
+        return min(saved.workers, _MOST_RESUMED)
 
     def _try(self) -> Trial:
         job = self.job
@@ -237,7 +242,7 @@ class Session:
         config = self.job.config
         return StatePlan(
             workers=config.workers,
-            spares=2 * config.workers,
+            spares=2 * max(config.workers, self._resumed_workers(self.job.resume) if self.job.resume else 0),
             rows=rows,
             digest_every=config.digest_every or _seal_every(rows, parameters.nbytes),
             parameters=parameters,

@@ -86,14 +86,15 @@ def train(
             one is replaced), or "raise". What it was computing is computed again, so one that always raises ends the
             run all the same. Failures are in `run.failures` and logged as warnings of the logger "hogwild".
         max_restarts: workers to replace in the whole run before giving up.
-        worker_timeout: seconds after which a worker that gets no further hangs (its start may take two minutes); the
-            stacks of its threads are in the report. A process is ended and treated as dead; a thread cannot be, and
-            the run fails.
+        worker_timeout: seconds after which a worker that gets no further hangs (its start may take two minutes); a
+            step, or saving a checkpoint, must take less. The stacks of its threads are in the report. A process is
+            ended and treated as dead; a thread cannot be, and the run fails.
         out: directory to save the run in.
         checkpoint_every: updates between checkpoints in `out`; None is only when the run is interrupted.
         resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`
             the result has the bits of the run that was never stopped; workers and kind may be others.
-        progress: called with a `Progress` several times a second.
+        progress: called with a `Progress` several times a second. Must not draw from torch's default generator where
+            threads train under `ordered` or `sync`; `evaluate` and `stop` may, and find it put back afterwards.
         name: what the run is called.
 
     Raises:
@@ -235,7 +236,8 @@ def launch(
                 gradient = torch.autograd.grad(my_loss(replica, update), list(replica.parameters()))
                 worker.commit(update, gradient)
 
-    Arguments and errors are those of `train`. Nothing is tried before the run, for nobody knows what `work` does.
+    Arguments and errors are those of `train`, but `NotReproducible`: nothing is tried before the run, for nobody knows
+    what `work` does, and nobody sees whether what it computes draws from a generator that threads share.
     """
     began = time.monotonic()
     config = RunConfig(

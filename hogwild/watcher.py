@@ -67,18 +67,20 @@ class Watcher:
         version = control.observe(Word.OBSERVED)
         if version > control[Word.EVALUATED]:
             self._take(self._state.observed)
-            if self._trace is not None and version in self._trace.at:
-                self._trace.see(version, self._model.state_dict())
-            if self._evaluate_every and version % self._evaluate_every == 0:
-                self._judge(version)
+            with preserved_generators():
+                self._see(version)
             control.publish(Word.EVALUATED, version)
         if self._progress is not None and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._progress(self.progress())
 
-    def _judge(self, version: int) -> None:
-        """Evaluate that version, and end the run there if `stop` says so."""
+    def _see(self, version: int) -> None:
+        """Trace and evaluate that version, whichever is due, and end the run there if `stop` says so."""
         control = self._state.control
+        if self._trace is not None and version in self._trace.at:
+            self._trace.see(version, self._model.state_dict())
+        if not self._evaluate_every or version % self._evaluate_every:
+            return
         self._evaluate_model(version)
         if self._stop is not None and self._stop(self.progress(version)):
             control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
@@ -89,10 +91,15 @@ class Watcher:
         self._take(self._state.slots[slot])
 
     def evaluate_newest(self) -> None:
-        """Evaluate the final version, unless that was done already, and report progress a last time."""
-        version, _ = self._rule.newest(self._state)
-        if not self.evaluations or self.evaluations[-1]["update"] != version:
-            self._evaluate_model(version)
+        """Evaluate the final version, unless that was done already, and report progress a last time.
+
+        Under the rules in place what was shown last may lack an update with a lower number.
+        """
+        version, slot = self._rule.newest(self._state)
+        done = bool(self.evaluations) and self.evaluations[-1]["update"] == version
+        if not done or self._state.observed.bytes != self._state.slots[slot].bytes:
+            with preserved_generators():
+                self._evaluate_model(version)
         if self._progress is not None:
             self._progress(self.progress())
 
@@ -139,12 +146,15 @@ class Watcher:
             return
         flags = [(module, module.training) for module in self._model.modules()]
         first, _ = self.span()
-        with preserved_generators():
+        try:
             metrics = self._evaluate(self._model)
-        for module, training in flags:
-            module.training = training
+        finally:
+            for module, training in flags:
+                module.training = training
         if not isinstance(metrics, Mapping):
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
+        if self.evaluations and self.evaluations[-1]["update"] == version:
+            self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
         row = {"update": version, "seconds": time.monotonic() - first}
         self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -167,3 +169,26 @@ def test_no_checkpoint(tmp_path):
         train("ordered", resume=tmp_path)
     with pytest.raises(hogwild.ArgumentError, match="checkpoint_every 5 given without out"):
         train("ordered", checkpoint_every=5)
+
+
+@pytest.mark.parametrize("update", ["snapshot", "locked", "hogwild"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_ticket_that_was_under_way_is_neither_lost_nor_done_twice(update, workers, tmp_path):
+    """Update 8 is slow; the run directory is copied while it is computed, as a kill of the program would leave it."""
+    out, copy = tmp_path / "run", tmp_path / "copy"
+
+    def loss(model, batch):
+        if threading.current_thread().name.startswith("hogwild-") and hogwild.worker_info().update == 8:
+            deadline = time.monotonic() + 60
+            while not (out / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            shutil.copytree(out, copy, dirs_exist_ok=True)
+        return problems.cross_entropy(model, batch)
+
+    settings = {"update": update, "updates": 30}
+    whole = problems.train(**settings, loss=loss, out=out, checkpoint_every=10)
+    assert sorted(whole.journal["update"]) == list(range(30))
+    resumed = problems.train(**settings, workers=workers, resume=copy)
+    assert sorted(resumed.journal["update"]) == list(range(30))
+    assert resumed.updates == 30
+    assert 0 < resumed.samples < whole.samples

@@ -14,6 +14,7 @@ import shutil
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import problems
@@ -25,10 +26,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from hogwild.checkpoint import Restored
 from hogwild.config import RunConfig
 from hogwild.determinism.replay import _rule_of, read_record
 from hogwild.determinism.states import digest
 from hogwild.journal import ROW
+from hogwild.rules import Snapshot
 from hogwild.run import file_digest
 
 
@@ -298,6 +301,46 @@ def test_a_checkpoint_of_an_impossible_version(whole, tmp_path, version):
     shutil.copytree(whole, folder)
     rewritten(folder / "checkpoint.safetensors", {"version": version})
     assert version == "6\n" or read_or_refused(lambda: resume(folder)) is None
+
+
+IMPOSSIBLE_TICKETS = [
+    {"next": 7, "again": []},
+    {"next": 12, "again": [2]},
+    {"next": -1, "again": []},
+    {"next": 12.0, "again": []},
+    {"next": True, "again": []},
+    {"next": "12", "again": []},
+    {"next": 10**30, "again": []},
+    {"next": 12, "again": list(range(12))},
+    {"next": 12, "again": None},
+    {"next": 12},
+    [],
+    6,
+    None,
+]
+
+
+@pytest.mark.parametrize(
+    "tickets", [*map(json.dumps, IMPOSSIBLE_TICKETS), "", "{", "[" * 100_000], ids=lambda text: text[:30]
+)
+def test_a_checkpoint_of_impossible_tickets(whole, tmp_path, tickets):
+    """The run's is of version 12, the last."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    rewritten(folder / "checkpoint.safetensors", {"tickets": tickets})
+    assert read_or_refused(lambda: resume(folder)) is None
+
+
+@pytest.mark.parametrize(
+    ("following", "again"),
+    [(9, [3, 3, 5]), (9, [3, 5, 4]), (8, [4, 8]), (8, [-1, 4]), (8, [True, 4]), (9, [3, 4]), (11, [1, 2, 3, 4, 5])],
+)
+def test_a_snapshot_of_impossible_tickets(following, again):
+    """A rule whose tickets are done in any order has more to say, and so more to lie about."""
+    plan = SimpleNamespace(rows=20, spares=4)
+    Restored(6, 9, (3, 4, 5)).check(plan, Snapshot())
+    with pytest.raises(ValueError, match="tickets"):
+        Restored(6, following, tuple(again)).check(plan, Snapshot())
 
 
 # --- the state of a model

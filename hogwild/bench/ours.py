@@ -44,7 +44,7 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outco
 
     def look(model: nn.Module) -> dict[str, float]:
         looks.append(state_of(model))
-        return {}
+        return {"look": len(looks) - 1}
 
     together = Together(StartLine(workers))
     run, model = train(work, rule, kind, workers, allow, together, look if work.looks else None)
@@ -52,7 +52,7 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outco
     if run.failures or trained != work.batches:
         raise ContenderError(f"trained on {trained} of {work.batches} batches; {'; '.join(run.failures)}")
     initial = [(0.0, state_of(work.problem.model()))] if looks else []
-    seconds = [row["seconds"] for row in run.evaluations]
+    curve = [(row["seconds"], looks[int(row["look"])]) for row in run.evaluations]
     return Outcome(
         batches=trained,
         samples=run.samples,
@@ -60,7 +60,7 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outco
         startup_seconds=run.startup_seconds,
         loss=work.problem.judge(model, work.data),
         pss=tuple(usage.pss for usage in run.workers if usage.pss is not None),
-        curve=judge_states(work, [*initial, *zip(seconds, looks, strict=True)]),
+        curve=judge_states(work, [*initial, *curve]),
     )
 
 

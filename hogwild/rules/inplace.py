@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from hogwild.control import Field, Phase, Seam
+from hogwild.control import Aborted, Field, Phase, Seam, Word
 from hogwild.optimizer import Gathered
 from hogwild.rules.base import Gradient, Rule
 
@@ -31,6 +31,8 @@ class InPlace(Rule):
         return True
 
     def _apply(self, update: int, gradient: Gradient, gathered: Gathered) -> None:
+        if self.control[Word.ABORT]:  # what there is is being saved
+            raise Aborted
         slot, state = self.state.slots[0], self.state.optimizer_states[0]
         row = self.control.row(self.seat.index)
         row[Field.PHASE] = Phase.WRITING

@@ -21,7 +21,7 @@ from typing import ClassVar
 from torch import nn
 
 from hogwild.control import Field, Phase, Seam, Settled, Word
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, NonFiniteError
 from hogwild.rules.base import Gradient
 from hogwild.rules.ring import Versioned
 from hogwild.state import Needs, SharedState
@@ -61,9 +61,17 @@ class Ordered(Versioned):
         return self.seat.binding.point_at(slot.parameters, slot.buffers)
 
     def commit(self, update: int, gradient: Gradient) -> bool:
-        """Wait for version u, then make version u + 1 of it."""
+        """Wait for version u, then make version u + 1 of it.
+
+        What is not finite is raised in its turn, so that it is the same update's at any number of workers, and only if
+        the run comes to it.
+        """
         seat, control = self.seat, self.control
-        gathered = self.prepare(update, gradient)
+        gathered, wrong = None, None
+        try:
+            gathered = self.prepare(update, gradient)
+        except NonFiniteError as error:
+            wrong = error
         if control.observe(Word.HEAD) != update:
             control.wait_until(lambda: self._may_commit(update), seat.index)
         if update >= control[Word.TOTAL]:  # the run was stopped at an earlier version
@@ -71,6 +79,8 @@ class Ordered(Versioned):
             return True
         if control.observe(Word.HEAD) != update:
             return False
+        if wrong is not None:
+            raise wrong
         control.row(seat.index)[Field.PHASE] = Phase.WRITING
         source, target = self._slot(update), self._slot(update + 1)
         self.write_version(update, update, source, target, gathered)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hogwild.control import Control, Seam, Word
+from hogwild.control import Aborted, Control, Seam, Word
 from hogwild.optimizer import Gathered
 from hogwild.rules.base import Rule
 
@@ -27,7 +27,12 @@ class Versioned(Rule):
         """Write version `version + 1` into slot `target` from slot `source`; None as gradients leaves all as it is.
 
         The buffers of the target are left to the caller where there are gradients.
+
+        Raises:
+            Aborted: the run has been given up, and what there is is being saved.
         """
+        if self.control[Word.ABORT]:
+            raise Aborted
         old, new = self.state.slots[source], self.state.slots[target]
         before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
         if gathered is None:

@@ -235,7 +235,7 @@ class Worker:
                 self.pause(Seam.CLAIMED)
                 if not self.rule.ready(ticket):
                     self.control.wait_until(partial(self._may_start, ticket), self.index)
-                if self.rule.ready(ticket):
+                if self.rule.ready(ticket) and ticket < self.control[Word.TOTAL]:  # a version may have ended the run
                     self._begin(ticket)
                     return ticket
                 self._leave(ticket)
@@ -264,7 +264,7 @@ class Worker:
         """The batch of that update."""
         source = self.task.source
         if source is None:
-            raise ArgumentError("this run has no data; give launch() some, or do not ask for batches")
+            raise ArgumentError("launch() has no data to make batches of; make them in work(worker), or call train()")
         draws = type(source) not in (TensorSource, DatasetSource)  # our own leave the generator alone
         return source.batch(self.rule.batch_of(update), self.info.generator if draws else _UNUSED)
 
@@ -272,7 +272,7 @@ class Worker:
         """The gradient of the task's loss on the batch of that update."""
         loss = self.task.loss
         if loss is None:
-            raise ArgumentError("this run has no loss; compute the gradient yourself and commit it")
+            raise ArgumentError("launch() has no loss; compute the gradient in work(worker), or call train()")
         batch = self.batch(update)
         self.pause(Seam.COMPUTING)
         gradient = self.rule.gradient(lambda module: loss(module, batch), replica)
@@ -324,10 +324,14 @@ class Worker:
             self._row[Field.SKIPPED] += 1
             self.leave_out()
             return False
-        what = f"the loss is {loss}" if not math.isfinite(loss) else "the gradient is not finite"
+        what, untouched = f"the loss is {loss}", "the shared model was not touched by it"
+        if math.isfinite(loss):
+            what = "the gradient is not finite"
+            if self.rule.shares_gradients:
+                untouched = "it is in the shared .grad, and another worker may have applied it"
         number, batch = self.rule.update_of(update), self.rule.batch_of(update)
         raise NonFiniteError(
-            f"{what} at update {number} (batch {batch}), worker {self.index}; the shared model was not touched by it "
+            f"{what} at update {number} (batch {batch}), worker {self.index}; {untouched} "
             f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)",
             worker=self.index,
             update=number,

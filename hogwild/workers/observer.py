@@ -58,10 +58,10 @@ class Observer:
             return
         if self._digest_every and version % self._digest_every == 0:
             self._state.journal.write_seal(version, self._hasher(slot))
-        if self._checkpoint is not None and self._checkpoint.due(version):
-            self._checkpoint.save(self._state, self._rule, version, slot)
         if version in self._traced or (self._evaluate_every and version % self._evaluate_every == 0):
             self._show(version, slot)
+        if self._checkpoint is not None and self._checkpoint.due(version):  # and decided upon, where `stop` is asked
+            self._checkpoint.save(self._state, self._rule, version, slot, self._worker)
 
     def _hasher(self, slot: int) -> Hasher:
         if slot not in self._hashers:
@@ -72,8 +72,10 @@ class Observer:
         """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
         control = self._state.control
         control.wait_until(lambda: control.observe(Word.EVALUATED) == control[Word.OBSERVED], self._worker)
-        if control[Word.OBSERVED] >= version:  # whoever had this ticket before showed it, then died
-            return
+        if control[Word.OBSERVED] >= version:  # whoever was about to make it before showed it, then died
+            if self._rule.same_bits or not self._rule.replayable:
+                return
+            control[Word.EVALUATED] = version - 1
         self._state.observed.copy_from(self._state.slots[slot])
         control.publish(Word.OBSERVED, version)
         if self._stops:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection, spawn
 from multiprocessing.context import BaseContext
@@ -44,6 +44,7 @@ _TICKET_BYTE, _COMMIT_BYTE = 0, 1  # of the arena's file; that they are locked h
 _EXTRAS = "a parameter's attributes or hooks"
 _STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
 _LEAVING_PATIENCE = 5.0  # seconds for a process that has told its end to leave: a user's thread may keep it
+_SERVER_LOST = 255  # the exit code of all processes of a fork server that has died
 _start_lock = threading.Lock()
 
 
@@ -157,6 +158,8 @@ class ProcessTeam:
     def _hear(self, index: int) -> Iterator[Event]:
         process = self._processes[index]
         ended = process.exitcode is not None
+        if ended:
+            self._make_sure(index)
         yield from self._received(index)
         if ended:
             process.join()
@@ -167,6 +170,21 @@ class ProcessTeam:
             if index not in self._finished:
                 yield Died(index, process.exitcode or 0)
             process.close()
+
+    def _make_sure(self, index: int) -> None:
+        """End a process that is said to have ended, and may not have: all are, when the fork server itself dies.
+
+        The writing ends of its pipes are its alone, and the kernel closes them with it.
+        """
+        process, pipe = self._processes[index], self._stacks[index]
+        if process.exitcode != _SERVER_LOST or process.pid is None:
+            return
+        if not _at_its_end(pipe):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + _LEAVING_PATIENCE
+        while not _at_its_end(pipe) and time.monotonic() < deadline:
+            pipe.poll(0.01)
 
     def _received(self, index: int) -> Iterator[Event]:
         pipe = self._pipes[index]
@@ -185,8 +203,9 @@ class ProcessTeam:
         """The stacks of all threads of that process, which its signal handler writes even where Python is stuck."""
         pipe, pid = self._stacks[index], self._processes[index].pid
         assert pid is not None
-        os.kill(pid, signal.SIGUSR1)
         text = b""
+        with suppress(ProcessLookupError):  # it died meanwhile
+            os.kill(pid, signal.SIGUSR1)
         while pipe.poll(_STACKS_PATIENCE):
             part = os.read(pipe.fileno(), 1 << 16)
             if not part:
@@ -203,8 +222,9 @@ class ProcessTeam:
         """SIGKILL every process and reap it."""
         for process in self._processes.values():
             process.kill()
-        for process in self._processes.values():
+        for index, process in self._processes.items():
             process.join()
+            self._make_sure(index)
 
     def close(self) -> None:
         """Reap what is left and give back file descriptors."""
@@ -214,6 +234,14 @@ class ProcessTeam:
             self._pipes.pop(index).close()
             self._stacks.pop(index).close()
         self._package.close()
+
+
+def _at_its_end(pipe: connection.Connection) -> bool:
+    """True when nobody holds the writing end any more; what was written before is dropped."""
+    while pipe.poll():
+        if not os.read(pipe.fileno(), 1 << 16):
+            return True
+    return False
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from hogwild.workers.events import Died, Event, Failed, Finished, Logged, Team
 
 _SOON, _NOW_AND_THEN = 0.02, 0.1  # seconds between looks: where versions wait for them, and where none do
 _STARTING = 120.0  # seconds that a worker has at least for its start, which is not the caller's step
+_LOOKS = 4  # at least so many find a worker at one point before it is taken to hang
 _GRACE = 1.5  # seconds that workers have to finish their update once they are told to stop
 _log = logging.getLogger("hogwild")
 
@@ -90,10 +91,19 @@ class Supervisor:
         look: called now and then; shows waiting versions to the evaluation and reports progress.
         shows: versions wait for that look, so it is to come soon. A look takes time from a worker where there is no
             core to spare.
+        asks: what is made of a version that was shown may end the run.
     """
 
     def __init__(
-        self, team: Team, state: SharedState, rule: Rule, policy: Policy, look: Callable[[], None], *, shows: bool
+        self,
+        team: Team,
+        state: SharedState,
+        rule: Rule,
+        policy: Policy,
+        look: Callable[[], None],
+        *,
+        shows: bool,
+        asks: bool,
     ) -> None:
         self.outcome = Outcome()
         self._team = team
@@ -103,8 +113,10 @@ class Supervisor:
         self._policy = policy
         self._look = look
         self._pause = _SOON if shows else _NOW_AND_THEN
+        self._asks = asks
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
-        self._seen: dict[int, tuple[tuple[int, int] | None, float]] = {}  # the point each was seen at, and since when
+        self._seen: dict[int, tuple[tuple[int, int] | None, float]] = {}  # the point each was seen at, and how long
+        self._looked = time.monotonic()
 
     def supervise(self) -> None:
         """Run the team to the end.
@@ -192,24 +204,29 @@ class Supervisor:
     def _end_what_hangs(self, timeout: float) -> None:
         """End the workers that have been at the same point of the same ticket for too long.
 
+        Of the time since the last look, which may have been long ago, only a part counts: the worker may have waited,
+        or this program may not have run.
+
         Raises:
             WorkerError: it is a thread, which cannot be ended.
         """
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, timeout / _LOOKS), now
         for worker in self._team.running():
-            if self._stuck(worker, timeout):
+            if self._stuck(worker, passed, timeout):
                 failure = self._failure(worker, f"hung for {timeout:g} s")
                 self._ending[worker] = failure = replace(failure, details=self._team.stacks(worker).rstrip())
                 if not self._team.end(worker):
                     raise failure.as_error()
 
-    def _stuck(self, worker: int, timeout: float) -> bool:
+    def _stuck(self, worker: int, passed: float, timeout: float) -> bool:
         """True when a worker has been seen at one point for too long, and not waiting for others."""
         if worker in self._ending or worker in self.outcome.finished:
             return False
-        point, now = self._point(worker), time.monotonic()
-        if self._seen[worker][0] != point:
-            self._seen[worker] = point, now
-        return point is not None and now - self._seen[worker][1] > timeout
+        point = self._point(worker)
+        before, spent = self._seen[worker]
+        self._seen[worker] = point, spent + passed if point == before else 0.0
+        return point is not None and self._seen[worker][1] > timeout
 
     def _point(self, worker: int) -> tuple[int, int] | None:
         """Where that worker is in its work; None while it waits for others."""
@@ -231,8 +248,7 @@ class Supervisor:
     def _start(self, worker: int) -> None:
         self.outcome.finished.pop(worker, None)
         self._control.row(worker)[Field.WAITING] = 0  # whoever had the row before may have died waiting
-        starting = max(_STARTING - (self._policy.timeout or 0), 0)
-        self._seen[worker] = self._point(worker), time.monotonic() + starting
+        self._seen[worker] = self._point(worker), -max(_STARTING - (self._policy.timeout or 0), 0)
         self._team.start(worker)
 
     def _unfinished(self) -> bool:
@@ -250,21 +266,28 @@ class Supervisor:
         return min(set(range(self._control.workers)) - self._team.running())
 
     def _stop_all(self) -> None:
-        """Let workers finish what they are at, briefly, then end them. Other failures among them are not raised."""
+        """Let workers finish what they are at, briefly, then end them. Other failures among them are not raised.
+
+        A version that `stop` has yet to judge is not published: who resumes the run will ask again.
+        """
         control = self._control
         control[Word.STOP] = 1
-        control[Word.EVALUATED] = control[Word.OBSERVED]
         deadline = time.monotonic() + _GRACE
-        while self._team.running() and time.monotonic() < deadline:
-            for event in self._team.events(_SOON):
-                if isinstance(event, Finished):
-                    self.outcome.finished[event.worker] = event
-                elif isinstance(event, Died | Failed):
-                    control[Word.ABORT] = 1
-            if control[Word.OBSERVED] != control[Word.EVALUATED]:
-                control.publish(Word.EVALUATED, control[Word.OBSERVED])
-        control[Word.ABORT] = 1
-        self._team.kill()
+        try:
+            while self._team.running() and time.monotonic() < deadline:
+                if control[Word.OBSERVED] != control[Word.EVALUATED]:
+                    if self._asks:
+                        control[Word.ABORT] = 1
+                    else:
+                        control.publish(Word.EVALUATED, control[Word.OBSERVED])
+                for event in self._team.events(_SOON):
+                    if isinstance(event, Finished):
+                        self.outcome.finished[event.worker] = event
+                    elif isinstance(event, Died | Failed):
+                        control[Word.ABORT] = 1
+        finally:
+            control[Word.ABORT] = 1
+            self._team.kill()
 
 
 def _cause(exit_code: int) -> str:

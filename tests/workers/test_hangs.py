@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 
@@ -90,6 +93,37 @@ def test_waiting_for_a_slow_worker_is_not_hanging():
         return problems.cross_entropy(model, batch)
 
     run = problems.train(update="ordered", kind="processes", loss=loss, updates=14, worker_timeout=3.0)
+    assert run.failures == ()
+
+
+def test_a_program_that_stands_still_does_not_hang():
+    """As after Ctrl-Z, or in a frozen container: nobody looked, and nobody worked."""
+    import torch
+
+    pids = torch.zeros(2, dtype=torch.int64).share_memory_()
+
+    def loss(model, batch):
+        info = hogwild.worker_info()
+        pids[info.index] = os.getpid()
+        began = time.thread_time()
+        while time.thread_time() < began + 0.2:
+            pass
+        return problems.cross_entropy(model, batch)
+
+    def send(number):
+        for pid in filter(None, pids.tolist()):
+            with contextlib.suppress(ProcessLookupError):  # the last evaluation finds nobody
+                os.kill(pid, number)
+
+    def evaluate(model):
+        send(signal.SIGSTOP)
+        time.sleep(1.0)
+        send(signal.SIGCONT)
+        return {}
+
+    settings = {"updates": 12, "evaluate_every": 4, "worker_timeout": 0.5}
+    run = problems.train(update="hogwild", kind="processes", loss=loss, evaluate=evaluate, **settings)
+    assert len(run.evaluations) >= 2
     assert run.failures == ()
 
 

@@ -1,0 +1,233 @@
+"""Runs that are interrupted or stopped at awkward moments: nothing more is written, and nothing is passed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+from multiprocessing import forkserver
+
+import problems
+import pytest
+import torch
+
+import hogwild
+from hogwild.control import Seam
+from hogwild.testing import Fault, PlantedFault, planted
+from hogwild.workers import supervisor, threads
+
+
+def in_worker() -> bool:
+    return threading.current_thread().name.startswith("hogwild-")
+
+
+@pytest.mark.parametrize("update", ["hogwild", "locked", "snapshot", "ordered", "sync"])
+def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
+    """It comes out of its loss when the run has been interrupted and the caller has gone on."""
+    monkeypatch.setattr(supervisor, "_GRACE", 0.1)
+    monkeypatch.setattr(threads, "_PATIENCE", 0.1)
+    stuck, released, written = threading.Event(), threading.Event(), []
+    harmful = {Seam.PUBLISHING, *([] if update == "sync" else [Seam.WRITING])}  # a gradient slot of sync is no model
+
+    def loss(model, batch):
+        if in_worker() and hogwild.worker_info().update == 9:
+            stuck.set()
+            assert released.wait(60)
+        return problems.cross_entropy(model, batch)
+
+    def progress(_):
+        if stuck.is_set():
+            raise KeyboardInterrupt
+
+    def seen(seam, worker):
+        if released.is_set() and seam in harmful:
+            written.append(seam)
+
+    model = problems.mlp()
+    with planted(seen), pytest.raises(KeyboardInterrupt):
+        problems.train(model, update=update, loss=loss, progress=progress, updates=20_000)
+    digest, workers = hogwild.digest(model), [one for one in threading.enumerate() if one.name.startswith("hogwild-")]
+    assert workers, "the one in its loss at least"
+    released.set()
+    for one in workers:
+        one.join(60)
+        assert not one.is_alive()
+    assert written == []
+    assert hogwild.digest(model) == digest
+
+
+def stop_at_20(progress):
+    return progress.updates >= 20
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("how", ["interrupted", "copied"])
+def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path):
+    """Ctrl-C while version 20 is judged, or a copy of the directory made then, as a kill -9 would leave it."""
+    settings = {"update": "ordered", "kind": kind, "updates": 60, "evaluate_every": 10, "stop": stop_at_20}
+    whole = problems.train(**settings, evaluate=problems.accuracy)
+    assert whole.updates == 20
+
+    def evaluate(model):
+        evaluate.calls += 1
+        if evaluate.calls == 2 and how == "interrupted":
+            raise KeyboardInterrupt
+        if evaluate.calls == 2:
+            time.sleep(0.3)
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        return {}
+
+    evaluate.calls = 0
+    saved = {"out": tmp_path / "run", "checkpoint_every": 5, "evaluate": evaluate}
+    if how == "interrupted":
+        with pytest.raises(KeyboardInterrupt):
+            problems.train(**settings, **saved)
+    else:
+        problems.train(**settings, **saved)
+    left = tmp_path / ("run" if how == "interrupted" else "copy")
+    resumed = problems.train(**settings, evaluate=problems.accuracy, resume=left)
+    assert resumed.updates == 20
+    assert resumed.digest == whole.digest
+
+
+def test_an_interrupt_in_the_last_evaluation_loses_nothing(tmp_path):
+    def evaluate(model):
+        model.eval()
+        raise KeyboardInterrupt
+
+    model = problems.mlp()
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(model, update="ordered", evaluate=evaluate, evaluate_every=1000, out=tmp_path)
+    assert model.training
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["updates"], record["stopped"]) == (40, "interrupted")
+    resumed = problems.train(update="ordered", resume=tmp_path)
+    assert (resumed.updates, resumed.digest) == (40, hogwild.digest(model))
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_what_comes_after_the_stop_does_not_fail_the_run(kind):
+    """Update 20 is computed beside the judging of version 20, diverges, and is never come to."""
+
+    def loss(model, batch):
+        value = problems.cross_entropy(model, batch)
+        return value * math.nan if hogwild.worker_info().update >= 20 else value
+
+    def evaluate(model):
+        time.sleep(0.1)
+        return {}
+
+    settings = {"update": "ordered", "evaluate": evaluate, "evaluate_every": 10, "stop": stop_at_20, "loss": loss}
+    one, two = (problems.train(**settings, kind=kind, workers=workers) for workers in (1, 2))
+    assert one.updates == two.updates == 20
+    assert one.digest == two.digest
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_the_first_update_that_is_not_finite_is_the_one_raised(kind):
+    """Though its successor, computed beside it, is found first."""
+
+    def loss(model, batch):
+        info = hogwild.worker_info()
+        if info.update >= 20:
+            time.sleep(0.2 if info.update == 20 else 0.0)
+        value = problems.cross_entropy(model, batch)
+        return value * math.nan if info.update >= 20 else value
+
+    with pytest.raises(hogwild.NonFiniteError, match="update 20 ") as caught:
+        problems.train(update="ordered", kind=kind, loss=loss)
+    assert caught.value.update == 20
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_stop_under_sync_leaves_no_ticket_half_done(kind):
+    for _ in range(3):
+        run = problems.train(
+            update="sync", kind=kind, audit=True, stop=stop_at_20, evaluate_every=5, evaluate=problems.accuracy
+        )
+        assert run.updates == 20
+        assert run.failures == ()
+        assert run.audit is not None and run.audit.whole
+
+
+def test_a_stop_that_draws_random_numbers():
+    """Threads share torch's generator, and what the judge draws is no worker's."""
+
+    def stop(progress):
+        torch.rand(3)
+        return False
+
+    settings = {"evaluate_every": 2, "updates": 60}
+    run = problems.train(update="ordered", stop=stop, **settings)
+    assert run.digest == problems.train(update="ordered", updates=60).digest
+
+
+@pytest.mark.parametrize("update", ["hogwild", "locked", "racing"])
+def test_the_last_evaluation_is_of_the_model_that_is_returned(update):
+    """Update 39 is committed, and shown as version 40, before update 38 is."""
+    shown = threading.Event()
+
+    def loss(model, batch):
+        if in_worker() and hogwild.worker_info().update == 38:
+            assert shown.wait(60)
+        return problems.cross_entropy(model, batch)
+
+    def evaluate(model):
+        shown.set()
+        return norm(model)
+
+    model = problems.mlp()
+    run = problems.train(model, update=update, loss=loss, evaluate=evaluate, evaluate_every=40)
+    assert run.evaluations[-1]["norm"] == norm(model)["norm"]
+    assert [row["update"] for row in run.evaluations] == [40]
+
+
+def test_what_was_evaluated_is_what_was_published():
+    """A worker dies between showing a version and publishing it; another makes that version of another update."""
+    fault = PlantedFault(Fault.KILL, Seam.PUBLISHING, 10)
+    with planted(fault):
+        run = problems.train(update="snapshot", kind="processes", updates=30, evaluate=norm, evaluate_every=1)
+    assert fault.fired
+    assert [row["update"] for row in run.evaluations] == list(range(1, 31))
+    versions = [problems.mlp()]
+    for row in run.journal:
+        replica, following = versions[row["version_read"]], copy.deepcopy(versions[-1])
+        x, y = problems.data()
+        rows = hogwild.Schedule(len(x), 16).indices(int(row["update"]))
+        gradients = torch.autograd.grad(problems.cross_entropy(replica, (x[rows], y[rows])), list(replica.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(following.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+        versions.append(following)
+    assert [row["norm"] for row in run.evaluations] == pytest.approx([norm(one)["norm"] for one in versions[1:]], 1e-5)
+
+
+def norm(model):
+    with torch.no_grad():
+        return {"norm": sum(float(one.double().square().sum()) for one in model.parameters())}
+
+
+@pytest.mark.skipif(not hasattr(forkserver, "_forkserver"), reason="workers are spawned here")
+@pytest.mark.parametrize("update", ["ordered", "snapshot", "locked"])
+def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update):
+    """Python says of all of them that they have ended; two owners of one ticket would be the end of every promise."""
+
+    def evaluate(model):
+        if model.training and not killed:
+            killed.append(forkserver._forkserver._forkserver_pid)
+            os.kill(killed[0], signal.SIGKILL)
+        return {}
+
+    killed = []
+    settings = {"update": update, "updates": 400, "evaluate_every": 100}
+    run = problems.train(kind="processes", evaluate=evaluate, max_restarts=9, **settings)
+    assert killed
+    assert len(run.failures) == 2
+    assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(400))
+    if update == "ordered":
+        assert run.digest == problems.train(**settings).digest
