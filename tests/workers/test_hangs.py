@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import problems
 import pytest
 
 import hogwild
+from hogwild.control import Field
 from hogwild.rules import NAMES
 from hogwild.testing import Fault, PlantedFault, Seam, planted
+from hogwild.workers import supervisor
 
 
 def hang_once(gate):
@@ -96,35 +96,33 @@ def test_waiting_for_a_slow_worker_is_not_hanging():
     assert run.failures == ()
 
 
-def test_a_program_that_stands_still_does_not_hang():
-    """As after Ctrl-Z, or in a frozen container: nobody looked, and nobody worked."""
-    import torch
+def test_time_in_which_nobody_looked_counts_little(monkeypatch):
+    """As after Ctrl-Z, in a frozen container, or beside a long evaluation: the workers may have stood still, too."""
+    now, row, ended = [0.0], [0] * 16, []
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    team = SimpleNamespace(running=lambda: {0}, start=lambda _: None, stacks=lambda _: "")
+    control = SimpleNamespace(row=lambda _: row, workers=1)
+    rule = SimpleNamespace(update_of=int, batch_of=int)
+    policy = supervisor.Policy("replace", 3, timeout=0.5)
+    watch = supervisor.Supervisor(
+        team, SimpleNamespace(control=control), rule, policy, lambda: None, shows=False, asks=False
+    )
 
-    pids = torch.zeros(2, dtype=torch.int64).share_memory_()
+    def look_after(seconds):
+        now[0] += seconds
+        watch._end_what_hangs(0.5)
+        return ended
 
-    def loss(model, batch):
-        info = hogwild.worker_info()
-        pids[info.index] = os.getpid()
-        began = time.thread_time()
-        while time.thread_time() < began + 0.2:
-            pass
-        return problems.cross_entropy(model, batch)
-
-    def send(number):
-        for pid in filter(None, pids.tolist()):
-            with contextlib.suppress(ProcessLookupError):  # the last evaluation finds nobody
-                os.kill(pid, number)
-
-    def evaluate(model):
-        send(signal.SIGSTOP)
-        time.sleep(1.0)
-        send(signal.SIGCONT)
-        return {}
-
-    settings = {"updates": 12, "evaluate_every": 4, "worker_timeout": 0.5}
-    run = problems.train(update="hogwild", kind="processes", loss=loss, evaluate=evaluate, **settings)
-    assert len(run.evaluations) >= 2
-    assert run.failures == ()
+    team.end = lambda worker: ended.append(worker) or True
+    watch._start(0)
+    row[Field.TICKET] = 7
+    assert look_after(0.1) == [], "it has just moved"
+    assert look_after(1000.0) == [], "nobody looked"
+    row[Field.WAITING] = 1
+    assert look_after(1000.0) == look_after(0.1) == [], "it waits"
+    row[Field.WAITING] = 0
+    assert look_after(0.1) == look_after(1000.0) == look_after(0.1) == look_after(0.1) == look_after(0.1) == []
+    assert look_after(0.1) == [0], "it was seen there for 0.125 + 4 × 0.1 s"
 
 
 def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
