@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,12 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hogwild.control import NOBODY, Word
+from hogwild.control import NOBODY, Aborted, Word
 from hogwild.errors import RunDirectoryError, printable
+from hogwild.optimizer_state import StateCopy
 from hogwild.rules import Rule
-from hogwild.state import SharedState, StatePlan
+from hogwild.state import SharedState, Slot, StatePlan
 
 FILE = "checkpoint.safetensors"
+_MOST_LEFT = 1024
 
 
 @dataclass(frozen=True)
@@ -44,20 +48,22 @@ class Checkpointer:
         Raises:
             RunDirectoryError: the file cannot be written; the checkpoint before it is still there.
         """
-        if not rule.replayable:
-            version, slot = rule.newest(state)
-        following, again = _tickets(state, rule, version, worker)
-        tensors = {f"version {v}": _bytes(state, rule.place(v)) for v in rule.window(version) if v != version}
-        tensors[f"version {version}"] = _bytes(state, slot)
         copies = state.optimizer_states
-        tensors["optimizer"] = torch.frombuffer(copies[version % len(copies)].bytes, dtype=torch.uint8)
-        tensors["journal"] = _rows(state, rule, version)
-        tensors["seals"] = state.journal.first_seals(version)
-        tickets = json.dumps({"next": following, "again": again})
+        model, optimizer = _bytes(state.slots[slot]).clone(), _bytes(copies[version % len(copies)]).clone()
+        history = History.of(state, rule, version, worker)  # after the model, which others may be writing
+        version = history.version
+        tensors = {
+            f"version {v}": _bytes(state.slots[rule.place(v)]).clone() for v in rule.window(version) if v != version
+        }
+        tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": history.journal}
+        tensors["seals"] = state.journal.first_seals(version).clone()
+        tickets = json.dumps({"next": history.following, "again": history.again, "total": state.control[Word.TOTAL]})
         metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule)}
-        staging = self.directory / f".{FILE}.part"  # one saves at a time, and overwrites what a dead one left
+        staging = self.directory / f".{FILE}.{os.getpid()}-{threading.get_ident()}"
         try:
-            save_file({name: tensor.clone() for name, tensor in tensors.items()}, staging, metadata)
+            save_file(tensors, staging, metadata)
+            if worker != NOBODY and state.control[Word.ABORT]:  # the parent saves what there is
+                raise Aborted
             staging.replace(self.directory / FILE)
         except (OSError, SafetensorError) as error:
             why = printable(str(error))
@@ -66,13 +72,46 @@ class Checkpointer:
             staging.unlink(missing_ok=True)
 
 
+def clear_staging(directory: Path) -> None:
+    """Remove what savers that were killed have left."""
+    for path in directory.glob(f".{FILE}.*"):
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class History:
+    """What came before a version, and what is left: the next ticket, and those below it that are to be done again."""
+
+    version: int
+    journal: Tensor
+    following: int
+    again: list[int]
+
+    @classmethod
+    def of(cls, state: SharedState, rule: Rule, version: int, worker: int) -> History:
+        """That of a version that `worker` has just made; under the rules in place, of whatever the model is now."""
+        if not rule.replayable:
+            following, again = state.control.unfinished(partial(rule.settle, state), worker)
+            journal = state.journal.first_rows(state.plan.rows).clone()
+            journal[again, 0] = journal[following:, 0] = -1
+            return cls(int((journal[:, 0] >= 0).sum()), journal, following, again)
+        journal = state.journal.first_rows(version).clone()
+        if rule.same_bits:
+            return cls(version, journal, version * rule.tickets_per_update, [])
+        left = torch.ones(state.control[Word.NEXT], dtype=torch.bool)
+        left[journal[:, 0]] = False
+        return cls(version, journal, len(left), left.nonzero().flatten().tolist())
+
+
 @dataclass(frozen=True)
 class Restored:
-    """Where a run goes on: from that version, with the tickets `again`, then with those from `following` on."""
+    """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `total`
+    is less than the run has where `stop` has ended it."""
 
     version: int
     following: int
     again: tuple[int, ...]
+    total: int
 
     def check(self, plan: StatePlan, rule: Rule) -> None:
         """Raise a ValueError where no run of that plan can have stopped there."""
@@ -82,8 +121,20 @@ class Restored:
         done = self.following - len(self.again)
         if rule.replayable and done != self.version * rule.tickets_per_update:
             raise ValueError(f"version {self.version} is not made of {done} tickets")
-        if self.following > plan.rows * rule.tickets_per_update or len(self.again) > plan.spares:
+        most = plan.rows * rule.tickets_per_update
+        if self.following > most or len(self.again) > plan.spares:
             raise ValueError(f"it claims {len(self.again)} tickets to do again, and then those from {self.following}")
+        if type(self.total) is not int or not 0 < self.total <= most:
+            raise ValueError(f"it claims {printable(str(self.total))} tickets in all, of {most}")
+
+
+def left_undone(directory: Path) -> int:
+    """How many tickets the directory's checkpoint has to be done again, at most 1,024; 0 where `restore` will raise."""
+    try:
+        with safe_open(directory / FILE, "pt") as file:
+            return min(len(json.loads(file.metadata()["tickets"])["again"]), _MOST_LEFT)
+    except Exception:  # what a hostile header may lead to is not known
+        return 0
 
 
 def restore(directory: Path, state: SharedState, rule: Rule) -> Restored:
@@ -103,15 +154,15 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> Restored:
             version = int(metadata["version"])
             if not 0 <= version <= state.plan.rows:
                 raise ValueError(f"there is no version {version} in a run of {state.plan.rows} updates")
-            targets = {f"version {v}": _bytes(state, rule.place(v)) for v in rule.window(version)}
+            targets = {f"version {v}": _bytes(state.slots[rule.place(v)]) for v in rule.window(version)}
             copies = state.optimizer_states
-            targets["optimizer"] = torch.frombuffer(copies[version % len(copies)].bytes, dtype=torch.uint8)
+            targets["optimizer"] = _bytes(copies[version % len(copies)])
             targets["journal"] = _rows(state, rule, version)
             targets["seals"] = state.journal.first_seals(version)
             for name, target in targets.items():
                 _fill(target, file.get_tensor(name), name, path)
             tickets = json.loads(metadata["tickets"])
-            restored = Restored(version, tickets["next"], tuple(tickets["again"]))
+            restored = Restored(version, tickets["next"], tuple(tickets["again"]), tickets["total"])
             restored.check(state.plan, rule)
     except RunDirectoryError:
         raise
@@ -132,23 +183,13 @@ def form_of(plan: StatePlan, rule: Rule) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _tickets(state: SharedState, rule: Rule, version: int, worker: int) -> tuple[int, list[int]]:
-    """(the next ticket to hand out, those below it that version lacks)."""
-    if rule.same_bits:
-        return version * rule.tickets_per_update, []
-    if not rule.replayable:
-        return state.control.unfinished(partial(rule.settle, state), worker)
-    following = state.control[Word.NEXT]
-    return following, sorted({*range(following)}.difference(state.journal.rows(version)["update"].tolist()))
-
-
 def _rows(state: SharedState, rule: Rule, version: int) -> Tensor:
     """The journal up to that version; all of it where a row stands at the place of its update."""
     return state.journal.first_rows(version if rule.replayable else state.plan.rows)
 
 
-def _bytes(state: SharedState, slot: int) -> Tensor:
-    return torch.frombuffer(state.slots[slot].bytes, dtype=torch.uint8)
+def _bytes(part: Slot | StateCopy) -> Tensor:
+    return torch.frombuffer(part.bytes, dtype=torch.uint8)
 
 
 def _fill(target: Tensor, value: Tensor, name: str, path: Path) -> None:

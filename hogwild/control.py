@@ -40,7 +40,7 @@ class Word:
     STOP = 3 * _LINE  # 1: finish what is claimed and claim no more
     ABORT = 4 * _LINE  # 1: stop waiting at once, the run has failed
     OBSERVED = 5 * _LINE  # the last version copied out for evaluation; written by the worker that copied it
-    EVALUATED = 6 * _LINE  # the last version evaluated; written by the parent
+    EVALUATED = 6 * _LINE  # the last version evaluated; written by the parent, or by a worker that shows one anew
     HOLDER = 7 * _LINE  # the worker that holds the ticket lock, or NOBODY; written under the lock
     BASE = 8 * _LINE  # updates applied before this run, for rules that count commits; written by the parent
 

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from hogwild import limits
 from hogwild.audit import Audit, settle, why_not
-from hogwild.checkpoint import Checkpointer, Restored, restore
+from hogwild.checkpoint import Checkpointer, Restored, clear_staging, left_undone, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
 from hogwild.errors import ArgumentError, NotReproducible
@@ -58,7 +58,6 @@ _DECIDE_BITS = (
     "clip_grad_norm",
     "on_nonfinite",
 )
-_MOST_RESUMED = 1024  # workers that a run may have had whose unfinished tickets another takes over
 _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
 _SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
@@ -150,9 +149,9 @@ class Session:
         self._state = SharedState.create(plan)
         initial = initial_of(prototype, self._optimized, sparse)
         self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()), initial)
-        start = restore(job.resume, self._state, job.rule) if job.resume else Restored(0, 0, ())
+        start = self._resume(job.resume) if job.resume else Restored(0, 0, (), self._tickets)
         self._first = start.version
-        self._state.control.prepare(start.following, self._tickets, start.again)
+        self._state.control.prepare(start.following, min(start.total, self._tickets), start.again)
         job.rule.begin(self._state.control, self._first)
         self._initial = self._parameters() if plan.audited else []
         self._samples = partial(job.samples_between, self._first, first_batch=self._trial.samples)
@@ -178,6 +177,7 @@ class Session:
         config, out = self.job.config, self.job.out
         if out is not None:
             begin_directory(out, config)
+            clear_staging(out)
         policy = Policy(config.on_worker_failure, config.max_restarts, config.worker_timeout)
         shows = self._evaluate_every() > 0 or self.job.trace is not None
         asks = self.job.stop is not None
@@ -205,11 +205,11 @@ class Session:
             run.save(out)
         return run
 
-    def _resumed_workers(self, directory: Path) -> int:
-        """Workers of the run in the directory; as many tickets as it had may be left undone there.
+    def _resume(self, directory: Path) -> Restored:
+        """Go on from the directory's checkpoint.
 
         Raises:
-            ArgumentError: that run was made with another setting that decides bits.
+            ArgumentError: the run there was made with another setting that decides bits.
         """
         saved, config = RunConfig.load(directory / "config.toml"), self.job.config
         for name in _DECIDE_BITS:
@@ -218,7 +218,7 @@ class Session:
                     f"{name} is {getattr(config, name)!r}, and the run in {directory} was made with "
                     f"{getattr(saved, name)!r}; a resumed run needs the same"
                 )
-        return min(saved.workers, _MOST_RESUMED)
+        return restore(directory, self._state, self.job.rule)
 
     def _try(self) -> Trial:
         job = self.job
@@ -242,7 +242,7 @@ class Session:
         config = self.job.config
         return StatePlan(
             workers=config.workers,
-            spares=2 * max(config.workers, self._resumed_workers(self.job.resume) if self.job.resume else 0),
+            spares=2 * config.workers + (left_undone(self.job.resume) if self.job.resume else 0),
             rows=rows,
             digest_every=config.digest_every or _seal_every(rows, parameters.nbytes),
             parameters=parameters,

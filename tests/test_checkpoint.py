@@ -11,13 +11,17 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import problems
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import hogwild
+from hogwild.control import Control
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 SETTINGS = {"staleness": 3, "micro_batches": 3, "updates": 60, "optimizer": problems.ADAM, "kind": "processes"}
@@ -192,3 +196,32 @@ def test_a_ticket_that_was_under_way_is_neither_lost_nor_done_twice(update, work
     assert sorted(resumed.journal["update"]) == list(range(30))
     assert resumed.updates == 30
     assert 0 < resumed.samples < whole.samples
+
+
+def test_what_is_applied_while_a_checkpoint_is_made_is_in_it_once(monkeypatch, tmp_path):
+    """Under `hogwild` nobody waits for the saver. Every gradient is one, so the weight counts the updates."""
+    asked = Control.unfinished
+
+    def slowly(control, settle, but):
+        found, commits, deadline = asked(control, settle, but), control.commits(), time.monotonic() + 1.0
+        while control.commits() == commits and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return found
+
+    def loss(model, batch):
+        time.sleep(0.01)
+        return model.weight.sum()
+
+    def one():
+        return nn.utils.skip_init(nn.Linear, 8, 1, bias=False).requires_grad_()
+
+    monkeypatch.setattr(Control, "unfinished", slowly)
+    settings = {"loss": loss, "updates": 14, "optimizer": partial(torch.optim.SGD, lr=1.0)}
+    model = one()
+    with torch.no_grad():
+        model.weight.zero_()
+    problems.train(model, **settings, out=tmp_path, checkpoint_every=10)
+    again = one()
+    run = problems.train(again, **settings, workers=1, resume=tmp_path)
+    assert run.updates == len(run.journal) == 14
+    assert model.weight.tolist() == again.weight.tolist() == [[-14.0] * 8]

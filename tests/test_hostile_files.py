@@ -303,17 +303,12 @@ def test_a_checkpoint_of_an_impossible_version(whole, tmp_path, version):
     assert version == "6\n" or read_or_refused(lambda: resume(folder)) is None
 
 
+POSSIBLE_TICKETS = {"next": 12, "again": [], "total": 12}
 IMPOSSIBLE_TICKETS = [
-    {"next": 7, "again": []},
-    {"next": 12, "again": [2]},
-    {"next": -1, "again": []},
-    {"next": 12.0, "again": []},
-    {"next": True, "again": []},
-    {"next": "12", "again": []},
-    {"next": 10**30, "again": []},
-    {"next": 12, "again": list(range(12))},
-    {"next": 12, "again": None},
-    {"next": 12},
+    *(POSSIBLE_TICKETS | {"next": value} for value in (7, -1, 12.0, True, "12", 10**30)),
+    *(POSSIBLE_TICKETS | {"again": value} for value in ([2], list(range(12)), None, {"0": 1})),
+    *(POSSIBLE_TICKETS | {"total": value} for value in (0, -1, 13, 12.0, True, None, "12", 10**30)),
+    {"next": 12, "again": []},
     [],
     6,
     None,
@@ -327,6 +322,8 @@ def test_a_checkpoint_of_impossible_tickets(whole, tmp_path, tickets):
     """The run's is of version 12, the last."""
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
+    rewritten(folder / "checkpoint.safetensors", {"tickets": json.dumps(POSSIBLE_TICKETS)})
+    assert read_or_refused(lambda: resume(folder)) is not None
     rewritten(folder / "checkpoint.safetensors", {"tickets": tickets})
     assert read_or_refused(lambda: resume(folder)) is None
 
@@ -338,9 +335,9 @@ def test_a_checkpoint_of_impossible_tickets(whole, tmp_path, tickets):
 def test_a_snapshot_of_impossible_tickets(following, again):
     """A rule whose tickets are done in any order has more to say, and so more to lie about."""
     plan = SimpleNamespace(rows=20, spares=4)
-    Restored(6, 9, (3, 4, 5)).check(plan, Snapshot())
+    Restored(6, 9, (3, 4, 5), 20).check(plan, Snapshot())
     with pytest.raises(ValueError, match="tickets"):
-        Restored(6, following, tuple(again)).check(plan, Snapshot())
+        Restored(6, following, tuple(again), 20).check(plan, Snapshot())
 
 
 # --- the state of a model

@@ -72,11 +72,13 @@ class Observer:
         """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
         control = self._state.control
         control.wait_until(lambda: control.observe(Word.EVALUATED) == control[Word.OBSERVED], self._worker)
-        if control[Word.OBSERVED] >= version:  # whoever was about to make it before showed it, then died
-            if self._rule.same_bits or not self._rule.replayable:
-                return
-            control[Word.EVALUATED] = version - 1
+        again = control[Word.OBSERVED] >= version  # whoever was about to make it before showed it, then died
+        if again and (self._rule.same_bits or not self._rule.replayable):
+            return
         self._state.observed.copy_from(self._state.slots[slot])
-        control.publish(Word.OBSERVED, version)
+        if again:
+            control.publish(Word.EVALUATED, version - 1)
+        else:
+            control.publish(Word.OBSERVED, version)
         if self._stops:
             control.wait_until(lambda: control.observe(Word.EVALUATED) >= version, self._worker)

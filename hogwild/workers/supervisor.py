@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hogwild.control import NOBODY, Control, Field, Word
+from hogwild.control import NOBODY, Control, Field, Phase, Settled, Word
 from hogwild.errors import HogwildError, WorkerError
 from hogwild.rules import Rule
 from hogwild.state import SharedState
@@ -27,6 +27,7 @@ from hogwild.workers.events import Died, Event, Failed, Finished, Logged, Team
 _SOON, _NOW_AND_THEN = 0.02, 0.1  # seconds between looks: where versions wait for them, and where none do
 _STARTING = 120.0  # seconds that a worker has at least for its start, which is not the caller's step
 _LOOKS = 4  # at least so many find a worker at one point before it is taken to hang
+_WRITING = 0.3  # seconds more for those that are in the middle of a write
 _GRACE = 1.5  # seconds that workers have to finish their update once they are told to stop
 _log = logging.getLogger("hogwild")
 
@@ -268,7 +269,8 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Let workers finish what they are at, briefly, then end them. Other failures among them are not raised.
 
-        A version that `stop` has yet to judge is not published: who resumes the run will ask again.
+        Under the versioned rules, a version that `stop` has yet to judge is not published: who resumes the run will ask
+        again.
         """
         control = self._control
         control[Word.STOP] = 1
@@ -286,8 +288,25 @@ class Supervisor:
                     elif isinstance(event, Died | Failed):
                         control[Word.ABORT] = 1
         finally:
-            control[Word.ABORT] = 1
+            control[Word.ABORT] = 1  # from here on nobody begins to write
+            deadline = time.monotonic() + _WRITING
+            while self._writing() and time.monotonic() < deadline:
+                time.sleep(0.001)
             self._team.kill()
+            self.outcome.in_doubt.extend(self._doubted())
+
+    def _writing(self) -> bool:
+        """True while a worker writes in place, so that to end it would leave part of its update in the model."""
+        if self._rule.replayable:
+            return False
+        rows = [self._control.row(worker) for worker in self._team.running()]
+        return any(row[Field.TICKET] != NOBODY and row[Field.PHASE] == Phase.WRITING for row in rows)
+
+    def _doubted(self) -> list[int]:
+        """Tickets that a worker was writing in place when it was ended."""
+        rows = [self._control.row(worker) for worker in range(self._control.workers)]
+        owned = [(row[Field.TICKET], Phase(row[Field.PHASE])) for row in rows if row[Field.TICKET] != NOBODY]
+        return [ticket for ticket, phase in owned if self._rule.settle(self._state, ticket, phase) is Settled.DOUBTED]
 
 
 def _cause(exit_code: int) -> str:

@@ -95,6 +95,23 @@ def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path):
     assert resumed.digest == whole.digest
 
 
+@pytest.mark.parametrize("update", ["ordered", "snapshot", "sync"])
+def test_a_run_that_was_stopped_stays_stopped(update, tmp_path):
+    """Killed after the verdict and before the end, it leaves a checkpoint of the version that the verdict was on."""
+    settings = {
+        "update": update,
+        "updates": 60,
+        "evaluate": problems.accuracy,
+        "evaluate_every": 10,
+        "stop": stop_at_20,
+    }
+    whole = problems.train(**settings, out=tmp_path, checkpoint_every=10)
+    resumed = problems.train(**settings, resume=tmp_path)
+    assert whole.updates == resumed.updates == 20
+    assert resumed.digest == whole.digest
+    assert resumed.stopped == "stop"
+
+
 def test_an_interrupt_in_the_last_evaluation_loses_nothing(tmp_path):
     def evaluate(model):
         model.eval()
