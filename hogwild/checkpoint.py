@@ -23,9 +23,9 @@ from torch import Tensor
 
 from hogwild.control import NOBODY, Aborted, Word
 from hogwild.errors import RunDirectoryError, printable
-from hogwild.optimizer_state import StateCopy
+from hogwild.memory import as_tensor
 from hogwild.rules import Rule
-from hogwild.state import SharedState, Slot, StatePlan
+from hogwild.state import SharedState, StatePlan
 
 FILE = "checkpoint.safetensors"
 _MOST_LEFT = 1024
@@ -49,15 +49,15 @@ class Checkpointer:
             RunDirectoryError: the file cannot be written; the checkpoint before it is still there.
         """
         copies = state.optimizer_states
-        model, optimizer = _bytes(state.slots[slot]).clone(), _bytes(copies[version % len(copies)]).clone()
-        history = History.of(state, rule, version, worker)  # after the model, which others may be writing
-        version = history.version
-        tensors = {
-            f"version {v}": _bytes(state.slots[rule.place(v)]).clone() for v in rule.window(version) if v != version
-        }
-        tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": history.journal}
+        model = as_tensor(state.slots[slot].bytes).clone()
+        optimizer = as_tensor(copies[version % len(copies)].bytes).clone()
+        start, journal = _history(state, rule, version, worker)  # after the model, which others may be writing
+        version = start.version
+        older = {v: state.slots[rule.place(v)] for v in rule.window(version) if v != version}
+        tensors = {f"version {v}": as_tensor(place.bytes).clone() for v, place in older.items()}
+        tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": journal}
         tensors["seals"] = state.journal.first_seals(version).clone()
-        tickets = json.dumps({"next": history.following, "again": history.again, "total": state.control[Word.TOTAL]})
+        tickets = json.dumps({"next": start.following, "again": start.again, "total": start.total})
         metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule)}
         staging = self.directory / f".{FILE}.{os.getpid()}-{threading.get_ident()}"
         try:
@@ -79,32 +79,7 @@ def clear_staging(directory: Path) -> None:
 
 
 @dataclass(frozen=True)
-class History:
-    """What came before a version, and what is left: the next ticket, and those below it that are to be done again."""
-
-    version: int
-    journal: Tensor
-    following: int
-    again: list[int]
-
-    @classmethod
-    def of(cls, state: SharedState, rule: Rule, version: int, worker: int) -> History:
-        """That of a version that `worker` has just made; under the rules in place, of whatever the model is now."""
-        if not rule.replayable:
-            following, again = state.control.unfinished(partial(rule.settle, state), worker)
-            journal = state.journal.first_rows(state.plan.rows).clone()
-            journal[again, 0] = journal[following:, 0] = -1
-            return cls(int((journal[:, 0] >= 0).sum()), journal, following, again)
-        journal = state.journal.first_rows(version).clone()
-        if rule.same_bits:
-            return cls(version, journal, version * rule.tickets_per_update, [])
-        left = torch.ones(state.control[Word.NEXT], dtype=torch.bool)
-        left[journal[:, 0]] = False
-        return cls(version, journal, len(left), left.nonzero().flatten().tolist())
-
-
-@dataclass(frozen=True)
-class Restored:
+class Start:
     """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `total`
     is less than the run has where `stop` has ended it."""
 
@@ -137,7 +112,7 @@ def left_undone(directory: Path) -> int:
         return 0
 
 
-def restore(directory: Path, state: SharedState, rule: Rule) -> Restored:
+def restore(directory: Path, state: SharedState, rule: Rule) -> Start:
     """Fill the shared state from the directory's checkpoint.
 
     Raises:
@@ -154,21 +129,21 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> Restored:
             version = int(metadata["version"])
             if not 0 <= version <= state.plan.rows:
                 raise ValueError(f"there is no version {version} in a run of {state.plan.rows} updates")
-            targets = {f"version {v}": _bytes(state.slots[rule.place(v)]) for v in rule.window(version)}
+            targets = {f"version {v}": as_tensor(state.slots[rule.place(v)].bytes) for v in rule.window(version)}
             copies = state.optimizer_states
-            targets["optimizer"] = _bytes(copies[version % len(copies)])
+            targets["optimizer"] = as_tensor(copies[version % len(copies)].bytes)
             targets["journal"] = _rows(state, rule, version)
             targets["seals"] = state.journal.first_seals(version)
             for name, target in targets.items():
                 _fill(target, file.get_tensor(name), name, path)
             tickets = json.loads(metadata["tickets"])
-            restored = Restored(version, tickets["next"], tuple(tickets["again"]), tickets["total"])
-            restored.check(state.plan, rule)
+            start = Start(version, tickets["next"], tuple(tickets["again"]), tickets["total"])
+            start.check(state.plan, rule)
     except RunDirectoryError:
         raise
     except Exception as error:  # what a hostile header may lead to is not known
         raise RunDirectoryError(f"{path} is damaged: {printable(str(error))}") from error
-    return restored
+    return start
 
 
 def form_of(plan: StatePlan, rule: Rule) -> str:
@@ -183,13 +158,25 @@ def form_of(plan: StatePlan, rule: Rule) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def _history(state: SharedState, rule: Rule, version: int, worker: int) -> tuple[Start, Tensor]:
+    """(where a run goes on from a version that `worker` has just made, the journal up to there); under the rules in
+    place, from whatever the model is now."""
+    rows, total = _rows(state, rule, version), state.control[Word.TOTAL]
+    if rule.same_bits:
+        return Start(version, version * rule.tickets_per_update, (), total), rows.clone()
+    if rule.replayable:
+        left = torch.ones(state.control[Word.NEXT], dtype=torch.bool)
+        left[rows[:, 0]] = False
+        return Start(version, len(left), tuple(left.nonzero().flatten().tolist()), total), rows.clone()
+    following, again = state.control.unfinished(partial(rule.settle, state), worker)
+    journal = rows.clone()
+    journal[again, 0] = journal[following:, 0] = -1
+    return Start(int((journal[:, 0] >= 0).sum()), following, tuple(again), total), journal
+
+
 def _rows(state: SharedState, rule: Rule, version: int) -> Tensor:
     """The journal up to that version; all of it where a row stands at the place of its update."""
     return state.journal.first_rows(version if rule.replayable else state.plan.rows)
-
-
-def _bytes(part: Slot | StateCopy) -> Tensor:
-    return torch.frombuffer(part.bytes, dtype=torch.uint8)
 
 
 def _fill(target: Tensor, value: Tensor, name: str, path: Path) -> None:

@@ -329,10 +329,14 @@ class Control:
         """
         with self.ticket_lock:
             self._enter(but)
-            owned = [(row[Field.TICKET], Phase(row[Field.PHASE])) for i, row in enumerate(self._rows) if i != but]
-            again = [ticket for ticket, phase in owned if ticket != NOBODY and settle(ticket, phase) is Settled.AGAIN]
+            again = [t for worker, t, phase in self.owned() if worker != but and settle(t, phase) is Settled.AGAIN]
             self[Word.HOLDER] = NOBODY
             return self[Word.NEXT], sorted({*again, *(ticket for ticket in self._reissued if ticket != NOBODY)})
+
+    def owned(self) -> list[tuple[int, int, Phase]]:
+        """(worker, ticket, phase) for each ticket that a row names."""
+        found = [(worker, row[Field.TICKET], Phase(row[Field.PHASE])) for worker, row in enumerate(self._rows)]
+        return [one for one in found if one[1] != NOBODY]
 
     def _lowest_reissued(self) -> int | None:
         tickets = self._reissued.tolist()

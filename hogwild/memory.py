@@ -248,3 +248,8 @@ class Block:
             return raw[inner : inner + numel * dtype.itemsize].view(dtype)
 
         return cls(flat)
+
+
+def as_tensor(view: memoryview) -> Tensor:
+    """The bytes of a view as a uint8 tensor of one dimension, on the same memory."""
+    return torch.frombuffer(view, dtype=torch.uint8)

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from hogwild import limits
 from hogwild.audit import Audit, settle, why_not
-from hogwild.checkpoint import Checkpointer, Restored, clear_staging, left_undone, restore
+from hogwild.checkpoint import Checkpointer, Start, clear_staging, left_undone, restore
 from hogwild.config import RunConfig
 from hogwild.control import Field, Word
 from hogwild.errors import ArgumentError, NotReproducible
@@ -149,7 +149,7 @@ class Session:
         self._state = SharedState.create(plan)
         initial = initial_of(prototype, self._optimized, sparse)
         self._state.prepare(self._trained, self._constant, list(anatomy.buffers.values()), initial)
-        start = self._resume(job.resume) if job.resume else Restored(0, 0, (), self._tickets)
+        start = self._resume(job.resume) if job.resume else Start(0, 0, (), self._tickets)
         self._first = start.version
         self._state.control.prepare(start.following, min(start.total, self._tickets), start.again)
         job.rule.begin(self._state.control, self._first)
@@ -205,7 +205,7 @@ class Session:
             run.save(out)
         return run
 
-    def _resume(self, directory: Path) -> Restored:
+    def _resume(self, directory: Path) -> Start:
         """Go on from the directory's checkpoint.
 
         Raises:

@@ -11,6 +11,7 @@ from torch import nn
 
 from hogwild.control import Field, Word
 from hogwild.errors import ArgumentError
+from hogwild.memory import as_tensor
 from hogwild.rules import Rule
 from hogwild.run import Progress, Stop
 from hogwild.seeding import preserved_generators
@@ -96,12 +97,17 @@ class Watcher:
         Under the rules in place what was shown last may lack an update with a lower number.
         """
         version, slot = self._rule.newest(self._state)
-        done = bool(self.evaluations) and self.evaluations[-1]["update"] == version
-        if not done or not (self._rule.replayable or _same(self._state.observed, self._state.slots[slot])):
+        if not (self._has_evaluated(version) and (self._rule.replayable or self._was_shown(slot))):
             with preserved_generators():
                 self._evaluate_model(version)
         if self._progress is not None:
             self._progress(self.progress())
+
+    def _has_evaluated(self, version: int) -> bool:
+        return bool(self.evaluations) and self.evaluations[-1]["update"] == version
+
+    def _was_shown(self, slot: int) -> bool:
+        return torch.equal(as_tensor(self._state.observed.bytes), as_tensor(self._state.slots[slot].bytes))
 
     def progress(self, updates: int | None = None) -> Progress:
         """How the run stands; `updates` are those applied, counted now if None."""
@@ -153,14 +159,10 @@ class Watcher:
                 module.training = training
         if not isinstance(metrics, Mapping):
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
-        if self.evaluations and self.evaluations[-1]["update"] == version:
+        if self._has_evaluated(version):
             self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
         row = {"update": version, "seconds": time.monotonic() - first}
         self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
-
-
-def _same(a: Slot, b: Slot) -> bool:
-    return torch.equal(torch.frombuffer(a.bytes, dtype=torch.uint8), torch.frombuffer(b.bytes, dtype=torch.uint8))
 
 
 def _copy(targets: Mapping[str, torch.Tensor], names: Sequence[str], values: Sequence[torch.Tensor]) -> None:

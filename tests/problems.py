@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -49,6 +50,11 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     """The mean loss of a batch."""
     x, y = batch
     return F.cross_entropy(model(x), y)
+
+
+def in_worker_thread() -> bool:
+    """True in a worker of kind "threads"; the main thread makes the trial step before the run."""
+    return threading.current_thread() is not threading.main_thread()
 
 
 def accuracy(model: nn.Module) -> dict[str, float]:

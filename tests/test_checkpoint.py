@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -182,7 +181,7 @@ def test_a_ticket_that_was_under_way_is_neither_lost_nor_done_twice(update, work
     out, copy = tmp_path / "run", tmp_path / "copy"
 
     def loss(model, batch):
-        if threading.current_thread().name.startswith("hogwild-") and hogwild.worker_info().update == 8:
+        if problems.in_worker_thread() and hogwild.worker_info().update == 8:
             deadline = time.monotonic() + 60
             while not (out / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
                 time.sleep(0.001)
@@ -212,16 +211,11 @@ def test_what_is_applied_while_a_checkpoint_is_made_is_in_it_once(monkeypatch, t
         time.sleep(0.01)
         return model.weight.sum()
 
-    def one():
-        return nn.utils.skip_init(nn.Linear, 8, 1, bias=False).requires_grad_()
-
     monkeypatch.setattr(Control, "unfinished", slowly)
     settings = {"loss": loss, "updates": 14, "optimizer": partial(torch.optim.SGD, lr=1.0)}
-    model = one()
-    with torch.no_grad():
-        model.weight.zero_()
+    model, again = (nn.Linear(8, 1, bias=False) for _ in range(2))
+    nn.init.zeros_(model.weight)
     problems.train(model, **settings, out=tmp_path, checkpoint_every=10)
-    again = one()
     run = problems.train(again, **settings, workers=1, resume=tmp_path)
     assert run.updates == len(run.journal) == 14
     assert model.weight.tolist() == again.weight.tolist() == [[-14.0] * 8]

@@ -210,7 +210,7 @@ def test_a_rule_of_ones_own(kind):
 def test_a_slow_worker_does_not_hold_up_the_others_under_the_racing_rules():
     def loss(model: nn.Module, batch):
         info = hogwild.worker_info()
-        if threading.current_thread() is not threading.main_thread():  # which makes the trial step
+        if problems.in_worker_thread():
             if info.update == 0:
                 assert released.wait(60)
             elif info.update == 35:

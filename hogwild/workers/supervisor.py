@@ -274,19 +274,8 @@ class Supervisor:
         """
         control = self._control
         control[Word.STOP] = 1
-        deadline = time.monotonic() + _GRACE
         try:
-            while self._team.running() and time.monotonic() < deadline:
-                if control[Word.OBSERVED] != control[Word.EVALUATED]:
-                    if self._asks:
-                        control[Word.ABORT] = 1
-                    else:
-                        control.publish(Word.EVALUATED, control[Word.OBSERVED])
-                for event in self._team.events(_SOON):
-                    if isinstance(event, Finished):
-                        self.outcome.finished[event.worker] = event
-                    elif isinstance(event, Died | Failed):
-                        control[Word.ABORT] = 1
+            self._let_finish()
         finally:
             control[Word.ABORT] = 1  # from here on nobody begins to write
             deadline = time.monotonic() + _WRITING
@@ -295,18 +284,30 @@ class Supervisor:
             self._team.kill()
             self.outcome.in_doubt.extend(self._doubted())
 
+    def _let_finish(self) -> None:
+        control, deadline = self._control, time.monotonic() + _GRACE
+        while self._team.running() and time.monotonic() < deadline:
+            if control[Word.OBSERVED] != control[Word.EVALUATED]:
+                if self._asks:
+                    control[Word.ABORT] = 1
+                else:
+                    control.publish(Word.EVALUATED, control[Word.OBSERVED])
+            for event in self._team.events(_SOON):
+                if isinstance(event, Finished):
+                    self.outcome.finished[event.worker] = event
+                elif isinstance(event, Died | Failed):
+                    control[Word.ABORT] = 1
+
     def _writing(self) -> bool:
         """True while a worker writes in place, so that to end it would leave part of its update in the model."""
-        if self._rule.replayable:
-            return False
-        rows = [self._control.row(worker) for worker in self._team.running()]
-        return any(row[Field.TICKET] != NOBODY and row[Field.PHASE] == Phase.WRITING for row in rows)
+        running = self._team.running()
+        writers = {worker for worker, _, phase in self._control.owned() if phase is Phase.WRITING}
+        return not self._rule.replayable and not running.isdisjoint(writers)
 
     def _doubted(self) -> list[int]:
         """Tickets that a worker was writing in place when it was ended."""
-        rows = [self._control.row(worker) for worker in range(self._control.workers)]
-        owned = [(row[Field.TICKET], Phase(row[Field.PHASE])) for row in rows if row[Field.TICKET] != NOBODY]
-        return [ticket for ticket, phase in owned if self._rule.settle(self._state, ticket, phase) is Settled.DOUBTED]
+        settle = partial(self._rule.settle, self._state)
+        return [ticket for _, ticket, phase in self._control.owned() if settle(ticket, phase) is Settled.DOUBTED]
 
 
 def _cause(exit_code: int) -> str:

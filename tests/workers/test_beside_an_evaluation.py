@@ -23,7 +23,7 @@ class SlowToCopy(nn.Linear):
     copies: list[bool] = []  # noqa: RUF012
 
     def __deepcopy__(self, memo):
-        if threading.current_thread() is not threading.main_thread():
+        if problems.in_worker_thread():
             time.sleep(0.05)
             self.copies.append(self.training)
         new = type(self).__new__(type(self))

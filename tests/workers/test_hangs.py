@@ -129,7 +129,7 @@ def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
     released = threading.Event()
 
     def loss(model, batch):
-        if threading.current_thread() is not threading.main_thread() and hogwild.worker_info().update == 9:
+        if problems.in_worker_thread() and hogwild.worker_info().update == 9:
             released.wait(60)
         return problems.cross_entropy(model, batch)
 

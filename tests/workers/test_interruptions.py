@@ -22,10 +22,6 @@ from hogwild.testing import Fault, PlantedFault, planted
 from hogwild.workers import supervisor, threads
 
 
-def in_worker() -> bool:
-    return threading.current_thread().name.startswith("hogwild-")
-
-
 @pytest.mark.parametrize("update", ["hogwild", "locked", "snapshot", "ordered", "sync"])
 def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
     """It comes out of its loss when the run has been interrupted and the caller has gone on."""
@@ -35,7 +31,7 @@ def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
     harmful = {Seam.PUBLISHING, *([] if update == "sync" else [Seam.WRITING])}  # a gradient slot of sync is no model
 
     def loss(model, batch):
-        if in_worker() and hogwild.worker_info().update == 9:
+        if problems.in_worker_thread() and hogwild.worker_info().update == 9:
             stuck.set()
             assert released.wait(60)
         return problems.cross_entropy(model, batch)
@@ -190,7 +186,7 @@ def test_the_last_evaluation_is_of_the_model_that_is_returned(update):
     shown = threading.Event()
 
     def loss(model, batch):
-        if in_worker() and hogwild.worker_info().update == 38:
+        if problems.in_worker_thread() and hogwild.worker_info().update == 38:
             assert shown.wait(60)
         return problems.cross_entropy(model, batch)
 
