@@ -187,7 +187,7 @@ class Layout:
         offset = 0
         for i in order:
             name, tensor = tensors[i]
-            if not _dense(tensor):
+            if not is_dense(tensor):
                 raise ArgumentError(
                     f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}, whose elements overlap "
                     f"or leave gaps; make it .contiguous()"
@@ -216,7 +216,7 @@ class Layout:
         return [block.flat(span.offset, span.numel, span.dtype) for span in self.ranges]
 
 
-def _dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """True when the elements fill one run of memory, in whatever order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

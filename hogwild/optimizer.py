@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hogwild.arithmetic import adam
 from hogwild.errors import ArgumentError
-from hogwild.memory import Block
+from hogwild.memory import Block, Entry, Layout, Range
 from hogwild.optimizer_state import Cell, Factory, Named, OptimizerPlan, StateCopy, with_parameters
 
 
@@ -34,6 +33,11 @@ class Gathered:
 
     tensors: list[Tensor | None]
     flats: Sequence[Tensor]
+
+    @property
+    def dense(self) -> bool:
+        """True when every parameter received a gradient, and none a sparse one."""
+        return not any(gradient is None or gradient.is_sparse for gradient in self.tensors)
 
     def finite(self) -> bool:
         """True when no element is NaN or infinite."""
@@ -110,7 +114,7 @@ class SharedOptimizer:
         self._gradient = Block.private(plan.layout.nbytes if plan.flat else 0)
         self._flat_gradients = plan.layout.flats(self._gradient) if plan.flat else []
         self._gradient_views = plan.layout.views(self._gradient) if plan.flat else []
-        self._scratch = [torch.empty_like(flat) for flat in self._flat_gradients] if plan.adam else []
+        self._scratch, self._flat_scratch = _scratch(plan.layout)
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         self._schedule = lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
@@ -139,91 +143,72 @@ class SharedOptimizer:
         self, update: int, gradients: Gathered, old: Slot, new: Slot, before: StateCopy, after: StateCopy
     ) -> None:
         """Make parameters and state of the next version out of those of the newest, which stay as they are."""
-        if self._plan.adam and self._is_whole(gradients) and before.even:
-            self._advance_adam(update, gradients, old, new, before, after)
-            return
-        if not self._plan.plain:
+        whole = self._whole(gradients, before)
+        all_new = all(whole) if self._plan.flat else gradients.dense
+        if self._plan.written is None or not all_new:
             after.copy_from(before)
             new.copy_parameters(old)
-            self.step(update, gradients, new.parameters, new.flats, after)
+            self.step(update, gradients, new, after)
             return
-        self._set_rates(update)
-        pieces: Iterable[tuple[Tensor, Tensor, Tensor | None, float]]
-        if self._is_whole(gradients):
-            pieces = zip(old.flats, new.flats, gradients.flats, self._range_rates(), strict=True)
-        else:
-            pieces = zip(old.parameters, new.parameters, gradients.tensors, self._tensor_rates(), strict=True)
-        for source, target, gradient, rate in pieces:
-            if gradient is None or gradient.is_sparse:
-                target.copy_(source)
-            if gradient is not None:
-                torch.add(target if gradient.is_sparse else source, gradient, alpha=-rate, out=target)
-
-    def _advance_adam(
-        self, update: int, gradients: Gathered, old: Slot, new: Slot, before: StateCopy, after: StateCopy
-    ) -> None:
         self._set_rates(update)
         after.started[:] = before.started
         after.ragged[:] = before.ragged
-        for number, span in enumerate(self._plan.layout.ranges):
-            adam(
-                self._by_range.param_groups[span.group],
-                old.flats[number],
-                gradients.flats[number],
-                before.flats[number],
-                after.flats[number],
-                new.flats[number],
-                self._scratch[number],
-            )
+        self._write(whole, gradients, old, new, before, after)
 
-    def step(
-        self,
-        update: int,
-        gradients: Gathered,
-        views: Sequence[Tensor],
-        flats: Sequence[Tensor],
-        state: StateCopy,
-    ) -> None:
-        """Step the parameters in `views` (the same memory as `flats`) in place; `update` decides the learning rate."""
+    def step(self, update: int, gradients: Gathered, slot: Slot, state: StateCopy) -> None:
+        """Step the parameters in a slot in place; `update` decides the learning rate."""
         self._set_rates(update)
-        if self._plan.plain:
-            self._step_plainly(gradients, views, flats)
+        whole = self._whole(gradients, state)
+        if self._plan.written is not None:
+            self._write(whole, gradients, slot, slot, state, state)
             return
-        whole = [
-            bool(gradients.flats)
-            and not state.ragged[number]
-            and all(gradients.tensors[i] is not None for i in span.members)
+        if any(whole):
+            self._step_ranges(whole, gradients, slot.flats, state)
+        if not all(whole):
+            self._step_tensors(whole, gradients, slot.parameters, state)
+
+    def _whole(self, gradients: Gathered, state: StateCopy) -> list[bool]:
+        """Which ranges are stepped as one tensor."""
+        ragged, tensors, flat = state.ragged, gradients.tensors, bool(gradients.flats)
+        return [
+            flat and not ragged[number] and not any(tensors[i] is None for i in span.members)
             for number, span in enumerate(self._plan.layout.ranges)
         ]
-        if any(whole):
-            self._step_ranges(whole, gradients, flats, state)
-        if not all(whole):
-            self._step_tensors(whole, gradients, views, state)
 
-    def _step_plainly(self, gradients: Gathered, views: Sequence[Tensor], flats: Sequence[Tensor]) -> None:
-        """p ← p − lr g, which is all that SGD without momentum does."""
-        if self._is_whole(gradients):
-            for target, gradient, rate in zip(flats, gradients.flats, self._range_rates(), strict=True):
-                target.add_(gradient, alpha=-rate)
-            return
-        for target, own, rate in zip(views, gradients.tensors, self._tensor_rates(), strict=True):
-            if own is not None:
-                target.add_(own, alpha=-rate)
-
-    @staticmethod
-    def _is_whole(gradients: Gathered) -> bool:
-        return bool(gradients.flats) and not any(gradient is None for gradient in gradients.tensors)
-
-    def _range_rates(self) -> list[float]:
-        return [self._by_tensor.param_groups[span.group]["lr"] for span in self._plan.layout.ranges]
-
-    def _tensor_rates(self) -> list[float]:
-        return [self._by_tensor.param_groups[number]["lr"] for number in self._group]
+    def _write(
+        self,
+        whole: Sequence[bool],
+        gradients: Gathered,
+        old: Slot,
+        new: Slot,
+        before: StateCopy,
+        after: StateCopy,
+    ) -> None:
+        """Step from one slot and state copy into another, or into the same."""
+        written = self._plan.written
+        assert written is not None
+        for number, span in enumerate(self._plan.layout.ranges):
+            options = self._by_tensor.param_groups[span.group]
+            if whole[number]:
+                begun = bool(before.started[span.members[0]])
+                source, target, gradient = old.flats[number], new.flats[number], gradients.flats[number]
+                states = before.flats[number], after.flats[number]
+                written(options, source, gradient, *states, target, self._flat_scratch[number], begun)
+                if not begun:
+                    after.begin(span.members)
+                continue
+            after.make_ragged(number)
+            for i in span.members:
+                own = gradients.tensors[i]
+                if own is not None:
+                    source, target, states = old.parameters[i], new.parameters[i], (before.tensors[i], after.tensors[i])
+                    written(options, source, own, *states, target, self._scratch[i], bool(before.started[i]))
+                    after.begin([i])
 
     def rates(self, update: int) -> list[float]:
         """The learning rate of each trained parameter, in layout order, at that update."""
         self._set_rates(update)
-        return self._tensor_rates()
+        return [self._by_tensor.param_groups[number]["lr"] for number in self._group]
 
     def _set_rates(self, update: int) -> None:
         if self._schedule is None:
@@ -250,8 +235,7 @@ class SharedOptimizer:
             if whole[number]:
                 _keep(optimizer, self._flat_parameters[number], state.flats[number])
                 if not state.started[span.members[0]]:
-                    for i in span.members:
-                        state.started[i] = 1
+                    state.begin(span.members)
 
     def _step_tensors(
         self, whole: Sequence[bool], gradients: Gathered, views: Sequence[Tensor], state: StateCopy
@@ -272,6 +256,19 @@ class SharedOptimizer:
             _keep(optimizer, self._parameters[i], state.tensors[i])
             state.started[i] = 1
             self._parameters[i].grad = None
+
+
+def _scratch(layout: Layout) -> tuple[list[Tensor], list[Tensor]]:
+    """Per tensor and per range of a layout, memory of that form; the same for all, for one is stepped at a time."""
+    pieces: list[Entry | Range] = [*layout.entries, *layout.ranges]
+    sizes = [piece.numel * piece.dtype.itemsize for piece in pieces]
+    room = torch.empty(max(sizes, default=0), dtype=torch.uint8)  # no page of it exists before it is used
+
+    def flat(piece: Entry | Range) -> Tensor:
+        return room[: piece.numel * piece.dtype.itemsize].view(piece.dtype)
+
+    tensors = [flat(entry).as_strided(entry.shape, entry.stride) for entry in layout.entries]
+    return tensors, [flat(span) for span in layout.ranges]
 
 
 def _bind(

@@ -6,18 +6,19 @@ Invariant: nothing is assumed of an optimizer but what one step on a tensor of i
 from __future__ import annotations
 
 import inspect
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_module
 
-from hogwild.arithmetic import is_plain_adam, is_plain_sgd
+from hogwild.arithmetic import Step, is_plain_sgd, written_step
 from hogwild.errors import ArgumentError, one_line
-from hogwild.memory import Arena, Block, Layout, Range, Space
+from hogwild.memory import Arena, Block, Layout, Range, Space, is_dense
 
 Named = list[tuple[str, nn.Parameter]]
 Factory = Callable[[Named], Optimizer]
@@ -49,11 +50,13 @@ _NOT_FLAT = (
 # A flat step saves the calls for all tensors of a range but one, and costs a copy of the gradient: this many elements
 # are copied in the time that one tensor's calls take (measured; SGD makes one call a tensor, Adam a dozen).
 _ELEMENTS_PER_TENSOR: dict[type[Optimizer], int] = {torch.optim.SGD: 50_000}
-_ELEMENTS_PER_TENSOR_OTHERS = 200_000
+_ELEMENTS_PER_TENSOR_OTHERS = 120_000
 
 # In other dtypes a kernel rounds differently in its vectors and at a tensor's end (seen for bfloat16 and float16),
 # so that a flat step has other bits than steps on its pieces.
 _FLAT_DTYPES = (torch.float32, torch.float64)
+
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 _STAND_IN = 3  # elements, or rows of a table, of the tensor on which an optimizer shows what state it keeps
 
@@ -68,6 +71,7 @@ class Cell:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    stride: tuple[int, ...] = ()
     like: bool = False
     number: type[int] | type[float] | None = None
 
@@ -111,9 +115,11 @@ def group_of(optimizer: Optimizer) -> dict[int, int]:
 
 
 def with_parameters(optimizer: Optimizer, groups: Sequence[Sequence[Tensor]]) -> Optimizer:
-    """An optimizer of the same kind and options over other parameters, without state."""
+    """An optimizer of the same kind and options over other parameters, without state and hooks."""
     clone: Optimizer = object.__new__(type(optimizer))
-    vars(clone).update(vars(optimizer))
+    vars(clone).update({name: value for name, value in vars(optimizer).items() if name != "step"})  # bound to the other
+    for name in _HOOKS:
+        setattr(clone, name, OrderedDict())
     clone.param_groups = [
         {**{key: value for key, value in group.items() if key != "param_names"}, "params": list(parameters)}
         for group, parameters in zip(optimizer.param_groups, groups, strict=True)
@@ -122,19 +128,27 @@ def with_parameters(optimizer: Optimizer, groups: Sequence[Sequence[Tensor]]) ->
     return clone
 
 
+def _is_watched(optimizer: Optimizer) -> bool:
+    """True where something else than its own step happens in a step, to the tensors that it was given."""
+    own = getattr(optimizer.step, "__func__", None) is type(optimizer).step
+    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")  # which only counts
+    hooks = [getattr(optimizer, name) for name in _HOOKS]
+    hooks += [optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks]
+    return any(hooks) or not (own or scheduled)
+
+
 @dataclass(frozen=True)
 class OptimizerPlan:
     """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
 
-    `flat` says whether ranges are stepped whole; `plain` that the optimizer is SGD without momentum and without any
-    option, whose step is one addition; `adam` that it is Adam without any option, stepped by range; `cells[i]` is the
-    state of parameter i by key.
+    `flat` says whether ranges are stepped whole; `written` is the optimizer's step where it need not be torch's;
+    `plain` that this is p ← p − lr g; `cells[i]` is the state of parameter i by key.
     """
 
     layout: Layout
     flat: bool
+    written: Step | None
     plain: bool
-    adam: bool
     cells: tuple[Mapping[str, Cell], ...]
 
     @classmethod
@@ -147,7 +161,8 @@ class OptimizerPlan:
             ArgumentError: an optimizer that keeps state where workers cannot share it.
         """
         options = [group.get(name) for group in optimizer.param_groups for name in _NOT_FLAT]
-        elementwise = type(optimizer) in ELEMENTWISE and not any(options) and not sparse
+        watched = _is_watched(optimizer)
+        elementwise = type(optimizer) in ELEMENTWISE and not any(options) and not sparse and not watched
         saved = len(layout.entries) - len(layout.ranges)
         worth = _ELEMENTS_PER_TENSOR.get(type(optimizer), _ELEMENTS_PER_TENSOR_OTHERS) * saved
         pays = sum(span.numel for span in layout.ranges) <= worth
@@ -163,8 +178,12 @@ class OptimizerPlan:
             for cell in by_key.values()
             if cell.like
         )
+        # Elsewhere state may have other strides than its parameter, and complex numbers are taken for pairs of reals.
+        real = all(parameter.dtype.is_floating_point for parameter in parameters)
+        known = not watched and (not any(cells) or (elementwise and same_dtype and real))
         flat = elementwise and same_dtype and vectorised and pays
-        return cls(layout, flat, is_plain_sgd(optimizer), flat and is_plain_adam(optimizer), tuple(cells))
+        written = written_step(optimizer) if known else None
+        return cls(layout, flat, written, written is not None and is_plain_sgd(optimizer), tuple(cells))
 
 
 def initial_of(
@@ -270,8 +289,9 @@ class _Try:
                 f"use SGD without momentum, SparseAdam or Adagrad"
             )
         whole = self._by_row and value.shape == self._tensor.shape
-        shape = tuple(self._parameter.shape if whole else value.shape)
-        return Cell(value.dtype, shape, like=self._elementwise and key not in _SCALARS)
+        form = self._parameter if whole else value if is_dense(value) else value.contiguous()
+        like = self._elementwise and key not in _SCALARS
+        return Cell(value.dtype, tuple(form.shape), tuple(form.stride()), like)
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:
@@ -323,7 +343,7 @@ class StateCopy:
         for (i, key), place in places.single.items():
             cell = plan.cells[i][key]
             flat = arena.tensor(offset + place, torch.Size(cell.shape).numel(), cell.dtype)
-            self.tensors[i][key] = flat.view(cell.shape)
+            self.tensors[i][key] = flat.as_strided(cell.shape, cell.stride)
         self._share_scalars(layout.ranges)
         self.bytes = arena.bytes(offset, places.nbytes)
 
@@ -360,10 +380,10 @@ class StateCopy:
         ]
         return (self.started[i], *own)
 
-    @property
-    def even(self) -> bool:
-        """True when every parameter has been stepped, and always all of its range at once."""
-        return all(self.started) and not any(self.ragged)
+    def begin(self, parameters: Iterable[int]) -> None:
+        """Those parameters have been stepped."""
+        for i in parameters:
+            self.started[i] = 1
 
     def copy_from(self, other: StateCopy) -> None:
         """Become equal to another copy."""
@@ -371,9 +391,9 @@ class StateCopy:
 
     def make_ragged(self, number: int) -> None:
         """Give every member of a range its own scalars, before part of the range is stepped."""
-        if self.ragged[number] or not self.plan.flat:
-            return
         first, *others = self.plan.layout.ranges[number].members
+        if self.ragged[number] or not self.plan.flat or not self.plan.cells[first]:
+            return
         for key, cell in self.plan.cells[first].items():
             if not cell.like:
                 for i in others:

@@ -87,6 +87,7 @@ OPTIMIZERS = {
     "nesterov": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
     "dampening": partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.5),
     "adam": partial(torch.optim.Adam, lr=0.01),
+    "adam with decay": partial(torch.optim.Adam, lr=0.01, weight_decay=0.01),
     "amsgrad": partial(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.01),
     "adamw": partial(torch.optim.AdamW, lr=0.01),
     "adamax": partial(torch.optim.Adamax, lr=0.01),
@@ -100,5 +101,7 @@ OPTIMIZERS = {
     "adafactor": partial(torch.optim.Adafactor, lr=0.01),
     "sgd in one call": partial(torch.optim.SGD, lr=0.05, momentum=0.9, foreach=True),
     "fused adam": partial(torch.optim.Adam, lr=0.01, fused=True),
+    "maximizing": partial(torch.optim.SGD, lr=0.001, momentum=0.9, maximize=True),
+    "decay alone": partial(torch.optim.SGD, lr=0.05, weight_decay=0.01),
     "lr as a tensor": partial(torch.optim.Adam, lr=torch.tensor(0.01)),
 }

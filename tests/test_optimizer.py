@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import hogwild
+from hogwild import optimizer_state
 from hogwild.rules import NAMES
 
 
@@ -39,6 +40,18 @@ def test_parameters_without_a_gradient_in_some_updates(name, update):
     optimizer = OPTIMIZERS[name]
     expected = plain(everything(name), optimizer, everything_loss)
     assert trained(everything(name), optimizer, loss=everything_loss, update=update) == expected
+
+
+@by_optimizer
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("missing", [False, True], ids=["all gradients", "some missing"])
+def test_tensor_by_tensor_where_a_flat_step_does_not_pay(name, update, missing, monkeypatch):
+    monkeypatch.setattr(optimizer_state, "_ELEMENTS_PER_TENSOR", {})
+    monkeypatch.setattr(optimizer_state, "_ELEMENTS_PER_TENSOR_OTHERS", 0)
+    optimizer = OPTIMIZERS[name]
+    model, loss = (partial(everything, name), everything_loss) if missing else (conv, problems.cross_entropy)
+    expected = plain(model(), optimizer, loss)
+    assert trained(model(), optimizer, loss=loss, update=update) == expected
 
 
 @pytest.mark.parametrize("update", NAMES)
@@ -79,6 +92,57 @@ def test_parameter_groups_keep_their_meaning(name, update):
 
     expected = plain(everything(name), optimizer, everything_loss)
     assert trained(everything(name), optimizer, loss=everything_loss, update=update) == expected
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_a_hook_of_the_optimizer_is_called_at_every_step_with_the_gradients(name, update):
+    def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        made = OPTIMIZERS[name](named)
+        made.register_step_pre_hook(double)
+        return made
+
+    def double(stepper: Optimizer, *_: Any) -> None:
+        for parameter in stepper.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                calls.append(parameter.shape)
+                parameter.grad.mul_(2)
+
+    calls: list[torch.Size] = []
+    expected = plain(problems.mlp(), optimizer)
+    expected_calls, calls = calls, []
+    assert trained(problems.mlp(), optimizer, update=update) == expected
+    assert calls == expected_calls
+    assert expected != plain(problems.mlp(), OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad"])
+def test_a_factory_that_makes_a_scheduler_too(name):
+    """It wraps the optimizer's `step` to count its calls, in a function that belongs to that optimizer."""
+
+    def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        made = OPTIMIZERS[name](named)
+        torch.optim.lr_scheduler.LambdaLR(made, lambda number: 1.0)
+        return made
+
+    assert trained(problems.mlp(), optimizer) == plain(problems.mlp(), OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_an_optimizer_whose_step_was_replaced(name):
+    def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        made = OPTIMIZERS[name](named)
+        step = made.step
+
+        def twice() -> None:
+            step()
+            step()
+
+        made.step = twice
+        return made
+
+    expected = plain(problems.mlp(), optimizer)
+    assert trained(problems.mlp(), optimizer) == expected != plain(problems.mlp(), OPTIMIZERS[name])
 
 
 def test_named_parameter_groups():
@@ -137,20 +201,28 @@ def test_channels_last(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["momentum", "adagrad"])
-def test_other_dtypes(dtype, name):
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        OPTIMIZERS["nesterov"],
+        partial(torch.optim.AdamW, lr=0.01, eps=1e-4),
+        OPTIMIZERS["adagrad"],
+    ],  # float16 has no 1e-8
+)
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_other_dtypes(dtype, optimizer, update):
     """Half precision included, whose bits depend on where the vector loop over a tensor ends."""
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         x, y = batch
         return cross_entropy(model(x.to(dtype)).float(), y)
 
-    optimizer = OPTIMIZERS[name]
     expected = plain(problems.mlp().to(dtype), optimizer, loss)
-    assert trained(problems.mlp().to(dtype), optimizer, loss=loss) == expected
+    assert trained(problems.mlp().to(dtype), optimizer, loss=loss, update=update) == expected
 
 
-def test_complex_parameters():
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_complex_parameters(name):
     def model() -> nn.Module:
         torch.manual_seed(3)
         return nn.Linear(8, 3, dtype=torch.complex64)
@@ -159,7 +231,7 @@ def test_complex_parameters():
         x, y = batch
         return cross_entropy(model(x.to(torch.complex64)).abs(), y)
 
-    optimizer = OPTIMIZERS["momentum"]
+    optimizer = OPTIMIZERS[name]
     assert trained(model(), optimizer, loss=loss) == plain(model(), optimizer, loss)
 
 

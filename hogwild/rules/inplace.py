@@ -37,7 +37,7 @@ class InPlace(Rule):
         row = self.control.row(self.seat.index)
         row[Field.PHASE] = Phase.WRITING
         self.seat.pause(Seam.WRITING)
-        self.seat.optimizer.step(update, gathered, slot.parameters, slot.flats, state)
+        self.seat.optimizer.step(update, gathered, slot, state)
         version = self.control.commits() + 1
         self.seat.binding.commit_buffers(slot.buffers, slot.buffers, unchanged=version == gradient.version + 1)
         self.state.journal.write(update, update, self.seat.index, gradient.version, version, gradient.loss)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt(3)
 _KEPT = 512 << 20  # bytes free at the end of the heap before some are given back
-_MAPPED = 32 << 20  # bytes of a block from which on it is mapped by itself; the most that glibc takes
 
 
 def keep_freed_memory() -> bool:
@@ -20,4 +19,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _MAPPED)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
+    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
