@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
-from hogwild.arithmetic import Step, is_plain_sgd, written_step
+from hogwild.arithmetic import FLAT_DTYPES, Step, is_plain_sgd, written_step
 from hogwild.errors import ArgumentError, one_line
 from hogwild.memory import Arena, Block, Layout, Range, Space, is_dense
 
@@ -51,10 +51,6 @@ _NOT_FLAT = (
 # are copied in the time that one tensor's calls take (measured; SGD makes one call a tensor, Adam a dozen).
 _ELEMENTS_PER_TENSOR: dict[type[Optimizer], int] = {torch.optim.SGD: 50_000}
 _ELEMENTS_PER_TENSOR_OTHERS = 120_000
-
-# In other dtypes a kernel rounds differently in its vectors and at a tensor's end (seen for bfloat16 and float16),
-# so that a flat step has other bits than steps on its pieces.
-_FLAT_DTYPES = (torch.float32, torch.float64)
 
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
@@ -171,7 +167,7 @@ class OptimizerPlan:
             _Try(optimizer, groups[id(parameter)], parameter, i in sparse, elementwise).cells()
             for i, parameter in enumerate(parameters)
         ]
-        vectorised = all(parameter.dtype in _FLAT_DTYPES for parameter in parameters)
+        vectorised = all(parameter.dtype in FLAT_DTYPES for parameter in parameters)
         same_dtype = all(
             cell.dtype == parameter.dtype
             for parameter, by_key in zip(parameters, cells, strict=True)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import hogwild
-from hogwild import optimizer_state
+from hogwild import arithmetic, optimizer_state
 from hogwild.rules import NAMES
 
 
@@ -52,6 +52,20 @@ def test_tensor_by_tensor_where_a_flat_step_does_not_pay(name, update, missing, 
     model, loss = (partial(everything, name), everything_loss) if missing else (conv, problems.cross_entropy)
     expected = plain(model(), optimizer, loss)
     assert trained(model(), optimizer, loss=loss, update=update) == expected
+
+
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "decay alone", "adam", "adamw"])
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_piece_by_piece_where_caches_do_not_hold_a_tensor(name, update, dtype, monkeypatch):
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        x, y = batch
+        return cross_entropy(model(x.to(dtype)).float(), y)
+
+    monkeypatch.setattr(arithmetic, "_PIECE", 7)
+    optimizer = OPTIMIZERS[name]
+    expected = plain(problems.mlp().to(dtype), optimizer, loss)
+    assert trained(problems.mlp().to(dtype), optimizer, loss=loss, update=update) == expected
 
 
 @pytest.mark.parametrize("update", NAMES)

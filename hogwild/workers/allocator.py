@@ -1,8 +1,9 @@
 """Large blocks that a step frees stay with the process, for the next step to take.
 
-glibc hands freed blocks of 128 KiB and more back to the kernel, at least until it has learned better, and every step
-then faults its pages in again: one worker on the convolutional net with batch 64 trained 7,500 samples per second so,
-and 8,400 with what is set here (glibc 2.36; nothing is done where there is no mallopt).
+glibc hands freed blocks of 128 KiB and more back to the kernel until it has learned better, and those of over 32 MiB
+always, and every step then faults its pages in again. A hand-written loop on 10 million parameters took 46 ms a step
+with SGD and 112 ms with Adam, and 30 and 47 ms with what is set here (medians; 9,668 and 29,004 faults a step, and
+none). glibc 2.36, Linux 6.18; nothing is done where there is no mallopt, as on macOS and with musl.
 """
 
 from __future__ import annotations

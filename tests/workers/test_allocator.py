@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-# Faults of 20 steps that each take and free three blocks of 8 MiB, once the heap has its shape.
+# Faults of 20 steps that each take and free three blocks, once the heap has its shape.
 PROGRAM = """
 import resource, sys, torch
 from hogwild.workers.allocator import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 def step():
-    blocks = [torch.ones(2 << 20) for _ in range(3)]
+    blocks = [torch.ones(int(sys.argv[2]) << 18) for _ in range(3)]
 for _ in range(10):
     step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -27,13 +27,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
-def test_a_step_does_not_fault_in_again_what_the_last_one_freed():
+@pytest.mark.parametrize("size", [8, 48], ids=["8 MiB", "48 MiB, which glibc never keeps by itself"])
+def test_a_step_does_not_fault_in_again_what_the_last_one_freed(size):
     def faults(how: str) -> int:
         # Without the adjustments that glibc makes by itself, in some orders of allocations and not in others.
         fixed = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
-        command = [sys.executable, "-c", PROGRAM, how]
+        command = [sys.executable, "-c", PROGRAM, how, str(size)]
         return int(subprocess.run(command, check=True, capture_output=True, text=True, env=fixed).stdout)
 
-    pages = 20 * 3 * (8 << 20) // 4096
+    pages = 20 * 3 * (size << 20) // 4096
     assert faults("kept") < pages / 20
     assert faults("as it comes") > pages / 2
