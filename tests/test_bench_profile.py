@@ -151,7 +151,7 @@ def test_a_rule_that_is_refused_is_told() -> None:
 
 def test_settings() -> None:
     plan = profile_plan_of(Settings())
-    assert [case.problem.name for case in plan.cases] == [*PROBLEMS, "large"]
+    assert [case.problem.name for case in plan.cases] == [*PROBLEMS]
     assert {(case.batch_size, case.optimizer) for case in plan.cases} == {(16, "sgd")}
     assert plan.runners == [(rule, "processes", number) for rule in ("hogwild", "ordered") for number in (1, 2)]
     with pytest.raises(ArgumentError, match="'serial'"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hogwild.bench.contenders import FAMILIES, QUICK, SERIAL, contenders
 from hogwild.bench.measure import Case, Plan
-from hogwild.bench.problems import LARGE, OPTIMIZERS, PROBLEMS
+from hogwild.bench.problems import COMPARED, OPTIMIZERS, PROBLEMS
 from hogwild.bench.profile import ProfilePlan
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
@@ -47,7 +47,7 @@ def plan_of(settings: Settings) -> Plan:
     Raises:
         ArgumentError: a name is not known, or a number cannot work.
     """
-    _check(settings, PROBLEMS, FAMILIES)
+    _check(settings, FAMILIES)
     families = settings.contenders or (QUICK if settings.quick else FAMILIES)
     kinds = settings.kinds or (("processes",) if settings.quick else KINDS)
     return Plan(
@@ -61,17 +61,16 @@ def plan_of(settings: Settings) -> Plan:
 
 
 def profile_plan_of(settings: Settings) -> ProfilePlan:
-    """The plan of a profile of these settings; by default every problem and a large model, batch 16, SGD, the rules
+    """The plan of a profile of these settings; by default every problem, batch 16, SGD, the rules
     `hogwild` and `ordered` with processes, at one worker and at `workers`.
 
     Raises:
         ArgumentError: a name is not known, or a number cannot work.
     """
-    problems = {**PROBLEMS, LARGE.name: LARGE}
-    _check(settings, problems, NAMES)
+    _check(settings, NAMES)
     cases = [
-        Case(problems[problem], optimizer, size)
-        for problem in settings.problems or problems
+        Case(PROBLEMS[problem], optimizer, size)
+        for problem in settings.problems or PROBLEMS
         for size in settings.batch_sizes or (16,)
         for optimizer in settings.optimizers or ("sgd",)
     ]
@@ -84,8 +83,8 @@ def profile_plan_of(settings: Settings) -> ProfilePlan:
     return ProfilePlan(cases, runners, settings.workers, settings.repeats, settings.seconds)
 
 
-def _check(settings: Settings, problems: Iterable[str], contenders: Iterable[str]) -> None:
-    _known("problem", settings.problems, problems)
+def _check(settings: Settings, contenders: Iterable[str]) -> None:
+    _known("problem", settings.problems, PROBLEMS)
     _known("optimizer", settings.optimizers, OPTIMIZERS)
     _known("contender", settings.contenders, contenders)
     _known("kind", settings.kinds, KINDS)
@@ -104,7 +103,7 @@ def _cases(settings: Settings) -> list[Case]:
         pairs: Iterable[tuple[str, int]] = _QUICK_CASES
     else:
         sizes = settings.batch_sizes or ((64,) if settings.quick else BATCH_SIZES)
-        pairs = [(problem, size) for problem in settings.problems or PROBLEMS for size in sizes]
+        pairs = [(problem, size) for problem in settings.problems or COMPARED for size in sizes]
     return [Case(PROBLEMS[problem], optimizer, size) for problem, size in pairs for optimizer in optimizers]
 
 

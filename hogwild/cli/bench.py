@@ -27,8 +27,8 @@ class Bench:
 
     more: ClassVar[str] = _MORE
 
-    problems: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
-    """What to train: small-mlp, mlp, conv, embedding; with --profile, large too."""
+    problems: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all but large)")] = ()
+    """What to train: small-mlp, mlp, conv, embedding, large (10 million parameters)."""
     batch_size: Annotated[tuple[int, ...], wholes("N ..."), arg(help_behavior_hint="(default: 1 16 64)")] = ()
     """Samples in a batch."""
     optimizer: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: both)")] = ()
