@@ -23,7 +23,8 @@ from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError
 from hogwild.memory import Block, Entry, Layout, Range
-from hogwild.optimizer_state import Cell, Factory, Named, OptimizerPlan, StateCopy, with_parameters
+from hogwild.optimizer_state import Cell, Factory, Named, OptimizerPlan, with_parameters
+from hogwild.state_copy import StateCopy
 
 
 @dataclass(frozen=True)

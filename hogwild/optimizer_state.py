@@ -1,4 +1,4 @@
-"""What state an optimizer keeps, found by trying it, and where that state lies in shared memory.
+"""What state an optimizer keeps, found by trying it.
 
 Invariant: nothing is assumed of an optimizer but what one step on a tensor of its own shows.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.optim import optimizer as optimizer_module
 
 from hogwild.arithmetic import FLAT_DTYPES, Step, is_plain_sgd, written_step
 from hogwild.errors import ArgumentError, one_line
-from hogwild.memory import Arena, Block, Layout, Range, Space, is_dense
+from hogwild.memory import Layout, is_dense
 
 Named = list[tuple[str, nn.Parameter]]
 Factory = Callable[[Named], Optimizer]
@@ -292,106 +292,3 @@ class _Try:
 
 def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:
     return {k: v for k, v in vars(optimizer).items() if isinstance(v, int | float) and not k.startswith("_")}
-
-
-class _Places:
-    """Where each piece of a state copy lies, in bytes from its start."""
-
-    def __init__(self, plan: OptimizerPlan) -> None:
-        space = Space()
-        self.started = space.reserve(8 * len(plan.layout.entries))
-        self.ragged = space.reserve(8 * len(plan.layout.ranges))
-        keys = sorted({key for cells in plan.cells for key, cell in cells.items() if cell.like})
-        self.laid_out = {key: space.reserve(plan.layout.nbytes) for key in keys}
-        self.single = {
-            (i, key): space.reserve(torch.Size(cell.shape).numel() * cell.dtype.itemsize)
-            for i, cells in enumerate(plan.cells)
-            for key, cell in cells.items()
-            if not cell.like
-        }
-        self.nbytes = space.nbytes
-
-
-class StateCopy:
-    """One copy of the optimizer's state in shared memory.
-
-    `started[i]` is 1 once parameter i has been stepped; `ragged[r]` is 1 once range r was stepped in part, after
-    which its scalars differ and it is never again stepped whole. Until then the scalars of a range's first member
-    hold for all of them.
-    """
-
-    def __init__(self, plan: OptimizerPlan, arena: Arena, offset: int) -> None:
-        self.plan = plan
-        layout = plan.layout
-        places = _Places(plan)
-        self.started = arena.words(offset + places.started, len(layout.entries))
-        self.ragged = arena.words(offset + places.ragged, len(layout.ranges))
-        self.tensors: list[dict[str, Tensor]] = [{} for _ in layout.entries]
-        self.flats: list[dict[str, Tensor]] = [{} for _ in layout.ranges]
-        for key, place in places.laid_out.items():
-            block = Block.shared(arena, offset + place)
-            views = layout.views(block)
-            for i, cells in enumerate(plan.cells):
-                if key in cells and cells[key].like:
-                    self.tensors[i][key] = views[i]
-            for flats, flat in zip(self.flats, layout.flats(block), strict=True):
-                flats[key] = flat
-        for (i, key), place in places.single.items():
-            cell = plan.cells[i][key]
-            flat = arena.tensor(offset + place, torch.Size(cell.shape).numel(), cell.dtype)
-            self.tensors[i][key] = flat.as_strided(cell.shape, cell.stride)
-        self._share_scalars(layout.ranges)
-        self.bytes = arena.bytes(offset, places.nbytes)
-
-    @staticmethod
-    def size(plan: OptimizerPlan) -> int:
-        """Bytes of one copy."""
-        return _Places(plan).nbytes
-
-    def _share_scalars(self, ranges: Sequence[Range]) -> None:
-        """A flat step reads and writes the scalars of the range's first member."""
-        for flats, span in zip(self.flats, ranges, strict=True):
-            first = span.members[0]
-            wanted = self.plan.cells[first]
-            for key in list(flats):
-                if key not in wanted:
-                    del flats[key]
-            flats.update({key: self.tensors[first][key] for key, cell in wanted.items() if not cell.like})
-
-    def prepare(self, initial: Sequence[Mapping[str, Any]]) -> None:
-        """Before any worker starts: `initial[i]` is the state that parameter i had before its first step."""
-        for i, state in enumerate(initial):
-            for key, value in state.items():
-                self.tensors[i][key].copy_(value) if isinstance(value, Tensor) else self.tensors[i][key].fill_(value)
-            self.started[i] = int(bool(state))
-        for number, span in enumerate(self.plan.layout.ranges):
-            self.ragged[number] = int(len({self._scalars(i) for i in span.members}) > 1)
-
-    def _scalars(self, i: int) -> tuple[float, ...]:
-        """What must be equal in all members of a range that is stepped whole."""
-        own = [
-            self.tensors[i][key].item()
-            for key, cell in self.plan.cells[i].items()
-            if cell.shape == () and not cell.like
-        ]
-        return (self.started[i], *own)
-
-    def begin(self, parameters: Iterable[int]) -> None:
-        """Those parameters have been stepped."""
-        for i in parameters:
-            self.started[i] = 1
-
-    def copy_from(self, other: StateCopy) -> None:
-        """Become equal to another copy."""
-        self.bytes[:] = other.bytes
-
-    def make_ragged(self, number: int) -> None:
-        """Give every member of a range its own scalars, before part of the range is stepped."""
-        first, *others = self.plan.layout.ranges[number].members
-        if self.ragged[number] or not self.plan.flat or not self.plan.cells[first]:
-            return
-        for key, cell in self.plan.cells[first].items():
-            if not cell.like:
-                for i in others:
-                    self.tensors[i][key].copy_(self.tensors[first][key])
-        self.ragged[number] = 1

@@ -144,7 +144,7 @@ class Session:
         _warn_of_staleness(job.rule, prototype)
         layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in self._trained])
         sparse = self._sparse(layout, prototype)
-        plan = self._plan(anatomy, layout, OptimizerPlan.of(prototype, self._optimized, layout, sparse))
+        plan = self._plan(anatomy, layout, OptimizerPlan.of(prototype, self._optimized, layout, sparse), sparse)
         limits.refuse(job.config.workers, job.config.kind)
         self._state = SharedState.create(plan)
         initial = initial_of(prototype, self._optimized, sparse)
@@ -237,7 +237,9 @@ class Session:
         found = None if self.job.loss is None else self._trial.sparse
         return stay_sparse(found, layout, prototype, rule.name, versions=needs.slots > 1, shared=needs.gradients > 0)
 
-    def _plan(self, anatomy: Anatomy, parameters: Layout, optimizer: OptimizerPlan) -> StatePlan:
+    def _plan(
+        self, anatomy: Anatomy, parameters: Layout, optimizer: OptimizerPlan, sparse: frozenset[int]
+    ) -> StatePlan:
         rows = self.job.updates_in(self._tickets)
         config = self.job.config
         return StatePlan(
@@ -252,6 +254,7 @@ class Session:
             optimizer=optimizer,
             needs=self.job.rule.needs(config.workers),
             audited=config.audit and self._can_audit(parameters, optimizer),
+            tables=tuple(sorted(sparse)),
         )
 
     def _can_audit(self, parameters: Layout, optimizer: OptimizerPlan) -> bool:

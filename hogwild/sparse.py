@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from hogwild.errors import ArgumentError
 from hogwild.memory import Layout
 
-LARGEST = 64 << 20  # bytes of parameters with sparse gradients that a rule may copy or zero whole at every update
+LARGEST = 64 << 20  # bytes of parameters with sparse gradients that a rule may keep several copies of, or zero
 
 
 def stay_sparse(
@@ -24,11 +24,11 @@ def stay_sparse(
         layout: of the trained parameters.
         optimizer: the caller's.
         rule: its name, for messages.
-        versions: the rule copies every parameter at every update.
+        versions: the rule keeps several copies of every parameter.
         shared: it keeps gradients in shared memory, where they are dense.
 
     Raises:
-        ArgumentError: the rule touches whole tables that are too large for it, or the optimizer takes no dense
+        ArgumentError: the rule copies or zeroes whole tables that are too large for it, or the optimizer takes no dense
             gradients and the rule no others.
     """
     only_sparse = isinstance(optimizer, torch.optim.SparseAdam)
@@ -37,8 +37,9 @@ def stay_sparse(
     tables = [layout.entries[i] for i in sorted(found)]
     nbytes = sum(table.numel * table.dtype.itemsize for table in tables)
     if nbytes > LARGEST and (versions or shared):
+        does = "zeroes whole tables at every update" if shared else "keeps several copies of every table"
         raise ArgumentError(
-            f"{rule} copies or zeroes whole tables at every update, and {', '.join(table.name for table in tables)} "
+            f"{rule} {does}, and {', '.join(table.name for table in tables)} "
             f"with sparse gradients have {nbytes / (1 << 20):,.0f} MiB, over {LARGEST >> 20} MiB; "
             f"update='hogwild' and 'locked' touch only the rows of a batch"
         )

@@ -19,7 +19,9 @@ from hogwild.audit import Totals
 from hogwild.control import Control
 from hogwild.journal import ROW, Journal, seal_bytes
 from hogwild.memory import Arena, Block, Layout, Space
-from hogwild.optimizer_state import OptimizerPlan, StateCopy
+from hogwild.optimizer_state import OptimizerPlan
+from hogwild.rows import RowVersions
+from hogwild.state_copy import StateCopy
 
 
 class Slot:
@@ -36,9 +38,16 @@ class Slot:
         self.parameter_bytes = arena.bytes(offset, parameters.nbytes)
         self.bytes = arena.bytes(offset, parameters.nbytes + buffers.nbytes)
 
+        self.rows: tuple[RowVersions, int] | None = None  # and the number of this copy there
+
     def copy_parameters(self, other: Slot) -> None:
-        """Make the parameters, padding included, equal to another slot's."""
-        self.parameter_bytes[:] = other.parameter_bytes
+        """Make the parameters equal to those of another slot, which holds the newest version."""
+        if self.rows is None:
+            self.parameter_bytes[:] = other.parameter_bytes
+            return
+        rows, copy = self.rows
+        for i, pair in enumerate(zip(other.parameters, self.parameters, strict=True)):
+            rows.bring(copy, i, [pair])
 
     def copy_from(self, other: Slot) -> None:
         """Become equal to another slot."""
@@ -89,6 +98,7 @@ class _Offsets:
     states: tuple[int, ...]
     gradients: tuple[int, ...]
     audit: int
+    row_versions: int
     nbytes: int
 
 
@@ -97,7 +107,8 @@ class StatePlan:
     """Where everything lies in the arena, and what it is called.
 
     `names` maps each entry of the model's state dict to (`"parameter"`, `"constant"` or `"buffer"`, position);
-    `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient.
+    `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient;
+    `tables` are the positions of the parameters with sparse gradients.
     """
 
     workers: int
@@ -111,6 +122,12 @@ class StatePlan:
     optimizer: OptimizerPlan
     needs: Needs
     audited: bool = False
+    tables: tuple[int, ...] = ()
+
+    @property
+    def table_copies(self) -> int:
+        """How many copies of the tables and of their state there are, where versions are made of them; else 0."""
+        return self.needs.slots + self.needs.state_copies if self.tables and self.needs.slots > 1 else 0
 
     @cached_property
     def offsets(self) -> _Offsets:
@@ -128,6 +145,9 @@ class StatePlan:
             states=tuple(space.reserve(state) for _ in range(self.needs.state_copies)),
             gradients=tuple(space.reserve(gradient) for _ in range(self.needs.gradients)),
             audit=space.reserve(Totals.size(self.parameters) if self.audited else 0),
+            row_versions=space.reserve(
+                RowVersions.size(self.parameters, self.tables, self.table_copies) if self.table_copies else 0
+            ),
             nbytes=space.nbytes,
         )
 
@@ -150,6 +170,13 @@ class SharedState:
         self.optimizer_states = [StateCopy(plan.optimizer, arena, offset) for offset in at.states]
         self.gradients = [GradientSlot(plan.parameters, plan.buffers, arena, offset) for offset in at.gradients]
         self.audit = Totals(plan.parameters, arena, at.audit) if plan.audited else None
+        self.row_versions: RowVersions | None = None
+        if plan.table_copies:
+            rows = RowVersions(plan.parameters, plan.tables, plan.table_copies, arena, at.row_versions)
+            copies: list[Slot | StateCopy] = [*self.slots, *self.optimizer_states]
+            for number, copy in enumerate(copies):
+                copy.rows = rows, number
+            self.row_versions = rows
 
     @classmethod
     def create(cls, plan: StatePlan) -> SharedState:
@@ -176,6 +203,8 @@ class SharedState:
             target.copy_(value.detach())
         self.optimizer_states[0].prepare(initial)
         self.journal.prepare()
+        if self.row_versions is not None:
+            self.row_versions.prepare()
 
     def state_dict(self, slot: Slot) -> dict[str, Tensor]:
         """The model's state dict as views of that slot."""

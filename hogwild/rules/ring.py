@@ -35,12 +35,17 @@ class Versioned(Rule):
             raise Aborted
         old, new = self.state.slots[source], self.state.slots[target]
         before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
+        rows = self.state.row_versions
         if gathered is None:
             after.copy_from(before)
             new.copy_from(old)
-            return
-        self.seat.pause(Seam.WRITING)
-        self.seat.optimizer.advance(update, gathered, old, new, before, after)
+        else:
+            if rows is not None:
+                rows.begin(gathered.tensors, version + 1)
+            self.seat.pause(Seam.WRITING)
+            self.seat.optimizer.advance(update, gathered, old, new, before, after)
+        if rows is not None:
+            rows.complete((target, len(self.state.slots) + (version + 1) % 2), version + 1)
 
     def write_buffers(self, on_newest: bool, source: int, target: int) -> None:
         """Commit the buffers of the worker's last forward pass; `on_newest`: it was made on the source itself."""
