@@ -44,6 +44,13 @@ def written_step(optimizer: Optimizer) -> Step | None:
     return None
 
 
+def written_keys(optimizer: Optimizer, group: int) -> set[str]:
+    """The state that the written step of that optimizer keeps of a parameter of that group."""
+    if type(optimizer) is not torch.optim.SGD:
+        return {"step", "exp_avg", "exp_avg_sq"}
+    return {"momentum_buffer"} if optimizer.param_groups[group]["momentum"] else set()
+
+
 def is_plain_sgd(optimizer: Optimizer) -> bool:
     """True for SGD without momentum or weight decay, whose step is one addition."""
     groups = optimizer.param_groups

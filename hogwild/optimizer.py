@@ -36,9 +36,14 @@ class Gathered:
     flats: Sequence[Tensor]
 
     @property
+    def sparse(self) -> bool:
+        """True when some parameter received a sparse gradient."""
+        return not self.flats and any(gradient is not None and gradient.is_sparse for gradient in self.tensors)
+
+    @property
     def dense(self) -> bool:
         """True when every parameter received a gradient, and none a sparse one."""
-        return not any(gradient is None or gradient.is_sparse for gradient in self.tensors)
+        return not self.sparse and not any(gradient is None for gradient in self.tensors)
 
     def finite(self) -> bool:
         """True when no element is NaN or infinite."""
@@ -160,7 +165,7 @@ class SharedOptimizer:
         """Step the parameters in a slot in place; `update` decides the learning rate."""
         self._set_rates(update)
         whole = self._whole(gradients, state)
-        if self._plan.written is not None:
+        if self._plan.written is not None and (self._plan.plain or not gradients.sparse):
             self._write(whole, gradients, slot, slot, state, state)
             return
         if any(whole):

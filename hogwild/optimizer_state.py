@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_module
 
-from hogwild.arithmetic import FLAT_DTYPES, Step, is_plain_sgd, written_step
+from hogwild.arithmetic import FLAT_DTYPES, Step, is_plain_sgd, written_keys, written_step
 from hogwild.errors import ArgumentError, one_line
 from hogwild.memory import Layout, is_dense
 
@@ -124,13 +124,20 @@ def with_parameters(optimizer: Optimizer, groups: Sequence[Sequence[Tensor]]) ->
     return clone
 
 
+def steps_rows(optimizer: Optimizer) -> bool:
+    """True where a sparse gradient changes the rows that it names, of the parameter and of its state, and no others."""
+    return type(optimizer) in _BY_ROW and not _is_watched(optimizer)
+
+
 def _is_watched(optimizer: Optimizer) -> bool:
     """True where something else than its own step happens in a step, to the tensors that it was given."""
-    own = getattr(optimizer.step, "__func__", None) is type(optimizer).step
-    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")  # which only counts
+    step: Any = optimizer.step
+    if getattr(getattr(step, "__code__", None), "co_filename", None) == lr_scheduler.__file__:
+        step = step.__wrapped__  # a scheduler only counts its calls
+    own = getattr(step, "__func__", None) is type(optimizer).step
     hooks = [getattr(optimizer, name) for name in _HOOKS]
     hooks += [optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks]
-    return any(hooks) or not (own or scheduled)
+    return any(hooks) or not own
 
 
 @dataclass(frozen=True)
@@ -179,6 +186,9 @@ class OptimizerPlan:
         known = not watched and (not any(cells) or (elementwise and same_dtype and real))
         flat = elementwise and same_dtype and vectorised and pays
         written = written_step(optimizer) if known else None
+        numbers = [groups[id(parameter)] for parameter in parameters]
+        if any(set(by_key) != written_keys(optimizer, n) for n, by_key in zip(numbers, cells, strict=True)):
+            written = None  # a state that was restored has more
         return cls(layout, flat, written, written is not None and is_plain_sgd(optimizer), tuple(cells))
 
 
@@ -192,9 +202,13 @@ def initial_of(
     """
     begins = {"step": 0} if type(optimizer) is torch.optim.SparseAdam else {}
     return [
-        dict(optimizer.state.get(parameter, {})) or dict(begins if i in sparse else {})
-        for i, parameter in enumerate(parameters)
+        _kept(optimizer, parameter) or dict(begins if i in sparse else {}) for i, parameter in enumerate(parameters)
     ]
+
+
+def _kept(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
+    """The state of a parameter; what older versions of torch saved as None is not there."""
+    return {key: value for key, value in optimizer.state.get(parameter, {}).items() if value is not None}
 
 
 class _Try:
@@ -218,7 +232,7 @@ class _Try:
         groups: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
         groups[group] = [self._tensor]
         self._trial = with_parameters(optimizer, groups)
-        for key, value in optimizer.state.get(parameter, {}).items():
+        for key, value in _kept(optimizer, parameter).items():
             self._trial.state[self._tensor][key] = self._reduced(key, value)
         self._tensor.grad = self._ones()
 

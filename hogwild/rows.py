@@ -1,11 +1,12 @@
 """Which rows of a table differ between two copies of it, so that a new version costs the rows and not the table.
 
     last[row]      the newest version for which an update wrote that row, or began to
-    whole[copy]    a version that the copy held whole; −1: none
+    whole[copy]    a version from which the copy differs only in rows that were written since; −1: none
 
 Invariant: a row of a copy differs from the newest version only where last[row] > whole[copy]. An update enters its rows
-in `last` before it writes any of them, and the version in `whole` when the copy is complete; so whoever is killed
-between leaves rows that are copied once more than need be, and none that is not.
+in `last` before it writes any of them. When version v + 1 is complete in a copy, v is entered in `whole`: v + 1 is not
+published yet, and may come to be made by another update, in another copy. So whoever is killed leaves rows that are
+copied once more than need be, and none that is not.
 What protects it: versions are made one at a time, and only who makes one writes here. Each word is written at once.
 """
 
@@ -58,7 +59,7 @@ class RowVersions:
                 last[:] = version
 
     def complete(self, copies: Iterable[int], version: int) -> None:
-        """Those copies hold that version."""
+        """Those copies hold that version, but for the rows of the one that is being made."""
         for copy in copies:
             self.whole[copy] = version
 

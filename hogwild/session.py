@@ -26,7 +26,7 @@ from hogwild.control import Field, Word
 from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.hashing import digest_bytes
 from hogwild.memory import Layout
-from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, initial_of, make_optimizer
+from hogwild.optimizer_state import Factory, OptimizerPlan, group_of, initial_of, make_optimizer, steps_rows
 from hogwild.replica import Anatomy, stand_ins_of
 from hogwild.rules import Ordered, Rule
 from hogwild.run import Progress, Run, Staleness, Stop, WorkerUsage, begin_directory
@@ -144,7 +144,8 @@ class Session:
         _warn_of_staleness(job.rule, prototype)
         layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in self._trained])
         sparse = self._sparse(layout, prototype)
-        plan = self._plan(anatomy, layout, OptimizerPlan.of(prototype, self._optimized, layout, sparse), sparse)
+        tables = sorted(sparse) if steps_rows(prototype) else []
+        plan = self._plan(anatomy, layout, OptimizerPlan.of(prototype, self._optimized, layout, sparse), tables)
         limits.refuse(job.config.workers, job.config.kind)
         self._state = SharedState.create(plan)
         initial = initial_of(prototype, self._optimized, sparse)
@@ -225,6 +226,11 @@ class Session:
         if job.source is None or job.loss is None:
             return Trial(frozenset(), 1, ())
         trial = try_step(job.model, self._trained, job.source, job.loss, job.config.seed, job.config.workers)
+        if trial.written and job.rule.needs(job.config.workers).slots > 1:
+            raise ArgumentError(
+                f"the loss writes to {', '.join(trial.written)} while it is computed, as an embedding with max_norm "
+                f"does, and {job.rule.name} keeps a version as it was made; use update='hogwild' or 'locked'"
+            )
         if trial.draws and job.config.kind == "threads" and job.rule.same_bits:
             raise NotReproducible(
                 f"the training draws random numbers in {'; '.join(trial.draws)}, which all threads share, so "
@@ -237,9 +243,7 @@ class Session:
         found = None if self.job.loss is None else self._trial.sparse
         return stay_sparse(found, layout, prototype, rule.name, versions=needs.slots > 1, shared=needs.gradients > 0)
 
-    def _plan(
-        self, anatomy: Anatomy, parameters: Layout, optimizer: OptimizerPlan, sparse: frozenset[int]
-    ) -> StatePlan:
+    def _plan(self, anatomy: Anatomy, parameters: Layout, optimizer: OptimizerPlan, tables: list[int]) -> StatePlan:
         rows = self.job.updates_in(self._tickets)
         config = self.job.config
         return StatePlan(
@@ -254,7 +258,7 @@ class Session:
             optimizer=optimizer,
             needs=self.job.rule.needs(config.workers),
             audited=config.audit and self._can_audit(parameters, optimizer),
-            tables=tuple(sorted(sparse)),
+            tables=tuple(tables),
         )
 
     def _can_audit(self, parameters: Layout, optimizer: OptimizerPlan) -> bool:

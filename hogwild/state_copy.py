@@ -92,7 +92,7 @@ class StateCopy:
         own = [
             self.tensors[i][key].item()
             for key, cell in self.plan.cells[i].items()
-            if cell.shape == () and not cell.like
+            if torch.Size(cell.shape).numel() == 1 and not cell.like
         ]
         return (self.started[i], *own)
 

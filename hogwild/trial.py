@@ -24,12 +24,13 @@ from hogwild.workers.loop import WorkerInfo, informed
 
 @dataclass(frozen=True)
 class Trial:
-    """What one step showed: positions of parameters with sparse gradients, samples in the batch, and for each shared
-    generator that it drew from, what drew."""
+    """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
+    generator that it drew from, what drew, and the names of the parameters that the loss wrote to."""
 
     sparse: frozenset[int]
     samples: int
     draws: tuple[str, ...]
+    written: tuple[str, ...] = ()
 
 
 def try_step(
@@ -55,6 +56,7 @@ def try_step(
         culprits = _watch_modules(replica)
         batch = _fetch(source, info)
         in_data = detector.drawn()
+        counts = [parameter._version for parameter in parameters]
         value, gradients = _step(replica, parameters, loss, batch)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
     if not math.isfinite(value):
@@ -63,8 +65,11 @@ def try_step(
         raise ArgumentError(
             "loss does not depend on any trained parameter of the model it is given; use that model in it"
         )
+    names = {id(stand_ins[id(parameter)]): name for name, parameter in model.named_parameters()}
+    pairs = zip(parameters, counts, strict=True)
+    written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
     sparse = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None and gradient.is_sparse)
-    return Trial(sparse, _samples_in(batch), draws)
+    return Trial(sparse, _samples_in(batch), draws, written)
 
 
 @contextmanager

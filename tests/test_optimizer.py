@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import Any
 
@@ -143,11 +144,15 @@ def test_a_factory_that_makes_a_scheduler_too(name):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_an_optimizer_whose_step_was_replaced(name):
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_an_optimizer_whose_step_was_replaced(name, scheduled):
     def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
         made = OPTIMIZERS[name](named)
+        if scheduled:
+            torch.optim.lr_scheduler.LambdaLR(made, lambda number: 1.0)
         step = made.step
 
+        @functools.wraps(step)
         def twice() -> None:
             step()
             step()
@@ -157,6 +162,28 @@ def test_an_optimizer_whose_step_was_replaced(name):
 
     expected = plain(problems.mlp(), optimizer)
     assert trained(problems.mlp(), optimizer) == expected != plain(problems.mlp(), OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_sparse_gradients_that_come_after_dense_ones(update, monkeypatch):
+    """A step that is written for dense ones would leave the momentum out."""
+    monkeypatch.setattr(optimizer_state, "_ELEMENTS_PER_TENSOR", {torch.optim.SGD: 0})
+
+    def model() -> nn.Module:
+        torch.manual_seed(4)
+        return nn.Sequential(nn.Embedding(20, 4, sparse=True), nn.Flatten(), nn.Linear(32, 3))
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        x, y = batch
+        rows = x.mul(10).long().remainder(20)
+        calls.append(0)
+        dense = model[0].weight.mean() if len(calls) % 4 else 0.0
+        return cross_entropy(model(rows), y) + dense
+
+    calls: list[int] = [0]
+    expected = plain(model(), OPTIMIZERS["momentum"], loss)
+    calls = []  # there is a trial step first
+    assert trained(model(), OPTIMIZERS["momentum"], loss=loss, update=update) == expected
 
 
 def test_named_parameter_groups():

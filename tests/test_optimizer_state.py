@@ -106,6 +106,40 @@ def test_a_factory_that_restores_a_saved_state(which, update):
     assert trained(problems.mlp(), optimizer, update=update) == plain(problems.mlp(), optimizer)
 
 
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_a_restored_state_with_nothing_in_it_is_none(update):
+    """Older versions of torch saved it so where there was no momentum."""
+
+    def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        sgd = OPTIMIZERS["momentum"](named)
+        for _, parameter in named[:2]:
+            sgd.state[parameter]["momentum_buffer"] = None
+        return sgd
+
+    assert trained(problems.mlp(), optimizer, update=update) == plain(problems.mlp(), OPTIMIZERS["momentum"])
+
+
+def test_a_restored_state_that_the_step_would_not_carry_on_is_left_to_torch():
+    def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        sgd = OPTIMIZERS["sgd"](named)
+        sgd.state[named[0][1]]["momentum_buffer"] = torch.ones_like(named[0][1])
+        return sgd
+
+    assert plan_of(optimizer).written is None
+    assert plan_of(OPTIMIZERS["sgd"]).written is not None
+
+
+def test_step_counts_that_differ_are_seen_whatever_their_shape():
+    def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        adam = OPTIMIZERS["adam"](named)
+        for count, (_, parameter) in enumerate(named):
+            like = torch.full_like(parameter, 0.1)
+            adam.state[parameter] = {"step": torch.tensor([3.0 + 100 * count]), "exp_avg": like, "exp_avg_sq": like**2}
+        return adam
+
+    assert trained(problems.mlp(), optimizer) == plain(problems.mlp(), optimizer)
+
+
 class Late(Optimizer):
     """Begins to keep state at its third step."""
 

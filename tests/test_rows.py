@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_sparse import OPTIMIZERS, made, train, words
+from test_sparse import OPTIMIZERS, loss, made, train, words
 from torch import Tensor, nn
 
 import hogwild
@@ -21,12 +21,12 @@ from hogwild.rows import RowVersions
 from hogwild.testing import planted
 
 ROWS, COPIES = 6, 4
-START, HALF, WRITTEN, DONE = range(4)
+START, HALF, WRITTEN, COMPLETE, DONE = range(5)
 
 attempts = st.tuples(
     st.integers(0, COPIES - 1),
     st.lists(st.integers(0, ROWS - 1), max_size=4),
-    st.sampled_from([START, HALF, WRITTEN, DONE, DONE, DONE]),
+    st.sampled_from([START, HALF, WRITTEN, COMPLETE, DONE, DONE, DONE, DONE]),
 )
 
 
@@ -55,21 +55,23 @@ def test_a_copy_that_is_complete_is_the_newest_version(program: list[tuple[int, 
         if until > HALF:
             copies[copy][rows] = copies[head][rows]
             copies[copy].add_(gradient)
+        if until > WRITTEN:
+            versions.complete([copy], version)
         if until == DONE:
-            versions.complete([copy], version + 1)
             head, version = copy, version + 1
             newest = newest + gradient.to_dense()
             assert torch.equal(copies[head], newest)
 
 
 class Killed:
-    """Kills the worker that commits update 9 when it has written nonsense where that update may write."""
+    """Kills the worker that commits update 9: at WRITING when it has written nonsense where that update may write."""
 
-    def __init__(self) -> None:
+    def __init__(self, seam: Seam) -> None:
+        self.seam = seam
         self.fired = torch.zeros(1).share_memory_()
 
     def __call__(self, seam: Seam, worker: Any) -> None:
-        if seam is not Seam.WRITING or self.fired or worker.ticket != 9:
+        if seam is not self.seam or self.fired or worker.ticket != 9:
             return
         self.fired.fill_(1)
         state = worker.state
@@ -77,18 +79,19 @@ class Killed:
         assert 0 < len(rows) < len(words()[0])
         tables = [state.slots[10 % len(state.slots)].parameters[0], *state.optimizer_states[0].tensors[0].values()]
         for table in tables:
-            if table.dim() == 2:
+            if table.dim() == 2 and seam is Seam.WRITING:
                 table[rows] = torch.nan
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sparse adam", "adagrad"])
 @pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("seam", [Seam.WRITING, Seam.PUBLISHING])
 def test_the_same_bits_with_workers_and_after_one_was_killed_in_the_middle_of_its_rows(
-    optimizer: str, staleness: int
+    optimizer: str, staleness: int, seam: Seam
 ) -> None:
     expected = train(made(), optimizer, update="ordered", staleness=staleness).digest
-    killed = Killed()
+    killed = Killed(seam)
     with planted(killed):
         run = train(made(), optimizer, update="ordered", staleness=staleness, kind="processes", workers=2)
     assert killed.fired and len(run.failures) == 1
@@ -124,6 +127,45 @@ def test_tables_beside_layers_some_with_no_gradient_or_a_dense_one(update: str, 
     expected = problems.train(mixed(), **settings, update="hogwild", workers=1).digest
     once = problems.train(mixed(), **settings, update=update, workers=1, staleness=0).digest
     assert once == expected
+
+
+class Shrinking(torch.optim.Adagrad):
+    """An optimizer that takes sparse gradients and writes every row."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            parameter.mul_(0.999)
+
+
+@pytest.mark.parametrize("update", ["snapshot", "ordered"])
+@pytest.mark.parametrize("how", ["subclass", "hook"])
+def test_what_writes_other_rows_too_gets_whole_tables(update: str, how: str) -> None:
+    def shrink(stepper: Any, *_: Any) -> None:
+        with torch.no_grad():
+            for parameter in stepper.param_groups[0]["params"]:
+                parameter.mul_(0.999)
+
+    def optimizer(named: Any) -> torch.optim.Optimizer:
+        if how == "subclass":
+            return Shrinking(named, lr=0.2)
+        stepper = torch.optim.Adagrad(named, lr=0.2)
+        stepper.register_step_post_hook(shrink)
+        return stepper
+
+    settings = {"data": words(), "loss": loss, "optimizer": optimizer, "workers": 1, "staleness": 0}
+    expected = problems.train(made(), **settings, update="hogwild").digest
+    assert problems.train(made(), **settings, update=update).digest == expected
+
+
+@pytest.mark.parametrize("update", ["snapshot", "ordered", "sync"])
+def test_a_loss_that_writes_to_a_table_is_refused_where_versions_are_kept(update: str) -> None:
+    model = made()
+    model.table = nn.Embedding(50, 8, sparse=True, max_norm=1.0)
+    with pytest.raises(hogwild.ArgumentError, match=r"writes to table\.weight .*max_norm.*update='hogwild'"):
+        train(model, update=update)
+    assert train(model, update="hogwild").updates == 30
 
 
 def test_a_resumed_run_knows_nothing_of_its_copies(tmp_path: Any) -> None:

@@ -45,7 +45,7 @@ class Versioned(Rule):
             self.seat.pause(Seam.WRITING)
             self.seat.optimizer.advance(update, gathered, old, new, before, after)
         if rows is not None:
-            rows.complete((target, len(self.state.slots) + (version + 1) % 2), version + 1)
+            rows.complete((target, len(self.state.slots) + (version + 1) % 2), version)
 
     def write_buffers(self, on_newest: bool, source: int, target: int) -> None:
         """Commit the buffers of the worker's last forward pass; `on_newest`: it was made on the source itself."""

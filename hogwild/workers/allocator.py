@@ -1,23 +1,29 @@
-"""Large blocks that a step frees stay with the process, for the next step to take.
+"""Large blocks of a worker process: those that a step frees stay for the next one, or come in large pages.
 
-glibc hands freed blocks of 128 KiB and more back to the kernel until it has learned better, and those of over 32 MiB
-always, and every step then faults its pages in again. A hand-written loop on 10 million parameters took 46 ms a step
-with SGD and 112 ms with Adam, and 30 and 47 ms with what is set here (medians; 9,668 and 29,004 faults a step, and
-none). glibc 2.36, Linux 6.18; nothing is done where there is no mallopt, as on macOS and with musl.
+glibc hands freed blocks of 128 KiB and more back to the kernel until it has learned better, and every step then faults
+its pages in again; here blocks of up to 32 MiB are kept. Larger ones could be kept too, but glibc 2.36 does not find an
+aligned block of the same size again, and a worker on 10 million parameters grew to eight times its gradient. They are
+faulted in by huge pages instead (`THP_MEM_ALLOC_ENABLE` of torch), where the kernel allows it (`madvise` or `always` in
+/sys/kernel/mm/transparent_hugepage/enabled). A hand-written loop on that model took 42 ms a step with SGD and 108 with
+Adam, and 27 to 30 and 58 to 66 so (medians; 9,668 and 29,004 faults a step; 471 and 1,413). Linux 6.18; nothing is done
+where there is no mallopt, as on macOS and with musl.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of mallopt(3)
 _KEPT = 512 << 20  # bytes free at the end of the heap before some are given back
+_MAPPED = 32 << 20  # bytes of a block from which on it is mapped by itself
 
 
 def keep_freed_memory() -> bool:
-    """Tell this process's allocator; False where it cannot be told."""
+    """Tell this process's allocators, before the first tensor is made; False where they cannot be told."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch looks when it first allocates
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
+    return bool(mallopt(_MMAP_THRESHOLD, _MAPPED)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))

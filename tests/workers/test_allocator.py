@@ -1,4 +1,4 @@
-"""What a step frees is there for the next one."""
+"""What a step frees is there for the next one, or comes in large pages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +27,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+with_huge_pages = pytest.mark.skipif(
+    not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="the kernel gives no huge pages"
+)
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
-@pytest.mark.parametrize("size", [8, 48], ids=["8 MiB", "48 MiB, which glibc never keeps by itself"])
+@pytest.mark.parametrize("size", [8, pytest.param(48, marks=with_huge_pages)], ids=["kept", "in huge pages"])
 def test_a_step_does_not_fault_in_again_what_the_last_one_freed(size):
     def faults(how: str) -> int:
         # Without the adjustments that glibc makes by itself, in some orders of allocations and not in others.
