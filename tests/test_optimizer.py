@@ -246,9 +246,9 @@ def test_channels_last(name):
     "optimizer",
     [
         OPTIMIZERS["nesterov"],
-        partial(torch.optim.AdamW, lr=0.01, eps=1e-4),
+        partial(torch.optim.AdamW, lr=0.01, eps=1e-4),  # float16 has no 1e-8
         OPTIMIZERS["adagrad"],
-    ],  # float16 has no 1e-8
+    ],
 )
 @pytest.mark.parametrize("update", ["hogwild", "ordered"])
 def test_other_dtypes(dtype, optimizer, update):
