@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import subprocess
@@ -88,17 +89,16 @@ def test_a_training_needs_no_guard(tmp_path):
         assert "Traceback" not in errors
 
 
-def test_the_pytest_snippets_pass(tmp_path):
-    for number, block in enumerate(TESTS):
-        (tmp_path / f"test_{number}.py").write_text(block.text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("block", TESTS, ids=str)
+def test_a_pytest_snippet_passes(block, tmp_path, monkeypatch, request):
+    """In this pytest: each of its tests is called with the fixtures that it names."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "snippet"}
+    exec(compile(block.text, str(block), "exec"), namespace)
+    tests = [value for name, value in namespace.items() if name.startswith("test_")]
+    assert tests
+    for test in tests:
+        test(**{name: request.getfixturevalue(name) for name in inspect.signature(test).parameters})
 
 
 # --- commands
@@ -211,3 +211,9 @@ def test_the_interface_is_documented():
 
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert [name for name in hogwild.__all__ if not re.search(rf"`{name}\b", index)] == []
+
+
+def test_every_command_and_experiment_is_documented():
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"hogwild {name} " not in page] == []
+    assert [name for name in experiment.names() if f"| `{name}` |" not in page] == []
