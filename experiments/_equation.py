@@ -41,7 +41,7 @@ T_END, POINTS, STEPS, LEARNING_RATE = 3.0, 64, 2000, 1e-2
 DAMPING, STIFFNESS = 0.5, 4.0
 
 
-class Trial(nn.Module):
+class DryRun(nn.Module):
     """u(t) = 1 + t² N(t), which has u(0) = 1 and u'(0) = 0 whatever the network N is (Lagaris et al. 1998)."""
 
     def __init__(self, width: int = 32) -> None:

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import hogwild
-from hogwild.audit import Audit
 from hogwild.determinism.check import own_training
 from hogwild.determinism.controls import Controls, measure_controls
-from hogwild.limits import usable_cores
+from hogwild.run.audit import Audit
+from hogwild.shared.limits import usable_cores
 
 from .digits import Batch, Held, build, loss, split
 

@@ -25,8 +25,9 @@ from torch.nn.functional import cross_entropy
 
 import hogwild
 from hogwild.experiment import Claim
-from hogwild.optimizer import Gathered
+from hogwild.optim.gradients import Gathered
 from hogwild.rules import Gradient, Racing, Rule
+from hogwild.shared.tickets import Ticket
 
 from . import _race
 from ._common import BLUE, GREEN, GREY, ORANGE, RED, figure, save, smooth
@@ -43,10 +44,10 @@ class NeverZeroed(Racing):
 
     name: ClassVar[str] = "never-zeroed"
 
-    def commit(self, update: int, gradient: Gradient) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Step by whatever the shared `.grad` holds, and leave it there."""
         shared = self.state.gradients[0]
-        self._apply(update, gradient, Gathered(list(shared.tensors), shared.flats))
+        self._apply(ticket, gradient, Gathered(list(shared.tensors), shared.flats))
         return True
 
 

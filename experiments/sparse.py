@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import hogwild
 from hogwild.experiment import Claim, Findings, Study, StudySettings
-from hogwild.optimizer_state import Factory
+from hogwild.optim.factory import Factory
 
 from ._common import BLUE, GREY, figure, measuring, save
 

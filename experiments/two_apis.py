@@ -354,7 +354,7 @@ def run(settings: StudySettings) -> Findings:
     """The worked example, the mutations, the differential equation, and the race."""
     passes, attempts, orders = (100_000, 5, 10) if settings.full else (20_000, 12, 4)
     with measuring(settings.seed):
-        start = _equation.Trial()
+        start = _equation.DryRun()
         fits = [_equation.fit(start, api, _equation.STEPS) for api in (by_grad, by_backward)]
         crews = _equation.CREWS + (_equation.MORE_CREWS if settings.full else ())
         trained = _equation.fit_by_workers(start, crews, _equation.STEPS)

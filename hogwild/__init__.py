@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hogwild.audit import Audit
+    from hogwild.api import launch, train
+    from hogwild.data.schedule import Schedule
+    from hogwild.data.sources import Source
     from hogwild.determinism.check import check
     from hogwild.determinism.distance import Divergence, distance
     from hogwild.determinism.probe import Probe, probe
@@ -23,20 +25,36 @@ if TYPE_CHECKING:
         RunDirectoryError,
         WorkerError,
     )
-    from hogwild.rules import Gradient, Rule
-    from hogwild.run import Progress, Run
-    from hogwild.schedule import Schedule, Source
-    from hogwild.trainer import launch, train
-    from hogwild.workers.loop import Worker, WorkerInfo, worker_info
+    from hogwild.rules.base import Gradient, Rule
+    from hogwild.run.audit import Audit
+    from hogwild.run.progress import Progress
+    from hogwild.run.result import Run
+    from hogwild.shared.tickets import Ticket
+    from hogwild.workers.worker import Worker
+    from hogwild.workers.worker_info import WorkerInfo, worker_info
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "audit": ("Audit",),
+    "api": (
+        "launch",
+        "train",
+    ),
+    "data.schedule": ("Schedule",),
+    "data.sources": ("Source",),
     "determinism.check": ("check",),
-    "determinism.distance": ("Divergence", "distance"),
-    "determinism.probe": ("Probe", "probe"),
-    "determinism.replay": ("Replay", "replay"),
+    "determinism.distance": (
+        "Divergence",
+        "distance",
+    ),
+    "determinism.probe": (
+        "Probe",
+        "probe",
+    ),
+    "determinism.replay": (
+        "Replay",
+        "replay",
+    ),
     "determinism.states": ("digest",),
     "determinism.verdict": ("Verdict",),
     "errors": (
@@ -47,11 +65,19 @@ _HOMES = {
         "RunDirectoryError",
         "WorkerError",
     ),
-    "rules": ("Gradient", "Rule"),
-    "run": ("Progress", "Run"),
-    "schedule": ("Schedule", "Source"),
-    "trainer": ("launch", "train"),
-    "workers.loop": ("Worker", "WorkerInfo", "worker_info"),
+    "rules.base": (
+        "Gradient",
+        "Rule",
+    ),
+    "run.audit": ("Audit",),
+    "run.progress": ("Progress",),
+    "run.result": ("Run",),
+    "shared.tickets": ("Ticket",),
+    "workers.worker": ("Worker",),
+    "workers.worker_info": (
+        "WorkerInfo",
+        "worker_info",
+    ),
 }
 
 __all__ = [
@@ -70,6 +96,7 @@ __all__ = [
     "RunDirectoryError",
     "Schedule",
     "Source",
+    "Ticket",
     "Verdict",
     "Worker",
     "WorkerError",

@@ -1,13 +1,14 @@
 """RunConfig: every setting of a run that is a plain value; frozen, validated, to and from TOML.
 
-The docstring under each field is also the help text of its flag.
+It is the one list of settings. The docstring under a field is the help text of its flag, and what the field's
+`setting` says is what is checked, and shown beside the flag.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,32 @@ ON_WORKER_FAILURE = ("replace", "continue", "raise")
 _FORMS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_CONFIG_BYTES = 1 << 20
 _MAX_LINE = 500  # characters of a file's own that an error message repeats
-_MOST = {"workers": 4096, "staleness": 65_000, "micro_batches": 65_000}
+
+
+def setting(
+    default: Any,
+    metavar: str = "",
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    positive: bool = False,
+    choices: tuple[str, ...] = (),
+    unset: str | None = None,
+    decides_bits: bool = False,
+) -> Any:
+    """A field of `RunConfig`.
+
+    Args:
+        default: its value where nobody says otherwise.
+        metavar: what stands for its value in a help text.
+        least, most: the smallest and the largest value of a whole number.
+        positive: the number must be above 0.
+        choices: the texts that it may be.
+        unset: what happens where it is not given, in a few words; None where that is the default.
+        decides_bits: a run that is resumed with another value would end in other bits than the run that was stopped.
+    """
+    known = {"metavar": metavar, "least": least, "most": most, "positive": positive, "choices": choices}
+    return field(default=default, metadata={**known, "unset": unset, "decides_bits": decides_bits})
 
 
 @dataclass(frozen=True)
@@ -32,120 +58,72 @@ class RunConfig:
         ArgumentError: a value that cannot work; the message names it, the rule it broke, and what would work.
     """
 
-    name: str = "run"
+    name: str = setting("run", "NAME")
     """What the run is called: the experiment's name, where it has one."""
-    update: str = "hogwild"
-    """How a gradient is computed and reaches the shared model: racing, hogwild, locked, snapshot, ordered or sync."""
-    workers: int = 2
-    """Workers that train at once."""
-    kind: str = "processes"
-    """What a worker is: threads or processes."""
-    staleness: int = 1
-    """ordered: update u computes its gradient on version u - staleness. Allows staleness + 1 workers; changes the
-    result."""
-    micro_batches: int = 2
-    """sync: batches that are averaged into one update."""
-    gradient: str | None = None
-    """How gradients are computed: backward or grad. None is the rule's own way."""
-    epochs: int | None = None
-    """Passes over the data. Exactly one of epochs and updates is set."""
-    updates: int | None = None
-    """Updates to make."""
-    batch_size: int = 64
+    update: str = setting("hogwild", "RULE", decides_bits=True)
+    """The rule: how a gradient is computed and reaches the shared model."""
+    workers: int = setting(2, "N", least=1, most=4096)
+    """Workers that train one model at once. More than the machine has cores does not help."""
+    kind: str = setting("processes", choices=KINDS)
+    """What a worker is. Processes are faster for small models, which the interpreter's lock makes threads wait for."""
+    staleness: int = setting(1, "T", least=0, most=65_000, decides_bits=True)
+    """A gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
+    micro_batches: int = setting(2, "M", least=1, most=65_000, decides_bits=True)
+    """The batches that are averaged into one update. Allows M workers."""
+    gradient: str | None = setting(None, choices=("backward", "grad"), unset="the rule's", decides_bits=True)
+    """Take gradients by loss.backward() or by torch.autograd.grad()."""
+    optimizer: str = setting("", "NAME", unset="the experiment's")
+    """sgd, momentum (SGD with momentum 0.9), adam, adamw, adagrad, rmsprop or adafactor."""
+    lr: float | None = setting(None, "RATE", positive=True, unset="the experiment's")
+    """The learning rate."""
+    epochs: int | None = setting(None, "N", least=1, unset="the experiment's", decides_bits=True)
+    """Train for so many passes over the data ..."""
+    updates: int | None = setting(None, "N", least=1, unset="", decides_bits=True)
+    """... or for so many updates of the model."""
+    batch_size: int = setting(64, "N", least=1, unset="the experiment's", decides_bits=True)
     """Samples in a batch; the last of an epoch has what is left."""
-    shuffle: bool = True
+    shuffle: bool = setting(True, decides_bits=True)
     """Visit the samples in a new order every epoch."""
-    seed: int = 0
-    """Decides the initial model of an experiment, the shuffles, and what each update draws."""
-    optimizer: str = ""
-    """The optimizer's name."""
-    lr: float | None = None
-    """The learning rate. None is the experiment's own."""
-    data: str | None = None
-    """A folder with the experiment's data, where it needs one."""
-    clip_grad_norm: float | None = None
+    seed: int = setting(0, "N", least=0, decides_bits=True)
+    """Decides the initial model of an experiment, the order of the samples, and what updates draw."""
+    data: str | None = setting(None, "FOLDER", unset="")
+    """Folder of the data, for experiments that do not bring their own."""
+    clip_grad_norm: float | None = setting(None, "NORM", positive=True, unset="no clipping", decides_bits=True)
     """Clip each update's gradient to this norm."""
-    evaluate_every: int | None = None
-    """Evaluate every so many updates. None is once an epoch."""
-    checkpoint_every: int | None = None
-    """Save a checkpoint every so many updates. None is only when the run is interrupted."""
-    digest_every: int | None = None
-    """Note the bits of every so many versions, for replay. None is at most about a hundred times in a run,
-    less often for large models."""
-    audit: bool = False
-    """Measure what share of the computed gradient was applied."""
-    on_nonfinite: str = "raise"
-    """What to do with a loss or gradient that is not finite: raise, skip (leave the update out) or ignore."""
-    on_worker_failure: str = "replace"
-    """What to do when a worker raises, dies or hangs: replace, continue (without it) or raise."""
-    max_restarts: int = 3
+    evaluate_every: int | None = setting(None, "N", least=1, unset="once an epoch")
+    """Evaluate every N updates."""
+    checkpoint_every: int | None = setting(None, "N", least=1, unset="")
+    """Save a checkpoint every N updates, in case the run is killed; Ctrl-C saves one by itself."""
+    digest_every: int | None = setting(None, "N", least=1, unset="at most about a hundred times in a run")
+    """Note the bits of every N-th version, for replay."""
+    audit: bool = setting(False)
+    """Measure what share of the computed gradient was applied (sgd only; costs time and memory)."""
+    on_nonfinite: str = setting("raise", choices=ON_NONFINITE, decides_bits=True)
+    """What to do with a loss or gradient that is not finite; skip leaves the update out."""
+    on_worker_failure: str = setting("replace", choices=ON_WORKER_FAILURE)
+    """What to do when a worker raises, dies or hangs; continue goes on without it."""
+    max_restarts: int = setting(3, "N", least=0)
     """Workers to replace before giving up."""
-    worker_timeout: float | None = None
-    """Seconds after which a worker that gets no further hangs. None is never."""
+    worker_timeout: float | None = setting(None, "SECONDS", positive=True, unset="never")
+    """Seconds after which a worker that gets no further is taken to hang."""
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_choices()
-        for name, least in (
-            ("workers", 1),
-            ("batch_size", 1),
-            ("staleness", 0),
-            ("micro_batches", 1),
-            ("max_restarts", 0),
-        ):
-            _require_int(name, getattr(self, name), least)
-        for name, most in _MOST.items():
-            if getattr(self, name) > most:
-                raise ArgumentError(f"{name} {getattr(self, name)} is over {most}; {most} or fewer work")
-        for name in ("epochs", "updates", "evaluate_every", "checkpoint_every", "digest_every"):
-            if getattr(self, name) is not None:
-                _require_int(name, getattr(self, name), 1)
+        for one in fields(self):
+            _check(one, getattr(self, one.name))
         if (self.epochs is None) == (self.updates is None):
             given = "neither" if self.epochs is None else "both"
             raise ArgumentError(f"{given} of epochs and updates given; exactly one says how long to train")
-        _require_int("seed", self.seed, 0)
         if self.seed >= 1 << 63:
             raise ArgumentError(f"seed {self.seed} is not below 2^63; any number from 0 to 2^63 - 1 works")
-        for name in ("clip_grad_norm", "worker_timeout", "lr"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ArgumentError(f"{name} {value!r} is not above 0; a positive number works")
         if self.lr is not None and self.lr == float("inf"):
             raise ArgumentError("lr inf is not finite; 0.1 is a common choice for SGD, 0.001 for Adam")
 
-    def _check_types(self) -> None:
-        for field in fields(self):
-            value, wanted = getattr(self, field.name), str(field.type)
-            if value is None and wanted.endswith("| None"):
-                continue
-            if not _is_of(value, wanted.split(" | ")[0]):
-                form = _FORMS[wanted.split(" | ")[0]]
-                raise ArgumentError(f"{field.name} {value!r} is a {type(value).__name__}; it must be {form}")
-
-    def _check_choices(self) -> None:
-        for name, choices in (
-            ("kind", KINDS),
-            ("on_nonfinite", ON_NONFINITE),
-            ("on_worker_failure", ON_WORKER_FAILURE),
-            ("gradient", (None, "backward", "grad")),
-        ):
-            value = getattr(self, name)
-            if value not in choices:
-                known = ", ".join(repr(choice) for choice in choices if choice is not None)
-                raise ArgumentError(f"{name} {value!r} is not known; {known} are")
-
     @property
-    def title(self) -> str:
-        """What is run, on one line: name, rule, and who does it."""
-        workers = f"{self.workers} {self.kind}"
+    def crew(self) -> str:
+        """Who trains: so many threads or processes."""
         if self.workers == 1:
-            workers = "1 thread" if self.kind == "threads" else "1 process"
-        rule = self.update
-        if rule == "ordered":
-            rule += f", staleness {self.staleness}"
-        elif rule == "sync":
-            rule += f", {self.micro_batches} micro-batches"
-        return f"{self.name} · {rule} · {workers}"
+            return "1 thread" if self.kind == "threads" else "1 process"
+        return f"{self.workers} {self.kind}"
 
     def to_toml(self) -> str:
         """The settings as TOML; those that are None are left out."""
@@ -158,7 +136,7 @@ class RunConfig:
         Raises:
             ArgumentError: a key that no setting has, or a value of another type.
         """
-        known = [field.name for field in fields(cls)]
+        known = [one.name for one in fields(cls)]
         for key in values:
             if key not in known:
                 raise ArgumentError(f"{key!r} is not a setting; the settings are {', '.join(known)}")
@@ -188,16 +166,33 @@ class RunConfig:
             raise ArgumentError(f"{path}: {printable(str(error), _MAX_LINE)}") from error
 
 
+DECIDE_BITS = tuple(one.name for one in fields(RunConfig) if one.metadata["decides_bits"])
+"""The settings that a resumed run must share with the run it goes on with."""
+
+
+def _check(one: Field[Any], value: Any) -> None:
+    """Refuse a value that this field cannot have."""
+    wanted = str(one.type)
+    if value is None and wanted.endswith("| None"):
+        return
+    form = wanted.split(" | ")[0]
+    if not _is_of(value, form):
+        raise ArgumentError(f"{one.name} {value!r} is a {type(value).__name__}; it must be {_FORMS[form]}")
+    limits = one.metadata
+    if limits["choices"] and value not in limits["choices"]:
+        known = ", ".join(map(repr, limits["choices"]))
+        raise ArgumentError(f"{one.name} {value!r} is not known; {known} are")
+    if limits["least"] is not None and value < limits["least"]:
+        raise ArgumentError(f"{one.name} {value} is below {limits['least']}; {limits['least']} or more works")
+    if limits["most"] is not None and value > limits["most"]:
+        raise ArgumentError(f"{one.name} {value} is over {limits['most']}; {limits['most']} or fewer work")
+    if limits["positive"] and not value > 0:
+        raise ArgumentError(f"{one.name} {value!r} is not above 0; a positive number works")
+
+
 def _is_of(value: Any, wanted: str) -> bool:
     if isinstance(value, bool):
         return wanted == "bool"
     if isinstance(value, int):
         return wanted in ("int", "float")
     return type(value).__name__ == wanted
-
-
-def _require_int(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentError(f"{name} {value!r} is a {type(value).__name__}; it must be a whole number")
-    if value < least:
-        raise ArgumentError(f"{name} {value} is below {least}; {least} or more works")

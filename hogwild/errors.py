@@ -1,6 +1,9 @@
-"""Every failure a user can meet, one exception each."""
+"""Every failure a user can meet, one exception each; and how a user is warned."""
 
 from __future__ import annotations
+
+import sys
+import warnings
 
 
 class HogwildError(Exception):
@@ -57,3 +60,11 @@ def printable(text: str, limit: int = 160) -> str:
     """Text that a file may have chosen, as one short line without control characters."""
     shown = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text[: 4 * limit].split()))
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def warn_caller(message: str) -> None:
+    """Warn, at the line outside this package from which it was called."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hogwild":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

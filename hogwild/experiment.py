@@ -6,8 +6,9 @@ An experiment is a module with one object named `experiment`, offered through th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,14 +19,15 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
-from hogwild.optimizer_state import Factory
+from hogwild.optim.factory import Factory
 from hogwild.rules import Rule
-from hogwild.run import Progress, Run
-from hogwild.trainer import train_config
-from hogwild.workers.processes import start_server
+from hogwild.rules.registry import refuse_idle
+from hogwild.run.progress import Progress
+from hogwild.run.result import Run
+from hogwild.run.training import train_config
+from hogwild.workers.spawn import start_server
 
 ENTRY_POINTS = "hogwild.experiments"
-
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "momentum": partial(torch.optim.SGD, momentum=0.9),
@@ -186,3 +188,52 @@ def train_experiment(
         resume=resume,
         progress=progress,
     )
+
+
+LEARNING_RATES: Mapping[str, float] = {
+    "sgd": 0.1,
+    "momentum": 0.01,
+    "adam": 0.001,
+    "adamw": 0.001,
+    "adagrad": 0.01,
+    "rmsprop": 0.001,
+    "adafactor": 0.01,
+}
+"""What an optimizer begins with where neither the experiment nor a flag says otherwise."""
+
+
+def find(name_or_path: str) -> tuple[Experiment, RunConfig | None]:
+    """An experiment by its name, or the one that a configuration file names, with the settings in that file.
+
+    Raises:
+        ArgumentError: no such experiment, no such file, or not the settings of a run.
+    """
+    path = Path(name_or_path)
+    is_path = path.suffix == ".toml" or os.sep in name_or_path or path.is_dir()
+    if name_or_path in names() or not is_path:
+        return load(name_or_path), None
+    if not path.exists():
+        raise ArgumentError(f"{path}: No such file; give the name of an experiment, or the config.toml of a run")
+    config = RunConfig.load(path / "config.toml" if path.is_dir() else path)
+    return load(config.name), config
+
+
+def settings_of(training: Training, given: Mapping[str, Any], saved: RunConfig | None = None) -> RunConfig:
+    """All settings of a run: those given, over those of an earlier run, over the experiment's, over RunConfig's.
+
+    Raises:
+        ArgumentError: a value that cannot work, or an optimizer that nobody knows.
+    """
+    base = asdict(saved) if saved is not None else {**training.defaults, "name": training.name}
+    base = {key: value for key, value in base.items() if value is not None}
+    for one, other in (("epochs", "updates"), ("updates", "epochs")):
+        if one in given:
+            base.pop(other, None)
+    base.setdefault("optimizer", "sgd")
+    if given.get("optimizer", base["optimizer"]) != base["optimizer"]:
+        base.pop("lr", None)  # it suited the other optimizer
+    values = {**base, **given}
+    refuse_idle(given, values.get("update", RunConfig.update))
+    optimizer_named(values["optimizer"], None)
+    values.setdefault("lr", LEARNING_RATES[values["optimizer"]])
+    return RunConfig.from_mapping(values)

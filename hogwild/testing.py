@@ -1,4 +1,4 @@
-"""For test suites: assert that a training is deterministic; plant delays and faults at the seams of the protocol.
+"""For test suites: assert that a training is deterministic; plant delays and faults at the hooks of the protocol.
 
 assert_deterministic(lambda: my_training(seed=0), runs=3)
 assert_divergence_below(my_training, limit=1e-3)
@@ -21,18 +21,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from hogwild.control import Seam
+from hogwild.data.seeding import mix
 from hogwild.determinism.check import check
 from hogwild.determinism.verdict import Verdict
-from hogwild.seeding import mix
-from hogwild.workers.loop import Pause, Worker
-from hogwild.workers.loop import planted as _planted
+from hogwild.shared.words import Hook
+from hogwild.workers.seat import Pause, WorkerSeat, planted_pause
 
 __all__ = [
     "Fault",
+    "Hook",
     "PlantedFault",
     "RandomDelays",
-    "Seam",
     "assert_deterministic",
     "assert_divergence_below",
     "both",
@@ -53,7 +52,7 @@ def assert_deterministic(
 
     Raises:
         AssertionError: two runs differ; the message is the verdict.
-        ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
+        ArgumentError, WorkerSeatError: a run could not be made; nothing is asserted then.
     """
     verdict = check(train, *data_and_loss, runs=runs, **{"controls": False, **arguments})
     if not verdict.identical:
@@ -78,7 +77,7 @@ def assert_divergence_below(
 
     Raises:
         AssertionError: two runs are further apart; the message is the verdict.
-        ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
+        ArgumentError, WorkerSeatError: a run could not be made; nothing is asserted then.
     """
     settings = {"controls": False, **arguments, "tolerance": limit, "measure": measure}
     verdict = check(train, *data_and_loss, runs=runs, **settings)
@@ -89,12 +88,12 @@ def assert_divergence_below(
 
 @contextmanager
 def planted(pause: Pause) -> Iterator[None]:
-    """Runs started inside carry `pause` to their workers, where it is called at every seam."""
-    token = _planted.set(pause)
+    """Runs started inside carry `pause` to their workers, where it is called at every hook."""
+    token = planted_pause.set(pause)
     try:
         yield
     finally:
-        _planted.reset(token)
+        planted_pause.reset(token)
 
 
 class Fault(Enum):
@@ -119,14 +118,14 @@ def _unfired() -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A fault that befalls, once, the worker that is at `seam` with ticket `update`.
+    """A fault that befalls, once, the worker that is at `hook` with ticket `update`.
 
-    At the seams at which a worker has no ticket, or may act for others, it befalls the first one that comes there once
+    At the hooks at which a worker has no ticket, or may act for others, it befalls the first one that comes there once
     that ticket has been handed out.
     """
 
     fault: Fault
-    seam: Seam
+    hook: Hook
     update: int
     _fired: torch.Tensor = field(default_factory=_unfired, repr=False)
 
@@ -135,28 +134,28 @@ class PlantedFault:
         """True once it has befallen somebody."""
         return bool(self._fired.item())
 
-    def __call__(self, seam: Seam, worker: Worker) -> None:
-        """Called at every seam."""
-        if seam is not self.seam or self.fired or not self._meets(worker):
+    def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
+        """Called at every hook."""
+        if hook is not self.hook or self.fired or not self._meets(seat):
             return
         self._fired.fill_(1)
         if self.fault is Fault.EXIT:
             os._exit(0)
         if self.fault is Fault.RAISE:
-            raise PlantedError(f"planted at {seam}")
+            raise PlantedError(f"planted at {hook}")
         if self.fault is Fault.HANG:
             time.sleep(3600)
         os.kill(os.getpid(), self.fault.value)
         time.sleep(60)  # a signal may take a moment to be delivered
 
-    def _meets(self, worker: Worker) -> bool:
-        if self.seam in (Seam.CLAIMING, Seam.PUBLISHING, Seam.PUBLISHED):
-            return worker.tickets_handed_out > self.update
-        return worker.ticket == self.update
+    def _meets(self, seat: WorkerSeat) -> bool:
+        if self.hook in (Hook.CLAIMING, Hook.PUBLISHING, Hook.PUBLISHED):
+            return seat.tickets_handed_out > self.update
+        return seat.ticket == self.update
 
 
 class RandomDelays:
-    """Delays of up to `longest` seconds at a share of all seams, drawn from a generator seeded by (seed, worker)."""
+    """Delays of up to `longest` seconds at a share of all hooks, drawn from a generator seeded by (seed, worker)."""
 
     def __init__(self, seed: int, share: float = 0.1, longest: float = 0.002) -> None:
         self.seed = seed
@@ -164,9 +163,9 @@ class RandomDelays:
         self.longest = longest
         self._generators: dict[int, random.Random] = {}
 
-    def __call__(self, seam: Seam, worker: Worker) -> None:  # noqa: ARG002
-        """Called at every seam."""
-        generator = self._generators.setdefault(worker.index, random.Random(mix(self.seed, worker.index)))
+    def __call__(self, hook: Hook, seat: WorkerSeat) -> None:  # noqa: ARG002
+        """Called at every hook."""
+        generator = self._generators.setdefault(seat.index, random.Random(mix(self.seed, seat.index)))
         if generator.random() < self.share:
             time.sleep(self.longest * generator.random())
 
@@ -174,8 +173,8 @@ class RandomDelays:
 def both(first: Pause, second: Pause) -> Pause:
     """Plant one after the other."""
 
-    def pause(seam: Seam, worker: Worker) -> None:
-        first(seam, worker)
-        second(seam, worker)
+    def pause(hook: Hook, seat: WorkerSeat) -> None:
+        first(hook, seat)
+        second(hook, seat)
 
     return pause

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hogwild.memory import Arena, Block, Layout
-from hogwild.replica import Anatomy, Binding, replicate
+from hogwild.model.anatomy import Anatomy
+from hogwild.model.replica import Binding, replicate
+from hogwild.shared.arena import Arena
+from hogwild.shared.layout import Block, Layout
 
 
 class Slot:

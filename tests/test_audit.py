@@ -13,7 +13,7 @@ from torch import nn
 
 import hogwild
 from hogwild.rules.locked import Locked
-from hogwild.testing import Fault, PlantedFault, Seam, planted
+from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 RULES = ("racing", "hogwild", "locked", "snapshot", "ordered", "sync")
 EXACT = ("locked", "snapshot", "ordered", "sync")
@@ -204,7 +204,7 @@ def test_elsewhere_there_is_none(arguments):
 
 
 def test_a_killed_worker_takes_its_account_with_it():
-    fault = PlantedFault(Fault.KILL, Seam.COMPUTING, 10)
+    fault = PlantedFault(Fault.KILL, Hook.COMPUTING, 10)
     with planted(fault):
         run = problems.train(update="ordered", kind="processes", audit=True)
     assert fault.fired

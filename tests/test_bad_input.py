@@ -222,8 +222,8 @@ def test_a_worker_that_cannot_be_made_is_reported(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_little_memory_is_told_before_any_worker_starts(kind, monkeypatch):
-    from hogwild import memory
+    from hogwild.shared import arena
 
-    monkeypatch.setattr(memory, "memory_limits", lambda: [("limit of this test", 1000)])
+    monkeypatch.setattr(arena, "memory_limits", lambda: [("limit of this test", 1000)])
     with pytest.raises(ArgumentError, match="MB of shared memory, over the 0 MB left of the limit of this test"):
         call({}, kind)

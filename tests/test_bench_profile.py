@@ -18,9 +18,10 @@ from hogwild.bench.plan import Settings, profile_plan_of
 from hogwild.bench.problems import PROBLEMS, Problem, clusters, cross_entropy, small_mlp
 from hogwild.bench.profile import PHASES, Clock, Profile, ProfilePlan, TimedLock, copy_rate, profiles
 from hogwild.cli.bench import Bench
+from hogwild.data.sources import TensorSource
 from hogwild.errors import ArgumentError
-from hogwild.optimizer import Gathered, SharedOptimizer
-from hogwild.schedule import TensorSource
+from hogwild.optim.gradients import Gathered
+from hogwild.optim.stepping import SharedOptimizer
 from hogwild.workers import loop
 
 

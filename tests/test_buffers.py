@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hogwild
 from hogwild import ArgumentError
-from hogwild.replica import BufferRule
+from hogwild.model.buffers import BufferRule
 
 KINDS = ("threads", "processes")
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import hogwild
-from hogwild.control import Control
+from hogwild.shared.tickets import Control
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 SETTINGS = {"staleness": 3, "micro_batches": 3, "updates": 60, "optimizer": problems.ADAM, "kind": "processes"}

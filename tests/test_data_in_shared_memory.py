@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import hogwild
-from hogwild.trial import Trial
+from hogwild.run.dry_run import DryRun
 from hogwild.workers.package import Package
 
 KINDS = ("threads", "processes")
@@ -136,7 +136,7 @@ def test_what_a_worker_writes_into_the_data_stays_its_own():
 
     assert x.nbytes >= 1 << 16, "large enough for a place of its own"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hogwild.session.try_step", lambda *arguments: Trial(frozenset(), 16, ()))
+        patch.setattr("hogwild.session.dry_run", lambda *arguments: DryRun(frozenset(), 16, ()))
         problems.train(data=Rows(), loss=loss, kind="processes", updates=4)
     assert torch.equal(x, torch.ones(4000, 8))
 

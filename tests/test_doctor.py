@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import doctor, limits
+from hogwild.bench import doctor
+from hogwild.bench.doctor import Finding
 from hogwild.cli import main
-from hogwild.doctor import Finding
 from hogwild.errors import WorkerError
+from hogwild.shared import limits
 
 NAMES = [
     "cores",

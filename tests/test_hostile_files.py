@@ -26,13 +26,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from hogwild.checkpoint import Start
 from hogwild.config import RunConfig
 from hogwild.determinism.replay import _rule_of, read_record
 from hogwild.determinism.states import digest
-from hogwild.journal import ROW
 from hogwild.rules import Snapshot
-from hogwild.run import file_digest
+from hogwild.run.checkpoint import ResumePoint
+from hogwild.run.directory import file_digest
+from hogwild.shared.journal import ROW
 
 
 @pytest.fixture(scope="module")
@@ -335,9 +335,9 @@ def test_a_checkpoint_of_impossible_tickets(whole, tmp_path, tickets):
 def test_a_snapshot_of_impossible_tickets(following, again):
     """A rule whose tickets are done in any order has more to say, and so more to lie about."""
     plan = SimpleNamespace(rows=20, spares=4)
-    Start(6, 9, (3, 4, 5), 20).check(plan, Snapshot())
+    ResumePoint(6, 9, (3, 4, 5), 20).check(plan, Snapshot())
     with pytest.raises(ValueError, match="tickets"):
-        Start(6, following, tuple(again), 20).check(plan, Snapshot())
+        ResumePoint(6, following, tuple(again), 20).check(plan, Snapshot())
 
 
 # --- the state of a model

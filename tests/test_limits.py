@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import hogwild
-from hogwild import limits, memory
 from hogwild.config import RunConfig
 from hogwild.determinism.replay import read_record
-from hogwild.memory import Arena
-from hogwild.run import begin_directory
+from hogwild.run.directory import begin_directory
+from hogwild.shared import arena, limits
+from hogwild.shared.arena import Arena
 
 KINDS = ("threads", "processes")
 
@@ -130,7 +130,7 @@ def test_memory_that_the_system_does_not_give_is_one_line(monkeypatch):
         Arena(256 << 20)
     one_line(caught)
     assert psutil.Process().num_fds() == before
-    monkeypatch.setattr(memory, "memory_limits", list)
+    monkeypatch.setattr(arena, "memory_limits", list)
     with pytest.raises(hogwild.ArgumentError, match="cannot be had"):
         Arena(1 << 70)
 
@@ -158,7 +158,7 @@ def test_the_limit_of_every_cgroup_on_the_way_counts(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_over_the_limit_is_refused_before_training(kind, monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "memory_limits", lambda: [("limit of this test", 10_000_000)])
+    monkeypatch.setattr(arena, "memory_limits", lambda: [("limit of this test", 10_000_000)])
     with pytest.raises(hogwild.ArgumentError, match=r"needs \d+ MB of shared memory, over the 10 MB left") as caught:
         hogwild.train(
             torch.nn.Linear(1000, 2000),

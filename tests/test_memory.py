@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hogwild import ArgumentError
-from hogwild.memory import ALIGNMENT, Arena, Block, Layout, Space, aligned
+from hogwild.shared.arena import ALIGNMENT, Arena, Space, aligned
+from hogwild.shared.layout import Block, Layout
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool]
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)

@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import hogwild
-from hogwild import arithmetic, optimizer_state
+from hogwild.optim import kernels
+from hogwild.optim import plan as optimizer_plan
 from hogwild.rules import NAMES
 
 
@@ -47,8 +48,8 @@ def test_parameters_without_a_gradient_in_some_updates(name, update):
 @pytest.mark.parametrize("update", ["hogwild", "ordered"])
 @pytest.mark.parametrize("missing", [False, True], ids=["all gradients", "some missing"])
 def test_tensor_by_tensor_where_a_flat_step_does_not_pay(name, update, missing, monkeypatch):
-    monkeypatch.setattr(optimizer_state, "_ELEMENTS_PER_TENSOR", {})
-    monkeypatch.setattr(optimizer_state, "_ELEMENTS_PER_TENSOR_OTHERS", 0)
+    monkeypatch.setattr(optimizer_plan, "_ELEMENTS_PER_TENSOR", {})
+    monkeypatch.setattr(optimizer_plan, "_ELEMENTS_PER_TENSOR_OTHERS", 0)
     optimizer = OPTIMIZERS[name]
     model, loss = (partial(everything, name), everything_loss) if missing else (conv, problems.cross_entropy)
     expected = plain(model(), optimizer, loss)
@@ -63,7 +64,7 @@ def test_piece_by_piece_where_caches_do_not_hold_a_tensor(name, update, dtype, m
         x, y = batch
         return cross_entropy(model(x.to(dtype)).float(), y)
 
-    monkeypatch.setattr(arithmetic, "_PIECE", 7)
+    monkeypatch.setattr(kernels, "_PIECE", 7)
     optimizer = OPTIMIZERS[name]
     expected = plain(problems.mlp().to(dtype), optimizer, loss)
     assert trained(problems.mlp().to(dtype), optimizer, loss=loss, update=update) == expected
@@ -167,7 +168,7 @@ def test_an_optimizer_whose_step_was_replaced(name, scheduled):
 @pytest.mark.parametrize("update", ["hogwild", "ordered"])
 def test_sparse_gradients_that_come_after_dense_ones(update, monkeypatch):
     """A step that is written for dense ones would leave the momentum out."""
-    monkeypatch.setattr(optimizer_state, "_ELEMENTS_PER_TENSOR", {torch.optim.SGD: 0})
+    monkeypatch.setattr(optimizer_plan, "_ELEMENTS_PER_TENSOR", {torch.optim.SGD: 0})
 
     def model() -> nn.Module:
         torch.manual_seed(4)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import hogwild
-from hogwild.optimizer_state import OptimizerPlan, make_optimizer
+from hogwild.optim.factory import make_optimizer
+from hogwild.optim.plan import OptimizerPlan
 
 
 class Counting(Optimizer):
@@ -198,7 +199,7 @@ def test_state_in_a_parameter_group_is_refused_by_name():
 
 
 def plan_of(optimizer: Callable[..., Optimizer]) -> OptimizerPlan:
-    from hogwild.memory import Layout
+    from hogwild.shared.layout import Layout
 
     named = list(problems.mlp().named_parameters())
     made = make_optimizer(optimizer, named)

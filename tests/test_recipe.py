@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild import recipe
+from hogwild import experiment
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.experiment import OPTIMIZERS, Problem, Training, optimizer_named
+from hogwild.run.directory import new_directory
 
 
 def _training(**defaults: object) -> Training:
@@ -22,23 +23,23 @@ def _training(**defaults: object) -> Training:
 
 def test_flags_over_the_experiments_over_run_configs() -> None:
     training = _training(epochs=3, batch_size=2, workers=4)
-    config = recipe.settle(training, {"workers": 1})
+    config = experiment.settings_of(training, {"workers": 1})
     assert (config.name, config.workers, config.batch_size, config.kind) == ("toy", 1, 2, "processes")
 
 
 def test_flags_over_those_of_a_saved_run() -> None:
     saved = RunConfig(name="toy", epochs=5, workers=3, seed=9, optimizer="adam", lr=0.02)
-    config = recipe.settle(_training(epochs=1, workers=2), {"seed": 1}, saved)
+    config = experiment.settings_of(_training(epochs=1, workers=2), {"seed": 1}, saved)
     assert (config.workers, config.seed, config.epochs, config.lr) == (3, 1, 5, 0.02)
 
 
 def test_updates_take_the_place_of_epochs_and_the_other_way_round() -> None:
-    assert recipe.settle(_training(epochs=3), {"updates": 7}).epochs is None
-    assert recipe.settle(_training(updates=3), {"epochs": 7}).updates is None
+    assert experiment.settings_of(_training(epochs=3), {"updates": 7}).epochs is None
+    assert experiment.settings_of(_training(updates=3), {"epochs": 7}).updates is None
     with pytest.raises(ArgumentError, match="both of epochs and updates"):
-        recipe.settle(_training(epochs=3), {"epochs": 1, "updates": 1})
+        experiment.settings_of(_training(epochs=3), {"epochs": 1, "updates": 1})
     with pytest.raises(ArgumentError, match="neither"):
-        recipe.settle(_training(), {})
+        experiment.settings_of(_training(), {})
 
 
 @pytest.mark.parametrize(
@@ -52,16 +53,16 @@ def test_updates_take_the_place_of_epochs_and_the_other_way_round() -> None:
     ],
 )
 def test_the_learning_rate_belongs_to_the_optimizer(given: dict[str, object], lr: float) -> None:
-    assert recipe.settle(_training(epochs=1, optimizer="sgd", lr=0.7), given).lr == lr
+    assert experiment.settings_of(_training(epochs=1, optimizer="sgd", lr=0.7), given).lr == lr
 
 
 def test_every_optimizer_has_a_learning_rate() -> None:
-    assert recipe.LEARNING_RATES.keys() == OPTIMIZERS.keys()
+    assert experiment.LEARNING_RATES.keys() == OPTIMIZERS.keys()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_can_be_made(name: str) -> None:
-    config = recipe.settle(_training(epochs=1), {"optimizer": name, "lr": 0.25})
+    config = experiment.settings_of(_training(epochs=1), {"optimizer": name, "lr": 0.25})
     optimizer = optimizer_named(config.optimizer, config.lr)(list(nn.Linear(2, 2).named_parameters()))
     assert optimizer.param_groups[0]["lr"] == 0.25
     assert optimizer.param_groups[0].get("momentum", 0) == (0.9 if name == "momentum" else 0)
@@ -70,7 +71,7 @@ def test_every_optimizer_can_be_made(name: str) -> None:
 def test_directories_are_never_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "now")
-    with recipe.directory("toy") as one, recipe.directory("toy") as two, recipe.directory("toy") as three:
+    with new_directory("toy") as one, new_directory("toy") as two, new_directory("toy") as three:
         assert [path.name for path in (one, two, three)] == ["toy-now", "toy-now-2", "toy-now-3"]
         (two / "kept").touch()
     assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
@@ -81,7 +82,7 @@ def test_directories_are_never_shared(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_directory_is_removed_where_the_run_failed_before_it_wrote(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), recipe.directory("toy", tmp_path / "a" / "b"):
+    with pytest.raises(KeyError), new_directory("toy", tmp_path / "a" / "b"):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
 
@@ -89,7 +90,7 @@ def test_a_directory_is_removed_where_the_run_failed_before_it_wrote(tmp_path: P
 def test_find_prefers_the_experiment_to_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
-    found, saved = recipe.find("digits")
+    found, saved = experiment.find("digits")
     assert found.name == "digits" and saved is None
 
 
@@ -97,4 +98,4 @@ def test_a_config_of_an_experiment_that_is_not_installed(tmp_path: Path) -> None
     path = tmp_path / "config.toml"
     path.write_text(RunConfig(name="elsewhere", epochs=1).to_toml())
     with pytest.raises(ArgumentError, match="'elsewhere'"):
-        recipe.find(str(path))
+        experiment.find(str(path))

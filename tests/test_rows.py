@@ -15,9 +15,10 @@ from test_sparse import OPTIMIZERS, loss, made, train, words
 from torch import Tensor, nn
 
 import hogwild
-from hogwild.control import Seam
-from hogwild.memory import Arena, Layout
-from hogwild.rows import RowVersions
+from hogwild.shared.arena import Arena
+from hogwild.shared.layout import Layout
+from hogwild.shared.rows import RowVersions
+from hogwild.shared.words import Hook
 from hogwild.testing import planted
 
 ROWS, COPIES = 6, 4
@@ -66,12 +67,12 @@ def test_a_copy_that_is_complete_is_the_newest_version(program: list[tuple[int, 
 class Killed:
     """Kills the worker that commits update 9: at WRITING when it has written nonsense where that update may write."""
 
-    def __init__(self, seam: Seam) -> None:
-        self.seam = seam
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
         self.fired = torch.zeros(1).share_memory_()
 
-    def __call__(self, seam: Seam, worker: Any) -> None:
-        if seam is not self.seam or self.fired or worker.ticket != 9:
+    def __call__(self, hook: Hook, worker: Any) -> None:
+        if hook is not self.hook or self.fired or worker.ticket != 9:
             return
         self.fired.fill_(1)
         state = worker.state
@@ -79,19 +80,19 @@ class Killed:
         assert 0 < len(rows) < len(words()[0])
         tables = [state.slots[10 % len(state.slots)].parameters[0], *state.optimizer_states[0].tensors[0].values()]
         for table in tables:
-            if table.dim() == 2 and seam is Seam.WRITING:
+            if table.dim() == 2 and hook is Hook.WRITING:
                 table[rows] = torch.nan
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sparse adam", "adagrad"])
 @pytest.mark.parametrize("staleness", [1, 2])
-@pytest.mark.parametrize("seam", [Seam.WRITING, Seam.PUBLISHING])
+@pytest.mark.parametrize("hook", [Hook.WRITING, Hook.PUBLISHING])
 def test_the_same_bits_with_workers_and_after_one_was_killed_in_the_middle_of_its_rows(
-    optimizer: str, staleness: int, seam: Seam
+    optimizer: str, staleness: int, hook: Hook
 ) -> None:
     expected = train(made(), optimizer, update="ordered", staleness=staleness).digest
-    killed = Killed(seam)
+    killed = Killed(hook)
     with planted(killed):
         run = train(made(), optimizer, update="ordered", staleness=staleness, kind="processes", workers=2)
     assert killed.fired and len(run.failures) == 1

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
 from hogwild import ArgumentError, Schedule
-from hogwild.schedule import DatasetSource, TensorSource, as_source, tickets_of
+from hogwild.data.sources import DatasetSource, TensorSource, as_source, tickets_of
 
 KINDS = ("threads", "processes")
 sizes = st.integers(1, 60).flatmap(lambda samples: st.tuples(st.just(samples), st.integers(1, samples)))

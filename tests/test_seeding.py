@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import hogwild
-from hogwild.seeding import BitFlags, DrawDetector, mix, preserved_generators, seed_update
+from hogwild.data.seeding import DrawDetector, mix, preserved_generators, seed_update
+from hogwild.workers.bit_flags import BitFlags
 
 numbers = st.integers(0, 2**64 - 1)
 TORCH, NUMPY, PYTHON = "torch's default generator", "numpy's global generator", "Python's random module"

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hogwild
+from hogwild.optim.sparse import LARGEST_TABLES
 from hogwild.rules import NAMES, Hogwild, Locked, Ordered, Snapshot
-from hogwild.sparse import LARGEST
 
 ROWS, WIDTH, CLASSES = 50, 8, 3
 UPDATES, BATCH = 30, 16
@@ -326,7 +326,7 @@ def test_a_run_holds_the_slot_and_the_result_and_no_other_table(optimizer: str, 
 
 
 def large() -> nn.Module:
-    return made(LARGEST // (4 * WIDTH) + 1)
+    return made(LARGEST_TABLES // (4 * WIDTH) + 1)
 
 
 @pytest.mark.parametrize("update", sorted(set(NAMES) - {"hogwild", "locked"}))
@@ -334,7 +334,7 @@ def test_rules_that_touch_whole_tables_refuse_large_ones(update: str) -> None:
     with pytest.raises(hogwild.ArgumentError, match=rf"^{update} .*table\.weight.*'hogwild' and 'locked'") as refusal:
         train(large(), update=update)
     assert "\n" not in str(refusal.value)
-    train(made(LARGEST // (4 * WIDTH)), update=update, updates=1, micro_batches=1)
+    train(made(LARGEST_TABLES // (4 * WIDTH)), update=update, updates=1, micro_batches=1)
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])

@@ -15,17 +15,17 @@ from torch.utils.data import Dataset
 
 import hogwild
 from hogwild import ArgumentError, NotReproducible
-from hogwild.replica import Anatomy
-from hogwild.schedule import as_source
-from hogwild.seeding import DrawDetector, preserved_generators
-from hogwild.trial import Trial, try_step
+from hogwild.data.seeding import DrawDetector, preserved_generators
+from hogwild.data.sources import as_source
+from hogwild.model.anatomy import Anatomy
+from hogwild.run.dry_run import DryRun, dry_run
 
 TORCH, NUMPY, PYTHON = "torch's default generator", "numpy's global generator", "Python's random module"
 
 
-def tried(model: nn.Module, loss: Any = problems.cross_entropy, data: Any = None, batch_size: int = 16) -> Trial:
+def tried(model: nn.Module, loss: Any = problems.cross_entropy, data: Any = None, batch_size: int = 16) -> DryRun:
     source = as_source(data or problems.data(), batch_size=batch_size, shuffle=True, seed=0, collate=None)
-    return try_step(model, list(Anatomy.of(model).trained.values()), source, loss, seed=0, workers=2)
+    return dry_run(model, list(Anatomy.of(model).trained.values()), source, loss, seed=0, workers=2)
 
 
 def refused(message: str, loss: Any, model: nn.Module | None = None) -> None:
@@ -55,7 +55,7 @@ def parts(model: nn.Module, batch: Any) -> Iterator[Tensor]:
     ],
 )
 def test_what_a_loss_may_return(loss):
-    assert tried(problems.mlp(), loss) == Trial(frozenset(), 16, ())
+    assert tried(problems.mlp(), loss) == DryRun(frozenset(), 16, ())
 
 
 @pytest.mark.parametrize(

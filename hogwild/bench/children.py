@@ -21,7 +21,7 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401 - teaches multiprocessing to pass shared tensors
 
 from hogwild.bench.work import ContenderError, NotFinishedError
-from hogwild.workers.processes import _without_main, start_server
+from hogwild.workers.spawn import start_server, without_main
 
 Channel = connection.Connection
 
@@ -44,7 +44,7 @@ def in_children(program: Callable[..., Any], processes: int, arguments: Sequence
             child: BaseProcess = context.Process(  # type: ignore[attr-defined]
                 target=_main, args=(program, rank, arguments, sender), daemon=True
             )
-            with _without_main():
+            with without_main():
                 child.start()
             children.append(child)
             sender.close()

@@ -14,12 +14,14 @@ from torch import nn
 
 from hogwild.bench.work import ContenderError, Outcome, StartLine, State, Work, judge_states, state_of
 from hogwild.config import RunConfig
-from hogwild.rules import make_rule
-from hogwild.run import Run
-from hogwild.schedule import as_source
-from hogwild.session import Evaluate, Job, Session
-from hogwild.workers.loop import Worker, train_loop
-from hogwild.workers.processes import start_server
+from hogwild.data.sources import as_source
+from hogwild.rules.registry import make_rule, rule_class
+from hogwild.run.conduct import run_job
+from hogwild.run.job import Evaluate, Job
+from hogwild.run.result import Run
+from hogwild.workers.loop import train_loop
+from hogwild.workers.spawn import start_server
+from hogwild.workers.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outco
 
     together = Together(StartLine(workers))
     run, model = train(work, rule, kind, workers, allow, together, look if work.looks else None)
-    trained = run.updates * (run.config.micro_batches if rule == "sync" else 1)
+    trained = run.updates * make_rule(rule, run.config).tickets_per_update
     if run.failures or trained != work.batches:
         raise ContenderError(f"trained on {trained} of {work.batches} batches; {'; '.join(run.failures)}")
     initial = [(0.0, state_of(work.problem.model()))] if looks else []
@@ -75,22 +77,22 @@ def train(
 ) -> tuple[Run, nn.Module]:
     """Do the work by that rule; `program` is what every worker does. Returns the run and the trained model."""
     began = time.monotonic()
-    staleness, micro_batches = max(1, allow - 1), max(2, allow)
-    updates = work.batches // micro_batches if rule_name == "sync" else work.batches
+    make = rule_class(rule_name)
+    options = make.options_for(allow)
+    rule = make(**options)
+    updates = work.batches // rule.tickets_per_update
     config = RunConfig(
         name=work.problem.name,
         update=rule_name,
         workers=workers,
         kind=kind,
-        staleness=staleness,
-        micro_batches=micro_batches,
         updates=updates,
         batch_size=work.batch_size,
         seed=work.seed,
         on_worker_failure="raise",
         evaluate_every=max(1, updates // work.looks) if work.looks else None,
+        **options,
     )
-    rule = make_rule(rule_name, staleness=staleness, micro_batches=micro_batches, gradient=None)
     rule.check(workers)
     if kind == "processes":
         start_server()
@@ -110,4 +112,4 @@ def train(
         out=None,
         resume=None,
     )
-    return Session(job, began).run(), model
+    return run_job(job, began), model

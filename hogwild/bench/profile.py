@@ -29,9 +29,10 @@ import torch
 from hogwild.bench.measure import Case, Spread, Step, Tell, silent
 from hogwild.bench.ours import Together, train
 from hogwild.bench.work import StartLine, Work, share
-from hogwild.control import Lock
 from hogwild.errors import ArgumentError
-from hogwild.workers.loop import Worker, train_loop
+from hogwild.shared.locks import Lock
+from hogwild.workers.loop import train_loop
+from hogwild.workers.worker import Worker
 
 PHASES = ("schedule", "batch", "forward", "backward", "wait", "commit", "telemetry", "rest")
 _now = time.perf_counter_ns
@@ -125,7 +126,7 @@ def _wrap(worker: Worker, clock: Clock) -> list[tuple[Any, str]]:
 
     The objects are the worker's own, so nobody else is timed.
     """
-    control, journal = worker.control, worker.state.journal
+    control, journal = worker.control, worker.seat.state.journal
     calls: list[tuple[Any, str, str]] = [
         (worker, "claim", "schedule"),
         (worker, "read", "schedule"),
@@ -133,9 +134,9 @@ def _wrap(worker: Worker, clock: Clock) -> list[tuple[Any, str]]:
         (worker.rule, "gradient", "backward"),
         (control, "wait_until", "wait"),
         (worker, "commit", "commit"),
-        (worker, "usable", "telemetry"),
-        (worker, "due", "telemetry"),
-        (worker, "observe", "telemetry"),
+        (worker.seat, "usable", "telemetry"),
+        (worker.seat, "due", "telemetry"),
+        (worker.seat, "observe", "telemetry"),
         (journal, "write", "telemetry"),
     ]
     for owner, name, phase in calls:

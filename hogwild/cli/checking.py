@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hogwild import recipe
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.determinism.check import WINDOW, CheckSettings, check_subject
 from hogwild.determinism.foreign import Command
@@ -17,11 +16,12 @@ from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import OwnTraining, Subject
 from hogwild.determinism.verdict import Tolerance, Verdict
 from hogwild.errors import ArgumentError
-from hogwild.experiment import Study
+from hogwild.experiment import Study, find, settings_of
 from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot, plot_check
 from hogwild.report.progress import telling
 from hogwild.report.tables import check_report
+from hogwild.run.directory import new_directory
 
 if TYPE_CHECKING:
     from hogwild.cli.check import Check
@@ -57,16 +57,16 @@ def _command(flags: Check, settings: CheckSettings) -> int:
 
 
 def _training(flags: Check) -> tuple[OwnTraining, str]:
-    found, saved = recipe.find(flags.experiment)
+    found, saved = find(flags.experiment)
     if isinstance(found, Study):
         raise ArgumentError(f"{found.name} is a study, and only trainings can be checked (hogwild list)")
     given = flags.training.given() | ({"data": str(flags.data.absolute())} if flags.data else {})
-    config = recipe.settle(found, given, saved)
+    config = settings_of(found, given, saved)
     return OwnTraining.of_experiment(found, config), found.name
 
 
 def _check(flags: Check, subject: Subject, settings: CheckSettings, name: str) -> int:
-    with recipe.directory(f"check-{name}", flags.out) as out:
+    with new_directory(f"check-{name}", flags.out) as out:
         with telling(subject.title, quiet=flags.quiet) as tell:
             verdict = check_subject(subject, settings, tell)
         found: dict[str, Any] = {"name": name, **verdict.to_dict(), "out": str(out)}

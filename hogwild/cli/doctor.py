@@ -22,7 +22,7 @@ class Doctor:
 
     def run(self) -> int:
         """Examine and report."""
-        from hogwild import doctor
+        from hogwild.bench import doctor
         from hogwild.cli.output import show
         from hogwild.report.tables import doctor_report
 

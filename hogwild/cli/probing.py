@@ -5,22 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild import recipe
 from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import KINDS
 from hogwild.determinism.probe import NoProbe, probe
 from hogwild.determinism.probe import Probe as Counts
 from hogwild.errors import ArgumentError, NotReproducible
-from hogwild.experiment import Study
+from hogwild.experiment import Study, find, settings_of
 from hogwild.report.progress import telling
 from hogwild.report.tables import probe_report
-from hogwild.rules import NAMES
+from hogwild.rules.registry import NAMES, rule_class
 
 if TYPE_CHECKING:
     from hogwild.cli.probe import Probe
-
-_PROMISE = ("locked", "snapshot", "ordered", "sync")
 
 
 def run(flags: Probe) -> int:
@@ -41,7 +38,7 @@ def run(flags: Probe) -> int:
         raise ArgumentError(next(one.why for one in probes if isinstance(one, NoProbe)))
     found = {"name": flags.experiment or "probe", "probes": [one.to_dict() for one in probes]}
     show(found, probe_report(flags.experiment, probes), json=flags.json)
-    broken = any(isinstance(one, Counts) and one.update in _PROMISE and not one.exact for one in probes)
+    broken = any(isinstance(one, Counts) and rule_class(one.update).exact and not one.exact for one in probes)
     return FAILED_CHECK if broken else DONE
 
 
@@ -52,10 +49,10 @@ def _arguments(flags: Probe) -> dict[str, Any]:
         return given
     if flags.size is not None:
         raise ArgumentError(f"--size {flags.size} given beside {flags.experiment}, whose model has a size of its own")
-    found, saved = recipe.find(flags.experiment)
+    found, saved = find(flags.experiment)
     if isinstance(found, Study):
         raise ArgumentError(f"{found.name} is a study and has no model to probe; hogwild list shows the trainings")
-    config = recipe.settle(found, {"data": str(flags.data.absolute())} if flags.data else {}, saved)
+    config = settings_of(found, {"data": str(flags.data.absolute())} if flags.data else {}, saved)
     problem = found.build(config.seed, Path(config.data) if config.data else None)
     return {
         **given,

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from hogwild import recipe
 from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible
-from hogwild.experiment import Study, StudySettings, Training, train_experiment
+from hogwild.experiment import Study, StudySettings, Training, find, settings_of, train_experiment
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
+from hogwild.rules.registry import title_of
+from hogwild.run.directory import new_directory
 
 if TYPE_CHECKING:
     from hogwild.cli.run import Run
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 def run(flags: Run, wanted: str) -> int:
     """Train or study what is wanted, save, and report; returns the exit status."""
-    found, saved = recipe.find(wanted)
+    found, saved = find(wanted)
     if isinstance(found, Study):
         return _study(flags, found)
-    return _train(flags, found, recipe.settle(found, flags.given(), saved))
+    return _train(flags, found, settings_of(found, flags.given(), saved))
 
 
 def _train(flags: Run, training: Training, config: RunConfig) -> int:
@@ -40,9 +41,9 @@ def _train(flags: Run, training: Training, config: RunConfig) -> int:
         raise ArgumentError(f"--full is for studies, and {training.name} is a training; --epochs trains longer")
     console = Console(stderr=True)
     with (
-        recipe.directory(config.name, flags.out or flags.resume) as out,
+        new_directory(config.name, flags.out or flags.resume) as out,
         _telling_what_is_saved(out),
-        following(config.title, console, quiet=flags.quiet) as progress,
+        following(title_of(config), console, quiet=flags.quiet) as progress,
     ):
         try:
             run = train_experiment(training, config, out=out, resume=flags.resume, progress=progress)
@@ -63,7 +64,7 @@ def _study(flags: Run, study: Study) -> int:
         flag = f"--{next(iter(given)).replace('_', '-')}"
         raise ArgumentError(f"{flag} is for trainings, and {study.name} is a study; it takes --full, --seed, --data")
     began = time.monotonic()
-    with recipe.directory(study.name, flags.out) as out:
+    with new_directory(study.name, flags.out) as out:
         settings = StudySettings(out, flags.full, seed, flags.data)
         with telling(study.name, quiet=flags.quiet) as tell:
             tell("measuring")

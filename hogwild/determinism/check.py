@@ -30,7 +30,7 @@ from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject,
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
 from hogwild.errors import ArgumentError, HogwildError
 from hogwild.experiment import Problem
-from hogwild.rules import make_rule, rule_name
+from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_class, rule_name
 
 WINDOW = 100  # updates over which race damage is measured before chaos has grown
 _SEALED_EACH = 1 << 20  # bytes of a model below which every version of a checked run is sealed
@@ -142,7 +142,7 @@ def own_training(
     """The training that `hogwild.train` would make of these arguments, to be repeated on copies of the model."""
     if data is None or loss is None or "optimizer" not in arguments:
         raise ArgumentError("check was given a model without data, loss and optimizer; give all, as to hogwild.train")
-    update = arguments.pop("update", "hogwild")
+    update = arguments.pop("update", LEAST_OVERHEAD)
     optimizer, evaluate = arguments.pop("optimizer"), arguments.pop("evaluate", None)
     others: dict[str, Any] = {key: arguments.pop(key) for key in ("collate", "lr_schedule", "stop") if key in arguments}
     known = {field.name for field in fields(RunConfig)} - set(_NOT_CHECKED)
@@ -150,7 +150,7 @@ def own_training(
         if name not in known:
             raise ArgumentError(f"check takes no argument {name!r}; {_instead(name, known)}")
     config = RunConfig(update=rule_name(update), **arguments)
-    rule = make_rule(update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient)
+    rule = make_rule(update, config)
     initial = copy.deepcopy(model)
 
     def build(seed: int) -> Problem:  # noqa: ARG001
@@ -225,7 +225,7 @@ def _traced(own: OwnTraining, runs: int) -> Variation:
     problem, _ = own.source()
     tensors = [value for value in problem.model.state_dict().values() if isinstance(value, Tensor)]
     nbytes = sum(value.numel() * value.element_size() for value in tensors)
-    settings = {"digest_every": 1} if own.rule_of().replayable and nbytes <= _SEALED_EACH else {}
+    settings = {"digest_every": 1} if own.rule_of().versioned and nbytes <= _SEALED_EACH else {}
     return Variation(settings, at=marks(own.updates, nbytes, runs))
 
 
@@ -276,16 +276,16 @@ def _audited(subject: Subject, own: OwnTraining | None, tell: Tell) -> Any:
 
 
 def _remedy(subject: Subject, own: OwnTraining | None, tell: Tell) -> Remedy | None:
-    """`ordered`, measured: its speed beside that of the checked rule, run in turn with it."""
+    """The rule with the same bits, measured: its speed beside that of the checked rule, run in turn with it."""
     if own is None or own.rule_of().same_bits:
         return None
-    staleness = max(1, own.config.workers - 1)
-    settings = {"update": "ordered", "staleness": staleness}
+    options = rule_class(SAME_BITS).options_for(own.config.workers)
+    settings = {"update": SAME_BITS, **options}
     there: list[Outcome] = []
     here: list[Outcome] = []
     try:
         for number in range(_REMEDY_RUNS):
-            tell(f"remedy: ordered, run {number + 1} of {_REMEDY_RUNS}")
+            tell(f"remedy: {SAME_BITS}, run {number + 1} of {_REMEDY_RUNS}")
             there.append(subject.repeat(Variation(settings)))
             here.append(subject.repeat(Variation()))
     except HogwildError:
@@ -293,5 +293,6 @@ def _remedy(subject: Subject, own: OwnTraining | None, tell: Tell) -> Remedy | N
     speeds = [
         a.run.samples_per_second / b.run.samples_per_second for a, b in zip(there, here, strict=True) if a.run and b.run
     ]
-    flags = "--update ordered" if staleness == 1 else f"--update ordered --staleness {staleness}"
+    named = {name: value for name, value in options.items() if value != getattr(RunConfig, name)}
+    flags = " ".join([f"--update {SAME_BITS}", *(f"--{name.replace('_', '-')} {named[name]}" for name in named)])
     return Remedy(flags, median(speeds), there[0].accuracy, len({outcome.digest for outcome in there}), len(there))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hogwild.determinism.distance import distance, json_number
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 from hogwild.errors import ArgumentError
-from hogwild.rules.inplace import InPlace
+from hogwild.rules.in_place import InPlace
 from hogwild.rules.replayed import Replayed
 
 _READ_SPAN = 64  # versions; a replay keeps no more of them than the log's oldest read needs, and at most so many

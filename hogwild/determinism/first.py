@@ -87,7 +87,7 @@ def find_first(subject: Subject, own: OwnTraining | None, runs: Sequence[Outcome
         found = _narrowed(subject, own, found)
         return _seen_again(subject, own, found) or _with_values(found, runs)
     first = _with_values(found, runs)
-    return replace(first, exact=own.rule_of().replayable) if first else None
+    return replace(first, exact=own.rule_of().versioned) if first else None
 
 
 def _bracket(runs: Sequence[Outcome]) -> tuple[int, int] | None:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError
-from hogwild.rules.base import autograd_gradients
-from hogwild.schedule import Source, own_copy
-from hogwild.trial import at_first_batch
+from hogwild.rules.gradients import autograd_gradients
+from hogwild.run.dry_run import at_first_batch
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hogwild.determinism.states import StateLike, digest, opened
 from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation, refuse_incomplete
 from hogwild.errors import ArgumentError, RunDirectoryError, WorkerError
-from hogwild.run import Run
+from hogwild.run.result import Run
 
 
 class Function(Subject):

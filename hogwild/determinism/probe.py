@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hogwild.api import train
+from hogwild.data.sources import Source
 from hogwild.errors import ArgumentError
-from hogwild.rules import Rule, make_rule
-from hogwild.run import Run
-from hogwild.schedule import Source
-from hogwild.trainer import train
+from hogwild.rules.base import Rule
+from hogwild.rules.registry import rule_for
+from hogwild.run.result import Run
 
 _MOST = 1 << 24  # float32 counts no further
 SIZE = 2_410  # values of an MLP 64-32-10
@@ -125,7 +126,7 @@ def probe(
         raise ArgumentError(f"updates {updates} is not from 1 to {_MOST:,}, up to which float32 counts exactly")
     if size < 1:
         raise ArgumentError(f"size {size} is below 1; a model has at least one value")
-    rule = make_rule(update, staleness=workers - 1 or 1, micro_batches=max(2, workers), gradient=None)
+    rule = rule_for(update, workers)
     if model is None:
         source, shapes, count = _Nothing(), [torch.Size([size])], _ones
     elif data is None or loss is None:

@@ -21,12 +21,15 @@ from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, load
-from hogwild.journal import Seal, load_rows
-from hogwild.optimizer_state import Factory
-from hogwild.rules import Rule, make_rule
+from hogwild.optim.factory import Factory
+from hogwild.rules.base import Rule
+from hogwild.rules.registry import make_rule, names_where, quoted
 from hogwild.rules.replayed import Replayed
-from hogwild.run import FORMAT, Progress, Run, file_digest
-from hogwild.trainer import train_config
+from hogwild.run.directory import FORMAT, file_digest
+from hogwild.run.progress import Progress
+from hogwild.run.result import Run
+from hogwild.run.training import train_config
+from hogwild.shared.journal import Seal, load_rows
 
 _MAX_RECORD_BYTES = 1 << 28
 
@@ -192,12 +195,11 @@ def _config_of(record: Record) -> RunConfig:
 
 def _rule_of(record: Record) -> Rule:
     config = record.config
-    rule = make_rule(
-        config.update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient
-    )
-    if not rule.replayable:
+    rule = make_rule(config.update, config)
+    if not rule.versioned:
         raise ArgumentError(
-            f"a run under {rule.name} cannot be replayed: what raced is in no journal; use ordered, sync or snapshot"
+            f"a run under {rule.name} cannot be replayed: what raced is in no journal; use "
+            f"{quoted(names_where(lambda other: other.versioned), 'or')}"
         )
     _refuse_impossible(record.journal, record.updates)
     return rule if rule.tickets_per_update > 1 else Replayed(record.journal)

@@ -24,7 +24,7 @@ from torch import nn
 
 from hogwild.determinism.ulp import FORMATS, Bits, Format
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
-from hogwild.hashing import header
+from hogwild.shared.hashing import header
 
 StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
 

@@ -19,16 +19,17 @@ from typing import Any
 from torch import Tensor
 
 from hogwild.config import RunConfig
+from hogwild.data.sources import Source, as_source, tickets_of
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
 from hogwild.errors import WorkerError
 from hogwild.experiment import Problem, Training, optimizer_named
-from hogwild.optimizer_state import Factory
+from hogwild.optim.factory import Factory
 from hogwild.rules import Rule, make_rule
-from hogwild.run import Run
-from hogwild.schedule import Source, as_source, tickets_of
-from hogwild.trainer import train_config
-from hogwild.watcher import Trace
+from hogwild.rules.registry import title_of
+from hogwild.run.progress import Trace
+from hogwild.run.result import Run
+from hogwild.run.training import train_config
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class OwnTraining(Subject):
     ) -> None:
         # A worker that dies must not be passed over: a run without it is not a repeat.
         self.config = replace(config, on_worker_failure="raise", checkpoint_every=None)
-        self.title = self.config.title
+        self.title = title_of(self.config)
         self.build = build
         self.optimizer = optimizer
         self.rule = rule
@@ -131,9 +132,7 @@ class OwnTraining(Subject):
             return variation.rule
         if self.rule is not None and config.update == self.config.update:
             return self.rule
-        return make_rule(
-            config.update, staleness=config.staleness, micro_batches=config.micro_batches, gradient=config.gradient
-        )
+        return make_rule(config.update, config)
 
     def repeat(self, variation: Variation = AS_IT_IS) -> Outcome:
         """Train once more; every worker is a new one."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from hogwild.audit import Audit
 from hogwild.config import RunConfig
 from hogwild.determinism.compare import Comparison, Course, spread
 from hogwild.determinism.controls import Controls
@@ -16,6 +15,8 @@ from hogwild.determinism.damage import Damage
 from hogwild.determinism.distance import json_number, refuse_limit
 from hogwild.determinism.explain import Source, blame
 from hogwild.determinism.first import FirstDifference
+from hogwild.rules.registry import gives_same_bits
+from hogwild.run.audit import Audit
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class Verdict:
             )
         if self.config is None:
             return ""
-        if self.config.update in ("ordered", "sync") and not self.sources:
+        if gives_same_bits(self.config.update) and not self.sources:
             return (
                 f"{self.config.update} promises the same bits, so something outside of it differs from run to run: "
                 f"a clock, a hash seed, numbers nobody seeded, a file. --explain (explain=True) looks for it."

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hogwild.report.words import count, duration, figure
-from hogwild.run import Progress
+from hogwild.run.progress import Progress
 
 _LINE_EVERY = 5.0  # seconds between plain lines
 _WORKERS_SHOWN = 8

@@ -10,14 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.doctor import Finding
 from hogwild.determinism.probe import NoProbe, Probe
 from hogwild.determinism.replay import Replay
 from hogwild.determinism.verdict import Verdict
-from hogwild.doctor import Finding
 from hogwild.experiment import Claim, Findings, Study
 from hogwild.report.words import count, duration, figure, plural, size
 from hogwild.rules import NAMES
-from hogwild.run import Run
+from hogwild.rules.registry import title_of
+from hogwild.run.result import Run
 
 _SAME_BITS = ("ordered", "sync")
 _SAME = "the same on every run, at any --workers and --kind"
@@ -27,7 +28,7 @@ _VERDICT = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 def run_report(run: Run) -> RenderableType:
     """What a training came to."""
-    head = f"{run.config.title} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
+    head = f"{title_of(run.config)} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
     parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run)), (1, 0, 1, 2))]
     parts.append(Padding(_workers(run), (0, 0, 0, 2)))
     parts.extend(Text(f"  {failure.splitlines()[0]}", "yellow") for failure in run.failures)

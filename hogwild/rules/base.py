@@ -1,31 +1,29 @@
-"""The protocol of a rule: read → gradient → commit; and the gradient every rule of ours computes.
+"""The protocol of a rule: read → gradient → commit.
 
 A rule object is configuration until `attach` gives it to a worker; it is pickled to process workers before that.
 One batch goes through it as
 
-    replica  = rule.read(update)              a module whose parameters are views of a slot
-    gradient = rule.gradient(loss, replica)   loss(replica) is the loss on the batch of that update
-    applied  = rule.commit(update, gradient)  False: the ticket was handed back, and somebody will take it again
+    replica  = rule.read(ticket)              a module whose parameters are views of a slot
+    gradient = rule.gradient(loss, replica)   loss(replica) is the loss on the batch of that ticket
+    applied  = rule.commit(ticket, gradient)  False: the ticket was handed back, and somebody will take it again
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from hogwild.control import Control, Phase, Seam, Settled, Word
-from hogwild.errors import ArgumentError
-from hogwild.optimizer import Gathered, SharedOptimizer
-from hogwild.replica import Binding
-from hogwild.state import Needs, SharedState
-
-Loss = Callable[[nn.Module], Any]
-"""The loss of one batch: replica → a scalar, a list of scalars, or a generator of scalars."""
+from hogwild.model.replica import Binding
+from hogwild.optim.gradients import Gathered
+from hogwild.optim.stepping import SharedOptimizer
+from hogwild.rules.gradients import BatchLoss, autograd_gradients, backward_gradients
+from hogwild.shared.state import Needs, SharedState
+from hogwild.shared.tickets import Control, Settled, Ticket
+from hogwild.shared.words import Hook, Phase, Word
 
 
 @dataclass
@@ -42,7 +40,7 @@ class Gradient:
 
 
 class Seat(Protocol):
-    """What a rule finds where it is attached: the worker, as far as a rule may see it."""
+    """What a rule finds where it is attached: what one worker has, and nothing that knows of the rule."""
 
     index: int
     state: SharedState
@@ -55,8 +53,8 @@ class Seat(Protocol):
         """True where the run says `on_nonfinite="ignore"`."""
         ...
 
-    def usable(self, update: int, loss: float, gradients: Gathered) -> bool:
-        """False: loss or gradient is not finite, and the update is to be left out.
+    def usable(self, ticket: Ticket, loss: float, gradients: Gathered) -> bool:
+        """False: loss or gradient is not finite, and the ticket's update is to be left out.
 
         Raises:
             NonFiniteError: they are not, and the run says `on_nonfinite="raise"`.
@@ -85,8 +83,8 @@ class Seat(Protocol):
         under the commit lock, so that nobody writes the slot meanwhile."""
         ...
 
-    def pause(self, seam: Seam) -> None:
-        """A named seam of the protocol, at which tests plant delays and kills."""
+    def pause(self, hook: Hook) -> None:
+        """A hook: a named moment of the protocol, at which tests plant delays and kills."""
         ...
 
 
@@ -95,18 +93,26 @@ class Rule(ABC):
 
     Subclass one of ours from `hogwild.rules`, mostly to change `gradient` or `prepare`, and pass an instance as
     `update=`. A rule that subclasses this one itself must also do what the supervisor and the journal count on, as
-    `hogwild.rules.inplace.InPlace` does: say in its row when it writes and what it has applied, write a row of the
+    `hogwild.rules.in_place.InPlace` does: say in its row when it writes and what it has applied, write a row of the
     journal for each update, and let `seat.observe` look at the versions that are due. Attributes set before `attach`
     must be picklable.
     """
 
     name: ClassVar[str] = "custom"
-    replayable: ClassVar[bool] = False  # a journal is enough to compute the run again
+    summary: ClassVar[str] = ""  # one line that says how a gradient is computed and how it reaches the shared model
+    versioned: ClassVar[bool] = False  # whole versions are made one after another; the journal replays to the same bits
     same_bits: ClassVar[bool] = False  # the result depends on neither worker count nor kind nor timing
+    exact: ClassVar[bool] = False  # no step is lost, and none applied twice
     shares_gradients: ClassVar[bool] = False  # other workers see a gradient before it is checked
+    staleness: int | None = None  # how old each version is that is read, where the rule sets it
     tickets_per_update: int = 1
     gradient_by: str = "grad"
     version_read: int = 0
+
+    @classmethod
+    def options_for(cls, workers: int) -> Mapping[str, Any]:  # noqa: ARG003
+        """The options of this rule that keep so many workers busy, at least its own."""
+        return {}
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """The shared memory this rule needs for that many workers."""
@@ -122,18 +128,22 @@ class Rule(ABC):
         self.control = seat.control
 
     def detach(self) -> None:
-        """Called once in each worker, after its last update: let go of what `attach` took, for it refers back."""
+        """Called once in each worker, after its last update: let go of the shared memory."""
         del self.seat, self.state, self.control
 
-    def ready(self, update: int) -> bool:  # noqa: ARG002
-        """True when the version that this update reads exists; no worker computes before."""
+    def ticket(self, number: int, total: int) -> Ticket:  # noqa: ARG002
+        """What that number stands for, of `total` tickets in the run."""
+        return Ticket(number, update=number, batch=number)
+
+    def ready(self, ticket: Ticket) -> bool:  # noqa: ARG002
+        """True when the version that this ticket reads exists; no worker computes before."""
         return True
 
     @abstractmethod
-    def read(self, update: int) -> nn.Module:
-        """The replica to compute this update on; sets `version_read`."""
+    def read(self, ticket: Ticket) -> nn.Module:
+        """The replica to compute this ticket's gradient on; sets `version_read`."""
 
-    def gradient(self, loss: Loss, replica: nn.Module) -> Gradient:
+    def gradient(self, loss: BatchLoss, replica: nn.Module) -> Gradient:
         """Compute the gradient of `loss(replica)`, touching nothing that is shared."""
         compute = autograd_gradients if self.gradient_by == "grad" else backward_gradients
         value, gradients = compute(loss(replica), self.seat.binding.parameters)
@@ -142,19 +152,19 @@ class Rule(ABC):
     def take(self, gradient: Gradient) -> None:  # noqa: B027
         """Take a gradient that a loop of the user's own computed, not `gradient` of this rule."""
 
-    def prepare(self, update: int, gradient: Gradient) -> Gathered | None:
+    def prepare(self, ticket: Ticket, gradient: Gradient) -> Gathered | None:
         """The gradient gathered, checked and clipped; None where the update is to be left out.
 
-        What it returns is this worker's own until its next update, and may be written to.
+        What it returns is this worker's own until its next gradient, and may be written to.
         """
         gathered = self.seat.optimizer.gather(gradient.values)
-        if not self.seat.usable(update, gradient.loss, gathered):
+        if not self.seat.usable(ticket, gradient.loss, gathered):
             return None
         self.seat.clip(gathered)
         return gathered
 
     @abstractmethod
-    def commit(self, update: int, gradient: Gradient) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Apply the gradient to the shared model. False: not applied, the ticket was handed back.
 
         Called without grad mode, as `ready` and `close` are.
@@ -164,7 +174,7 @@ class Rule(ABC):
         """Called in each worker when there are no more tickets."""
 
     def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
-        """After the owner of a ticket died in that phase: what is to become of the ticket?
+        """After the owner of the ticket of that number died in that phase: what is to become of the ticket?
 
         Asked by the parent, which holds the ticket lock.
         """
@@ -185,102 +195,6 @@ class Rule(ABC):
         """The versions that updates from `version` on will read, itself included."""
         return range(version, version + 1)
 
-    def batch_of(self, ticket: int) -> int:
-        """The number of the batch that a ticket trains on, which also decides what it draws."""
-        return ticket
-
-    def update_of(self, ticket: int) -> int:
-        """The update that a ticket's gradient becomes part of."""
-        return self.batch_of(ticket)
-
-    def share_of(self, ticket: int) -> float:  # noqa: ARG002
-        """The share of that update that a ticket's gradient is."""
-        return 1.0
-
     def newest(self, state: SharedState) -> tuple[int, int]:
         """(version, number of its slot) of the newest complete version."""
         return state.control.commits(), 0
-
-
-def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
-    """(the scalars in what a loss returned, whether each is backpropagated as it comes).
-
-    Raises:
-        ArgumentError: the output is not a scalar tensor, a list of them, or a generator of them.
-    """
-    if isinstance(output, Generator):
-        return (_scalar(part) for part in output), True
-    if isinstance(output, list | tuple):
-        if not output:
-            raise ArgumentError("loss returned an empty list; it must return a scalar, or a list with at least one")
-        return [torch.stack([_scalar(part).reshape(()) for part in output]).mean()], False
-    return [_scalar(output)], False
-
-
-def _scalar(value: Any) -> Tensor:
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        form = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ArgumentError(f"loss returned {form}; it must return a scalar tensor (take .mean() or .sum())")
-    if value.is_complex():
-        raise ArgumentError(f"loss returned a {value.dtype} value; it must return a real one (take .real or .abs())")
-    if not value.requires_grad:
-        raise ArgumentError(
-            "loss returned a value that no parameter of the model takes part in; nothing can be trained"
-        )
-    return value
-
-
-def autograd_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple[float, list[Tensor | None]]:
-    """(loss, gradients) by `torch.autograd.grad`, which leaves every `.grad` alone.
-
-    A list of losses is averaged; a generator's are differentiated one at a time, each graph freed before the next is
-    built, and the sum divided by their count.
-    """
-    scalars, streamed = losses_of(output)
-    total, count = 0.0, 0
-    inputs = tuple(parameters)
-    sums: list[Tensor | None] = [None] * len(inputs)
-    for scalar in scalars:
-        gradients = differentiate(scalar, inputs)
-        total, count = total + scalar.item(), count + 1
-        for i, gradient in enumerate(gradients):
-            if gradient is not None:
-                held = sums[i]
-                sums[i] = gradient if held is None else held + gradient
-    return _averaged(total, count, sums, streamed)
-
-
-def differentiate(scalar: Tensor, parameters: tuple[nn.Parameter, ...] = ()) -> tuple[Tensor | None, ...]:
-    """`torch.autograd.grad(scalar, parameters, allow_unused=True)`, or `scalar.backward()` where none are given.
-
-    By the engine that both call: the checks that they make in Python before, of which `_scalar` has made those that
-    matter here, take a third as long as the backward pass of a small model.
-    """
-    start = (torch.ones_like(scalar),)
-    gradients: tuple[Tensor | None, ...] = torch.autograd.Variable._execution_engine.run_backward(
-        (scalar,), start, False, False, parameters, allow_unreachable=True, accumulate_grad=not parameters
-    )
-    return gradients
-
-
-def backward_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple[float, list[Tensor | None]]:
-    """The same by `backward()` into `.grad`, which is empty before and after."""
-    scalars, streamed = losses_of(output)
-    total, count = 0.0, 0
-    for parameter in parameters:
-        parameter.grad = None
-    for scalar in scalars:
-        differentiate(scalar)
-        total, count = total + scalar.item(), count + 1
-    sums = [parameter.grad for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    return _averaged(total, count, sums, streamed)
-
-
-def _averaged(total: float, count: int, sums: list[Tensor | None], streamed: bool) -> tuple[float, list[Tensor | None]]:
-    if count == 0:
-        raise ArgumentError("loss yielded nothing; a generator of losses must yield at least one")
-    if streamed:
-        return total / count, [None if gradient is None else gradient / count for gradient in sums]
-    return total, sums

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hogwild.optimizer import Gathered
+from hogwild.optim.gradients import Gathered
 from hogwild.rules.base import Gradient
-from hogwild.rules.inplace import InPlace
+from hogwild.rules.in_place import InPlace
+from hogwild.shared.tickets import Ticket
 
 
 class Locked(InPlace):
     """`torch.autograd.grad`; read in place, write in place under one lock."""
 
     name: ClassVar[str] = "locked"
+    summary: ClassVar[str] = "a private gradient, applied in place under one lock"
+    exact: ClassVar[bool] = True
 
-    def _apply(self, update: int, gradient: Gradient, gathered: Gathered) -> None:
+    def _apply(self, ticket: Ticket, gradient: Gradient, gathered: Gathered) -> None:
         with self.control.commit_lock:
-            super()._apply(update, gradient, gathered)
+            super()._apply(ticket, gradient, gathered)

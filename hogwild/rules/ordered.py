@@ -16,27 +16,37 @@ What does not hold: the model is τ updates older where a gradient is computed t
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import nn
 
-from hogwild.control import Field, Phase, Seam, Settled, Word
 from hogwild.errors import ArgumentError, NonFiniteError
 from hogwild.rules.base import Gradient
-from hogwild.rules.ring import Versioned
-from hogwild.state import Needs, SharedState
+from hogwild.rules.versioned import Versioned
+from hogwild.shared.state import Needs, SharedState
+from hogwild.shared.tickets import Settled, Ticket
+from hogwild.shared.words import Field, Hook, Phase, Word
 
 
 class Ordered(Versioned):
     """`torch.autograd.grad` on exactly version u − τ; the next version in update order."""
 
     name: ClassVar[str] = "ordered"
+    summary: ClassVar[str] = "computed on the version τ updates old; the next version, in update order"
     same_bits: ClassVar[bool] = True
+
+    staleness: int
 
     def __init__(self, staleness: int = 1) -> None:
         if staleness < 0:
             raise ArgumentError(f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy")
         self.staleness = staleness
+
+    @classmethod
+    def options_for(cls, workers: int) -> Mapping[str, Any]:
+        """τ + 1 workers are busy."""
+        return {"staleness": max(1, workers - 1)}
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """A ring of τ + 2 slots and two copies of the optimizer's state, however many workers there are."""
@@ -50,26 +60,26 @@ class Ordered(Versioned):
                 f"set staleness={workers - 1} (it changes the result) or workers={self.staleness + 1}"
             )
 
-    def ready(self, update: int) -> bool:
+    def ready(self, ticket: Ticket) -> bool:
         """Version u − τ exists."""
-        return self.control.observe(Word.HEAD) >= update - self.staleness
+        return self.control.observe(Word.HEAD) >= ticket.update - self.staleness
 
-    def read(self, update: int) -> nn.Module:
+    def read(self, ticket: Ticket) -> nn.Module:
         """The replica on version max(0, u − τ)."""
-        self.version_read = max(0, update - self.staleness)
+        self.version_read = max(0, ticket.update - self.staleness)
         slot = self.state.slots[self._slot(self.version_read)]
         return self.seat.binding.point_at(slot.parameters, slot.buffers)
 
-    def commit(self, update: int, gradient: Gradient) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Wait for version u, then make version u + 1 of it.
 
         What is not finite is raised in its turn, so that it is the same update's at any number of workers, and only if
         the run comes to it.
         """
-        seat, control = self.seat, self.control
+        seat, control, update = self.seat, self.control, ticket.update
         gathered, wrong = None, None
         try:
-            gathered = self.prepare(update, gradient)
+            gathered = self.prepare(ticket, gradient)
         except NonFiniteError as error:
             wrong = error
         if control.observe(Word.HEAD) != update:
@@ -88,9 +98,9 @@ class Ordered(Versioned):
             self.write_buffers(gradient.version == update, source, target)
         self.state.journal.write(update, update, seat.index, gradient.version, update + 1, gradient.loss)
         seat.observe(update + 1, target)
-        seat.pause(Seam.PUBLISHING)
+        seat.pause(Hook.PUBLISHING)
         control.publish(Word.HEAD, update + 1)
-        seat.pause(Seam.PUBLISHED)
+        seat.pause(Hook.PUBLISHED)
         return True
 
     def _may_commit(self, update: int) -> bool:

@@ -17,16 +17,19 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from hogwild.optimizer import Gathered
-from hogwild.rules.base import Gradient, Loss, backward_gradients, differentiate, losses_of
-from hogwild.rules.inplace import InPlace
-from hogwild.state import Needs
+from hogwild.optim.gradients import Gathered
+from hogwild.rules.base import Gradient
+from hogwild.rules.gradients import BatchLoss, backward_gradients, differentiate, losses_of
+from hogwild.rules.in_place import InPlace
+from hogwild.shared.state import Needs
+from hogwild.shared.tickets import Ticket
 
 
 class Racing(InPlace):
     """`backward()` into one shared `.grad`; step and zero, unlocked."""
 
     name: ClassVar[str] = "racing"
+    summary: ClassVar[str] = "one shared .grad; step and zero without a lock"
     shares_gradients: ClassVar[bool] = True
     gradient_by: str = "backward"
 
@@ -34,7 +37,7 @@ class Racing(InPlace):
         """One slot and the one shared gradient."""
         return Needs(gradients=1)
 
-    def gradient(self, loss: Loss, replica: nn.Module) -> Gradient:
+    def gradient(self, loss: BatchLoss, replica: nn.Module) -> Gradient:
         """Accumulate the batch's gradient into the shared `.grad`; what is returned is for the audit alone."""
         parameters = self.seat.binding.parameters
         shared = self.state.gradients[0].tensors
@@ -80,15 +83,15 @@ class Racing(InPlace):
             if value is not None:
                 target.add_(value)
 
-    def commit(self, update: int, gradient: Gradient) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Step by whatever the shared `.grad` holds, then zero it."""
         shared = self.state.gradients[0]
         gathered = Gathered(list(shared.tensors), shared.flats if self.state.plan.optimizer.flat else [])
-        if self.seat.usable(update, gradient.loss, gathered):
+        if self.seat.usable(ticket, gradient.loss, gathered):
             self.seat.clip(gathered)
-            self._apply(update, gradient, gathered)
+            self._apply(ticket, gradient, gathered)
         if math.isfinite(gradient.loss) or self.seat.ignores_nonfinite:
             for flat in shared.flats:
                 flat.zero_()
-        self._observe(update)
+        self._observe(ticket)
         return True

@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 from torch import nn
 
-from hogwild.control import Word
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import Gradient
-from hogwild.rules.ring import Versioned
-from hogwild.state import Needs, SharedState
+from hogwild.rules.versioned import Versioned
+from hogwild.shared.state import Needs, SharedState
+from hogwild.shared.tickets import Ticket
+from hogwild.shared.words import Word
 
 
 class Replayed(Versioned):
@@ -42,28 +43,26 @@ class Replayed(Versioned):
         if workers != 1:
             raise ArgumentError(f"{workers} workers cannot replay a journal, whose order is given; 1 can")
 
-    def batch_of(self, ticket: int) -> int:
-        """The batch that the row names."""
-        return int(self._batches[ticket])
+    def ticket(self, number: int, total: int) -> Ticket:  # noqa: ARG002
+        """The update and the batch that the row names."""
+        return Ticket(number, update=self._batches[number], batch=self._batches[number])
 
-    def read(self, update: int) -> nn.Module:
+    def read(self, ticket: Ticket) -> nn.Module:
         """The version that the row says was read."""
-        self.version_read = self._reads[update]
+        self.version_read = self._reads[ticket.number]
         slot = self.state.slots[self.version_read % self._slots]
         return self.seat.binding.point_at(slot.parameters, slot.buffers)
 
-    def commit(self, update: int, gradient: Gradient) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Make version k + 1."""
-        gathered = self.prepare(self.batch_of(update), gradient)
-        source, target = update % self._slots, (update + 1) % self._slots
-        self.write_version(self.batch_of(update), update, source, target, gathered)
+        gathered, k = self.prepare(ticket, gradient), ticket.number
+        source, target = k % self._slots, (k + 1) % self._slots
+        self.write_version(ticket.update, k, source, target, gathered)
         if gathered is not None:
-            self.write_buffers(gradient.version == update, source, target)
-        self.state.journal.write(
-            update, self.batch_of(update), self.seat.index, gradient.version, update + 1, gradient.loss
-        )
-        self.seat.observe(update + 1, target)
-        self.control.publish(Word.HEAD, update + 1)
+            self.write_buffers(gradient.version == k, source, target)
+        self.state.journal.write(k, ticket.update, self.seat.index, gradient.version, k + 1, gradient.loss)
+        self.seat.observe(k + 1, target)
+        self.control.publish(Word.HEAD, k + 1)
         return True
 
     def newest(self, state: SharedState) -> tuple[int, int]:

@@ -16,10 +16,11 @@ from typing import ClassVar
 
 from torch import nn
 
-from hogwild.control import Control, Field, Phase, Seam, Settled, Word
 from hogwild.rules.base import Gradient, Seat
-from hogwild.rules.ring import Versioned
-from hogwild.state import Needs, SharedState
+from hogwild.rules.versioned import Versioned
+from hogwild.shared.state import Needs, SharedState
+from hogwild.shared.tickets import Control, Settled, Ticket
+from hogwild.shared.words import Field, Hook, Phase, Word
 
 _SLOT_BITS = 16
 
@@ -28,6 +29,7 @@ class Snapshot(Versioned):
     """`torch.autograd.grad` on a whole version; the next version under one lock."""
 
     name: ClassVar[str] = "snapshot"
+    summary: ClassVar[str] = "computed on a whole version; the next version, first come, first served"
 
     def needs(self, workers: int) -> Needs:
         """A ring of workers + 1 slots and two copies of the optimizer's state."""
@@ -45,16 +47,16 @@ class Snapshot(Versioned):
             self._version, slot = self.newest(self.state)
             self.control.row(seat.index)[Field.PIN] = slot
 
-    def read(self, update: int) -> nn.Module:  # noqa: ARG002
+    def read(self, ticket: Ticket) -> nn.Module:  # noqa: ARG002
         """The replica on the pinned version."""
         slot = self.state.slots[self.control.row(self.seat.index)[Field.PIN]]
         self.version_read = self._version
         return self.seat.binding.point_at(slot.parameters, slot.buffers)
 
-    def commit(self, update: int, gradient: Gradient) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Make the next version of the newest one, and pin it."""
-        seat, control = self.seat, self.control
-        gathered = self.prepare(update, gradient)
+        seat, control, update = self.seat, self.control, ticket.update
+        gathered = self.prepare(ticket, gradient)
         with control.commit_lock:
             control.row(seat.index)[Field.PHASE] = Phase.WRITING
             version, source = self.newest(self.state)
@@ -67,9 +69,9 @@ class Snapshot(Versioned):
                 self.write_buffers(gradient.version == version, source, target)
             self.state.journal.write(version, update, seat.index, gradient.version, version + 1, gradient.loss)
             seat.observe(version + 1, target)
-            seat.pause(Seam.PUBLISHING)
+            seat.pause(Hook.PUBLISHING)
             control.publish(Word.HEAD, (version + 1) << _SLOT_BITS | target)
-            seat.pause(Seam.PUBLISHED)
+            seat.pause(Hook.PUBLISHED)
             control.row(seat.index)[Field.PIN] = target
             self._version = version + 1
         return True

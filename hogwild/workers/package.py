@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ArgumentError
-from hogwild.memory import Arena, Space, aligned
+from hogwild.shared.arena import Arena, Space, aligned
 
 _LARGE = 1 << 16  # bytes; smaller ones are not worth a place of their own
 

@@ -4,7 +4,7 @@ import signal
 
 import torch._dynamo  # noqa: F401
 
-import hogwild.workers.processes  # noqa: F401
+import hogwild.workers.process_main  # noqa: F401
 
 # A Ctrl-C that came meanwhile was held back; it is the parent's to act on, and the server ignores all later ones.
 if signal.SIGINT in signal.sigpending():

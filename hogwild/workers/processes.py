@@ -9,79 +9,28 @@ lock, so a worker that dies leaves nothing held; the parent learns of the death 
 
 from __future__ import annotations
 
-import faulthandler
-import multiprocessing
 import os
 import pickle
 import signal
-import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from multiprocessing import connection, spawn
-from multiprocessing.context import BaseContext
+from contextlib import suppress
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Any
 
-import torch
 from torch import nn
 
-from hogwild.control import Aborted, Control
-from hogwild.errors import WorkerError
-from hogwild.memory import Arena
-from hogwild.replica import carry, extras_of
-from hogwild.state import SharedState, StatePlan
-from hogwild.workers.allocator import keep_freed_memory
-from hogwild.workers.events import Died, Event, Failed, Finished, Logged, failure, usage
-from hogwild.workers.locks import FileLock
-from hogwild.workers.loop import Task, Worker
+from hogwild.model.replica import extras_of
+from hogwild.shared.state import SharedState
 from hogwild.workers.package import Package
+from hogwild.workers.process_main import EXTRAS, process_main, set_locks
+from hogwild.workers.spawn import start_context, start_lock, start_server, without_main
+from hogwild.workers.task import Task
+from hogwild.workers.team import Died, Event, Failed, Finished
 
-_PRELOAD = "hogwild.workers.preload"
-_TICKET_BYTE, _COMMIT_BYTE = 0, 1  # of the arena's file; that they are locked has no bearing on what they hold
-_EXTRAS = "a parameter's attributes or hooks"
 _STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
 _LEAVING_PATIENCE = 5.0  # seconds for a process that has told its end to leave: a user's thread may keep it
 _SERVER_LOST = 255  # the exit code of all processes of a fork server that has died
-_start_lock = threading.Lock()
-
-
-def start_server() -> None:
-    """Let the fork server begin to import torch, ahead of the first worker. Does nothing where there is none."""
-    if _context().get_start_method() == "forkserver":
-        from multiprocessing import forkserver
-
-        with _start_lock, _as_the_server_starts():
-            forkserver.ensure_running()
-
-
-@contextmanager
-def _as_the_server_starts() -> Iterator[None]:
-    """Inside, a Python that is started does not look for modules in the current folder.
-
-    The server is started by `python -c`, which would: a folder named hogwild or torch there would be taken for the
-    package. Workers get the caller's own path once they are forked. Ctrl-C is held back until the server, which
-    inherits that, has imported what it imports; it would print a traceback.
-    """
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
-
-
-def _context() -> BaseContext:
-    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    context.set_forkserver_preload([_PRELOAD])
-    return context
 
 
 class ProcessTeam:
@@ -109,13 +58,13 @@ class ProcessTeam:
         self.task = task
         self._arena = state.arena
         self._plan = state.plan
-        _set_locks(state.control, state.arena)
+        set_locks(state.control, state.arena)
         stand_ins = {id(p): ("parameter", i) for i, p in enumerate(trained)}
         stand_ins.update({id(p): ("constant", i) for i, p in enumerate(constant)})
         parts = {name: getattr(task, name) for name in Task.__dataclass_fields__ if name != "plan"}
         extras = [extras_of(parameter) for parameter in (*trained, *constant)]
-        self._package = Package({"model": model, **parts, _EXTRAS: extras}, stand_ins)
-        self._context = _context()
+        self._package = Package({"model": model, **parts, EXTRAS: extras}, stand_ins)
+        self._context = start_context()
         self._processes: dict[int, BaseProcess] = {}
         self._pipes: dict[int, connection.Connection] = {}
         self._stacks: dict[int, connection.Connection] = {}
@@ -127,12 +76,12 @@ class ProcessTeam:
         receiver, sender = self._context.Pipe(duplex=False)
         stacks, into_stacks = self._context.Pipe(duplex=False)
         process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
-            target=_main,
+            target=process_main,
             args=(index, self._plan, self._arena, self._package, sender, into_stacks),
             name=f"hogwild-{index}",
             daemon=True,
         )
-        with _start_lock, _without_main():
+        with start_lock, without_main():
             process.start()
         sender.close()
         into_stacks.close()
@@ -242,101 +191,3 @@ def _at_its_end(pipe: connection.Connection) -> bool:
         if not os.read(pipe.fileno(), 1 << 16):
             return True
     return False
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Inside, this thread starts processes that do not import the caller's `__main__`.
-
-    The package brings what they need of it by value, so a script without a guard, a notebook and `python -` work.
-    """
-    original = spawn.get_preparation_data
-    me = threading.get_ident()
-
-    def without_main(name: str) -> dict[str, Any]:
-        data = original(name)
-        if threading.get_ident() == me:
-            data.pop("init_main_from_name", None)
-            data.pop("init_main_from_path", None)
-        return data
-
-    spawn.get_preparation_data = without_main
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = original
-
-
-def _set_locks(control: Control, arena: Arena) -> None:
-    control.ticket_lock = FileLock(arena.descriptor, _TICKET_BYTE)
-    control.commit_lock = FileLock(arena.descriptor, _COMMIT_BYTE)
-
-
-# --- in the worker process
-
-
-def _main(
-    index: int,
-    plan: StatePlan,
-    arena: Arena,
-    package: Package,
-    pipe: connection.Connection,
-    stacks: connection.Connection,
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
-    faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    keep_freed_memory()
-    torch.set_num_threads(1)  # while it unpacks; then the task says
-    worker = None
-    try:
-        worker = _make_worker(index, plan, arena, package, pipe)
-        worker.run()
-        _tell(pipe, usage(index, owns_process=True))
-    except Aborted:
-        _tell(pipe, usage(index, owns_process=True))
-    except BaseException as error:
-        _tell(pipe, failure(worker, index, error))
-
-
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _tell(pipe: connection.Connection, event: Event) -> None:
-    try:
-        message = pickle.dumps(event)
-        pickle.loads(message)  # some exceptions can be pickled but not read back
-    except Exception:
-        if not isinstance(event, Failed):
-            raise
-        message = pickle.dumps(replace(event, error=WorkerError(event.name)))
-    pipe.send_bytes(message)
-
-
-def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:
-    state = SharedState(plan, arena)
-    _set_locks(state.control, arena)
-    parameters = [nn.Parameter(view) for view in state.slots[0].parameters]
-    constants = [nn.Parameter(view, requires_grad=False) for view in state.constants]
-    found: dict[tuple[str, int], nn.Parameter] = {("parameter", i): p for i, p in enumerate(parameters)}
-    found.update({("constant", i): p for i, p in enumerate(constants)})
-    parts = package.open(found)
-    replica = parts.pop("model")
-    for parameter, extras in zip((*parameters, *constants), parts.pop(_EXTRAS), strict=True):
-        carry(extras, parameter)
-    task = Task(plan=plan, **parts)
-    task.flags.apply()
-    torch.set_num_threads(task.flags.intra_op)
-    return Worker(
-        index,
-        task,
-        state,
-        replica,
-        parameters,
-        owns_process=True,
-        log=lambda update, batch, metrics: _tell(pipe, Logged(index, update, batch, metrics)),
-    )

@@ -15,70 +15,26 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
-from hogwild.control import NOBODY, Control, Field, Phase, Settled, Word
+from hogwild.config import RunConfig
 from hogwild.errors import HogwildError, WorkerError
-from hogwild.rules import Rule
-from hogwild.state import SharedState
-from hogwild.workers.events import Died, Event, Failed, Finished, Logged, Team
+from hogwild.rules.base import Rule
+from hogwild.shared.state import SharedState
+from hogwild.shared.tickets import Control, Settled
+from hogwild.shared.words import NOBODY, Field, Phase, Word
+from hogwild.workers.failures import Failure, WorkerHistory
+from hogwild.workers.team import Died, Event, Failed, Finished, Logged, Team
 
 _SOON, _NOW_AND_THEN = 0.02, 0.1  # seconds between looks: where versions wait for them, and where none do
+
+
 _STARTING = 120.0  # seconds that a worker has at least for its start, which is not the caller's step
 _LOOKS = 4  # at least so many find a worker at one point before it is taken to hang
 _WRITING = 0.3  # seconds more for those that are in the middle of a write
 _GRACE = 1.5  # seconds that workers have to finish their update once they are told to stop
 _log = logging.getLogger("hogwild")
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What to do when a worker raises, dies or hangs: "replace" it (at most `max_restarts` times in a run), "continue"
-    without it (as long as one is left; the last is replaced) or "raise".
-
-    A worker that gets no further for `timeout` seconds, and does not wait for others, hangs.
-    """
-
-    on_worker_failure: str
-    max_restarts: int
-    timeout: float | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a worker ended before its time.
-
-    `what` is one line, `details` its traceback or stacks; `update` and `batch` are None where it was between updates.
-    """
-
-    worker: int
-    update: int | None
-    batch: int | None
-    what: str
-    details: str = ""
-    error: BaseException | None = None
-
-    def __str__(self) -> str:
-        return f"{self.what}\n\n{self.details}" if self.details else self.what
-
-    def as_error(self, afterwards: str = "") -> WorkerError:
-        """What the caller is to be told; `afterwards` is what became of it."""
-        text = "\n\n".join(part for part in (self.what, afterwards, self.details) if part)
-        error = WorkerError(text, worker=self.worker, update=self.update, batch=self.batch)
-        error.__cause__ = self.error.with_traceback(None) if self.error is not None else None  # its frames hold tensors
-        return error
-
-
-@dataclass
-class Outcome:
-    """What the supervisor saw."""
-
-    finished: dict[int, Finished] = field(default_factory=dict)
-    logged: list[Logged] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    in_doubt: list[int] = field(default_factory=list)
-    restarts: int = 0
 
 
 class Supervisor:
@@ -88,7 +44,7 @@ class Supervisor:
         team: the workers.
         state: the parent's view of the shared state.
         rule: the run's rule.
-        policy: what to do about failures.
+        config: of the run; says what to do about failures.
         look: called now and then; shows waiting versions to the evaluation and reports progress.
         shows: versions wait for that look, so it is to come soon. A look takes time from a worker where there is no
             core to spare.
@@ -100,18 +56,18 @@ class Supervisor:
         team: Team,
         state: SharedState,
         rule: Rule,
-        policy: Policy,
+        config: RunConfig,
         look: Callable[[], None],
         *,
         shows: bool,
         asks: bool,
     ) -> None:
-        self.outcome = Outcome()
+        self.history = WorkerHistory()
         self._team = team
         self._state = state
         self._control: Control = state.control
         self._rule = rule
-        self._policy = policy
+        self._config = config
         self._look = look
         self._pause = _SOON if shows else _NOW_AND_THEN
         self._asks = asks
@@ -145,20 +101,20 @@ class Supervisor:
     def _poll(self) -> None:
         for event in self._team.events(self._pause):
             self._handle(event)
-        if self._policy.timeout is not None:
-            self._end_what_hangs(self._policy.timeout)
+        if self._config.worker_timeout is not None:
+            self._end_what_hangs(self._config.worker_timeout)
         self._look()
 
     def _handle(self, event: Event) -> None:
         match event:
             case Logged():
-                self.outcome.logged.append(event)
+                self.history.logged.append(event)
             case Finished():
-                self.outcome.finished[event.worker] = event
+                self.history.finished[event.worker] = event
             case Failed():
                 self._ending[event.worker] = self._raised(event)
             case Died():
-                self._bury(event)
+                self._settle_death(event)
 
     def _raised(self, event: Failed) -> Failure:
         """The failure of a worker that raised.
@@ -170,34 +126,35 @@ class Supervisor:
             raise event.error
         failure = self._failure(event.worker, f"raised {event.name}", event.message)
         failure = replace(failure, details=event.traceback, error=event.error)
-        if not event.made or self._policy.on_worker_failure == "raise":
+        if not event.made or self._config.on_worker_failure == "raise":
             raise failure.as_error()
         return failure
 
     def _failure(self, worker: int, what: str, message: str = "") -> Failure:
-        """A failure of that worker where it is now; to be asked for before its burial."""
+        """A failure of that worker where it is now; to be asked for before its death is settled."""
         said = f": {message}" if message else ""
         row = self._control.row(worker)
         ticket = row[Field.TICKET]
         if ticket == NOBODY:
             where = "between updates" if row[Field.STARTED] else "before its first update"
             return Failure(worker, None, None, f"worker {worker} {what} {where}{said}")
-        update, batch = self._rule.update_of(ticket), self._rule.batch_of(ticket)
-        return Failure(worker, update, batch, f"worker {worker} {what} at update {update} (batch {batch}){said}")
+        at = self._rule.ticket(ticket, self._control[Word.TOTAL])
+        where = f"at update {at.update} (batch {at.batch})"
+        return Failure(worker, at.update, at.batch, f"worker {worker} {what} {where}{said}")
 
-    def _bury(self, death: Died) -> None:
+    def _settle_death(self, death: Died) -> None:
         """The worker has ended for certain: settle what it owned, then apply the policy."""
         failure = self._ending.pop(death.worker, None) or self._failure(
             death.worker, f"died of {_cause(death.exit_code)}"
         )
-        doubt = self._control.bury(death.worker, partial(self._rule.settle, self._state))
+        doubt = self._control.owner_died(death.worker, partial(self._rule.settle, self._state))
         if doubt is not None:
-            self.outcome.in_doubt.append(doubt)
+            self.history.in_doubt.append(doubt)
             failure = replace(failure, what=f"{failure.what}; update {doubt} may have been applied in part")
-        self.outcome.failures.append(failure)
-        if self._policy.on_worker_failure == "raise":
+        self.history.failures.append(failure)
+        if self._config.on_worker_failure == "raise":
             raise failure.as_error()
-        if self._policy.on_worker_failure == "replace" and not self._control[Word.STOP]:
+        if self._config.on_worker_failure == "replace" and not self._control[Word.STOP]:
             self._replace(death.worker, failure.what)
         else:
             _log.warning("%s; going on without it", failure.what)
@@ -222,7 +179,7 @@ class Supervisor:
 
     def _stuck(self, worker: int, passed: float, timeout: float) -> bool:
         """True when a worker has been seen at one point for too long, and not waiting for others."""
-        if worker in self._ending or worker in self.outcome.finished:
+        if worker in self._ending or worker in self.history.finished:
             return False
         point = self._point(worker)
         before, spent = self._seen[worker]
@@ -235,21 +192,21 @@ class Supervisor:
         return None if row[Field.WAITING] else (row[Field.TICKET], row[Field.COMPUTED])
 
     def _replace(self, index: int, why: str) -> None:
-        failures, most = self.outcome.failures, self._policy.max_restarts
-        if self.outcome.restarts >= most:
-            tried = f"workers replaced: {self.outcome.restarts}, and max_restarts is {most}"
+        failures, most = self.history.failures, self._config.max_restarts
+        if self.history.restarts >= most:
+            tried = f"workers replaced: {self.history.restarts}, and max_restarts is {most}"
             if not failures:
                 raise WorkerError(f"all workers ended before the work was done; {tried}")
             later = [f"  {failure.what}" for failure in failures[1:]]
             raise failures[0].as_error("\n".join([f"{tried}{'; then' if later else ''}", *later]))
-        self.outcome.restarts += 1
-        _log.warning("%s; worker %d is replaced (%d of at most %d)", why, index, self.outcome.restarts, most)
+        self.history.restarts += 1
+        _log.warning("%s; worker %d is replaced (%d of at most %d)", why, index, self.history.restarts, most)
         self._start(index)
 
     def _start(self, worker: int) -> None:
-        self.outcome.finished.pop(worker, None)
+        self.history.finished.pop(worker, None)
         self._control.row(worker)[Field.WAITING] = 0  # whoever had the row before may have died waiting
-        self._seen[worker] = self._point(worker), -max(_STARTING - (self._policy.timeout or 0), 0)
+        self._seen[worker] = self._point(worker), -max(_STARTING - (self._config.worker_timeout or 0), 0)
         self._team.start(worker)
 
     def _unfinished(self) -> bool:
@@ -261,7 +218,7 @@ class Supervisor:
             return False
         version, _ = self._rule.newest(self._state)
         last = -(-control[Word.TOTAL] // self._rule.tickets_per_update)
-        return control[Word.NEXT] < control[Word.TOTAL] or (self._rule.replayable and version < last)
+        return control[Word.NEXT] < control[Word.TOTAL] or (self._rule.versioned and version < last)
 
     def _some_dead_worker(self) -> int:
         return min(set(range(self._control.workers)) - self._team.running())
@@ -282,7 +239,7 @@ class Supervisor:
             while self._writing() and time.monotonic() < deadline:
                 time.sleep(0.001)
             self._team.kill()
-            self.outcome.in_doubt.extend(self._doubted())
+            self.history.in_doubt.extend(self._doubted())
 
     def _let_finish(self) -> None:
         control, deadline = self._control, time.monotonic() + _GRACE
@@ -294,7 +251,7 @@ class Supervisor:
                     control.publish(Word.EVALUATED, control[Word.OBSERVED])
             for event in self._team.events(_SOON):
                 if isinstance(event, Finished):
-                    self.outcome.finished[event.worker] = event
+                    self.history.finished[event.worker] = event
                 elif isinstance(event, Died | Failed):
                     control[Word.ABORT] = 1
 
@@ -302,7 +259,7 @@ class Supervisor:
         """True while a worker writes in place, so that to end it would leave part of its update in the model."""
         running = self._team.running()
         writers = {worker for worker, _, phase in self._control.owned() if phase is Phase.WRITING}
-        return not self._rule.replayable and not running.isdisjoint(writers)
+        return not self._rule.versioned and not running.isdisjoint(writers)
 
     def _doubted(self) -> list[int]:
         """Tickets that a worker was writing in place when it was ended."""

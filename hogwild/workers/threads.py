@@ -19,12 +19,14 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from hogwild.control import Aborted, Lock
-from hogwild.replica import carry, extras_of, replicate, stand_ins_of
-from hogwild.schedule import own_copy
-from hogwild.state import SharedState
-from hogwild.workers.events import Died, Event, Finished, Logged, failure, usage
-from hogwild.workers.loop import Task, Worker
+from hogwild.data.sources import own_copy
+from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
+from hogwild.shared.locks import Lock
+from hogwild.shared.state import SharedState
+from hogwild.shared.words import Aborted
+from hogwild.workers.task import Task
+from hogwild.workers.team import Died, Event, Finished, Logged, failure, usage
+from hogwild.workers.worker import Worker
 
 _PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed
 

@@ -16,9 +16,9 @@ from torch import nn
 from hogwild import experiment
 from hogwild.cli import main
 from hogwild.config import RunConfig
+from hogwild.data.seeding import seed_update
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Claim, Experiment, Findings, Problem, Study, StudySettings, Training
-from hogwild.seeding import seed_update
 
 SHORT = ["--kind", "threads", "--updates", "20", "--quiet"]
 KEYS = {

@@ -52,7 +52,7 @@ class FlipsOneBit(EverySecondRun, Ordered):
 
 
 def racing(**arguments: Any) -> hogwild.Verdict:
-    """A check of a run that surely diverges: delays at the seams, drawn anew in every run."""
+    """A check of a run that surely diverges: delays at the hooks, drawn anew in every run."""
     with planted(RandomDelays(seed=int.from_bytes(os.urandom(4)), share=0.5)):
         return check(**{"update": "hogwild", "updates": 60, **arguments})
 

@@ -14,7 +14,7 @@ from torch import nn
 import hogwild
 from hogwild.determinism.verdict import _times
 from hogwild.rules.sync import Sync
-from hogwild.testing import Fault, PlantedFault, RandomDelays, Seam, planted
+from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
 
 KINDS = ("threads", "processes")
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -177,7 +177,7 @@ def test_where_no_weight_can_be_changed_the_control_is_left_out():
 
 
 def test_a_dead_worker_ends_the_check():
-    fault = PlantedFault(Fault.KILL, Seam.COMPUTING, 10)
+    fault = PlantedFault(Fault.KILL, Hook.COMPUTING, 10)
     with planted(fault), pytest.raises(hogwild.WorkerError):
         check(update="ordered", kind="processes")
     assert fault.fired

@@ -12,7 +12,7 @@ from checks import FlipsOneBit, check, seeded
 from torch import nn
 
 import hogwild
-from hogwild.testing import Fault, PlantedFault, Seam, planted
+from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 
 def test_any_function_can_be_checked():
@@ -90,7 +90,7 @@ def test_a_function_that_returns_no_state_is_refused(returned):
 
 def test_a_function_whose_run_lost_a_worker_is_not_counted():
     def make_run():
-        with planted(PlantedFault(Fault.KILL, Seam.COMPUTING, 10)):
+        with planted(PlantedFault(Fault.KILL, Hook.COMPUTING, 10)):
             return problems.train(update="ordered", kind="processes")
 
     with pytest.raises(hogwild.WorkerError, match="lost a worker"):

@@ -10,8 +10,8 @@ from checks import check
 
 from hogwild.determinism.check import own_training
 from hogwild.determinism.damage import in_order, measure_damage
-from hogwild.journal import ROW
-from hogwild.rules.lockfree import Hogwild
+from hogwild.rules.hogwild import Hogwild
+from hogwild.shared.journal import ROW
 
 
 def test_one_worker_in_place_has_no_race_damage():

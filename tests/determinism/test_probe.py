@@ -16,7 +16,7 @@ from hogwild.cli import main
 from hogwild.experiment import Problem, Training
 from hogwild.rules.locked import Locked
 from hogwild.rules.ordered import Ordered
-from hogwild.testing import Fault, PlantedFault, RandomDelays, Seam, planted
+from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
 
 KINDS = ("threads", "processes")
 
@@ -88,7 +88,7 @@ def test_a_step_of_a_named_model_is_computed_and_the_model_left_alone():
 
 
 def test_a_dead_worker_is_not_passed_over():
-    fault = PlantedFault(Fault.KILL, Seam.COMPUTING, 10)
+    fault = PlantedFault(Fault.KILL, Hook.COMPUTING, 10)
     with planted(fault), pytest.raises(hogwild.WorkerError):
         hogwild.probe("ordered", "processes", updates=100)
     assert fault.fired

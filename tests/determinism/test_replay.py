@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hogwild
-from hogwild.run import file_digest
+from hogwild.run.directory import file_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 MODELS = {"mlp": problems.mlp, "conv_bn": problems.conv_bn, "dropout": problems.dropout}

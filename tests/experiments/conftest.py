@@ -40,7 +40,7 @@ def short_fits():
     from hogwild.experiments._common import measuring
 
     with measuring(0):
-        start = _equation.Trial()
+        start = _equation.DryRun()
         return _equation.fit(start, _equation.by_grad, 30), _equation.fit_by_workers(start, _equation.CREWS, 30)
 
 

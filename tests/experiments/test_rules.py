@@ -12,10 +12,10 @@ import sklearn.datasets  # noqa: F401 - it sets environment variables when it is
 from hogwild.experiments import _rules, rules
 from hogwild.experiments._rules import Cell, Field, Setting
 
-from hogwild.audit import Audit, ParameterAudit
 from hogwild.determinism.compare import Comparison
 from hogwild.determinism.controls import Controls
 from hogwild.determinism.distance import distance
+from hogwild.run.audit import Audit, ParameterAudit
 
 EXACT = ("locked", "snapshot", "ordered", "sync", "hogwild")
 

@@ -188,7 +188,7 @@ def test_two_apis_reports_fits_that_part():
         return [one * (1 + 1e-6) for one in _equation.by_grad(loss, parameters)]
 
     torch.manual_seed(0)
-    start = _equation.Trial()
+    start = _equation.DryRun()
     exact, same, other = (_equation.fit(start, api, 20) for api in (_equation.by_grad, _equation.by_backward, nudged))
     text = "the two fits have the same bits"
     assert text not in unsettled(two_apis.differential_equation(exact, same))

@@ -16,18 +16,18 @@ from hogwild.experiments.embeddings import GROUPS, Factors, Recovered, plant
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from hogwild import recipe
+from hogwild import experiment
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Training, train_experiment
-from hogwild.run import Run
+from hogwild.run.result import Run
 
 KINDS = ("threads", "processes")
 
 
 def _train(name: str, **given: Any) -> Run:
-    found, _ = recipe.find(name)
+    found, _ = experiment.find(name)
     assert isinstance(found, Training)
-    return train_experiment(found, recipe.settle(found, given))
+    return train_experiment(found, experiment.settings_of(found, given))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -186,7 +186,7 @@ def test_two_apis_reports_workers_whose_fits_part(short_fits):
 
 
 def _nudged(model):
-    made = _equation.Trial()
+    made = _equation.DryRun()
     made.load_state_dict(model.state_dict())
     with torch.no_grad():
         next(made.parameters())[0] *= 1 + 2e-7
@@ -195,7 +195,7 @@ def _nudged(model):
 
 def test_a_worker_fits_the_equation_at_staleness_one():
     torch.manual_seed(0)
-    fitted = _equation.fit_by(_equation.ALONE, _equation.Trial(), _equation.STEPS, 1, _equation.GENTLE)
+    fitted = _equation.fit_by(_equation.ALONE, _equation.DryRun(), _equation.STEPS, 1, _equation.GENTLE)
     assert fitted.error < 1e-2
 
 

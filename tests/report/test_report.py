@@ -22,7 +22,9 @@ from hogwild.report.plots import plot_run
 from hogwild.report.progress import Pace, display, following
 from hogwild.report.tables import run_report
 from hogwild.report.words import count, duration, figure, plural, size
-from hogwild.run import Progress, Run
+from hogwild.rules.registry import title_of
+from hogwild.run.progress import Progress
+from hogwild.run.result import Run
 
 pytestmark = pytest.mark.usefixtures("fonts")
 
@@ -108,7 +110,7 @@ def test_count() -> None:
     ],
 )
 def test_title(settings: dict[str, object], words: str) -> None:
-    assert RunConfig(epochs=1, **settings).title == words  # type: ignore[arg-type]
+    assert title_of(RunConfig(epochs=1, **settings)) == words  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -94,7 +94,7 @@ def test_sync_with_batch_norm_has_the_parameters_of_the_plain_loop():
 
 
 def test_dropout_in_processes_equals_the_plain_loop_with_the_same_seeds():
-    from hogwild.seeding import preserved_generators, seed_update
+    from hogwild.data.seeding import preserved_generators, seed_update
 
     model, (x, y) = problems.dropout(), problems.data()
     schedule, optimizer = hogwild.Schedule(len(x), 16), problems.SGD(model.parameters())

@@ -5,15 +5,15 @@ from __future__ import annotations
 import problems
 import pytest
 
-from hogwild import control
 from hogwild.rules import NAMES
+from hogwild.shared import words
 
 
 @pytest.mark.parametrize("update", NAMES)
 def test_every_rule_trains_with_the_lock_in_place_of_ordered_stores(update, monkeypatch):
     settings = {"update": update, "kind": "threads", "evaluate": problems.accuracy, "evaluate_every": 5}
     plain = problems.train(problems.conv_bn(), **settings)
-    monkeypatch.setattr(control, "_ORDERED_STORES", False)
+    monkeypatch.setattr(words, "_ORDERED_STORES", False)
     locked = problems.train(problems.conv_bn(), **settings)
     assert locked.updates == plain.updates == 40
     if update in ("ordered", "sync"):

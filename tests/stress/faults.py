@@ -24,7 +24,7 @@ from test_random_kills import Killer
 
 import hogwild
 from hogwild.rules import NAMES
-from hogwild.testing import Fault, PlantedFault, RandomDelays, Seam, both, planted
+from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
 
 UPDATES = 16
 MICRO_BATCHES = 3
@@ -83,7 +83,7 @@ class Case:
     optimizer: str
     policy: str
     ticket: int
-    seam: Seam
+    hook: Hook
     seed: int
 
 
@@ -112,7 +112,7 @@ def draw(choices: random.Random, fault: str) -> Case:
             optimizer=choices.choice([*OPTIMIZERS]),
             policy=choices.choice(["replace", "replace", "continue", "raise"]),
             ticket=choices.randrange(tickets),
-            seam=choices.choice([*Seam]),
+            hook=choices.choice([*Hook]),
             seed=choices.randrange(1 << 30),
         )
         if possible(case):
@@ -130,7 +130,7 @@ def possible(case: Case) -> bool:
         return False
     if case.rule == "racing" and case.fault.startswith("NaN gradient"):
         return False  # it lies in the shared .grad before anybody can look; its module says so
-    return case.rule in VERSIONED or case.seam not in (Seam.PUBLISHING, Seam.PUBLISHED)
+    return case.rule in VERSIONED or case.hook not in (Hook.PUBLISHING, Hook.PUBLISHED)
 
 
 # --- what is planted
@@ -228,7 +228,7 @@ def reference(case: Case) -> str:
             kind=kind,
             workers=1,
             policy="raise",
-            seam=Seam.CLAIMED,
+            hook=Hook.CLAIMED,
             seed=0,
         )
     )
@@ -281,9 +281,9 @@ def tried(case: Case) -> Verdict:
 
 def planted_fault(case: Case) -> PlantedFault | None:
     if case.fault in DEATHS:
-        return PlantedFault(DEATHS[case.fault], case.seam, case.ticket)
+        return PlantedFault(DEATHS[case.fault], case.hook, case.ticket)
     if case.fault in (RAISE_ANYWHERE, HANG_ANYWHERE):
-        return PlantedFault(Fault.RAISE if case.fault == RAISE_ANYWHERE else Fault.HANG, case.seam, case.ticket)
+        return PlantedFault(Fault.RAISE if case.fault == RAISE_ANYWHERE else Fault.HANG, case.hook, case.ticket)
     return None
 
 
@@ -334,7 +334,7 @@ def expected_error(case: Case) -> str | None:
         name = (RAISES | RAISES_ONCE)[case.fault]
         return rf"^WorkerError: worker \d raised {name} {where}.*\n\nTraceback.*{name}"
     if case.fault == RAISE_ANYWHERE and case.policy == "raise":
-        return rf"^WorkerError: worker \d raised PlantedError .*planted at {case.seam}"
+        return rf"^WorkerError: worker \d raised PlantedError .*planted at {case.hook}"
     if case.fault in NONFINITE:
         what, policy = NONFINITE[case.fault]
         said = "the loss is nan" if what == "loss" else "the gradient is not finite"

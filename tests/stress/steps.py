@@ -185,9 +185,9 @@ class Model(Tickets):
             Step("bury.leave", "Control.bury", self.leave, "no holder, unlock tickets"),
             Step("bury.policy", "Supervisor._bury", self.after_burial),
             Step(GONE, "Supervisor.supervise", self.start_again),
-            Step("look.take", "Watcher.look", self.look_take),
-            Step("look.stop", "Watcher.look", self.look_stop),
-            Step("look.done", "Watcher.look", self.look_done),
+            Step("look.take", "Evaluator.look", self.look_take),
+            Step("look.stop", "Evaluator.look", self.look_stop),
+            Step("look.done", "Evaluator.look", self.look_done),
         ]
 
     def begin_burial(self, s: State, i: int) -> Outcome:

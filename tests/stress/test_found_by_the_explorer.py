@@ -9,19 +9,19 @@ import numpy as np
 import problems
 import pytest
 
-from hogwild.testing import Fault, PlantedFault, Seam, planted
+from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 pytestmark = pytest.mark.stress
 
-SEAMS = [Seam.CLAIMING, Seam.COMMITTING, Seam.PUBLISHING, Seam.PUBLISHED]
+SEAMS = [Hook.CLAIMING, Hook.COMMITTING, Hook.PUBLISHING, Hook.PUBLISHED]
 RULES = ("ordered", "sync", "snapshot")
 
 
-@pytest.mark.parametrize("seam", SEAMS)
+@pytest.mark.parametrize("hook", SEAMS)
 @pytest.mark.parametrize("update", RULES)
-def test_a_run_whose_every_worker_died_is_not_over(update, seam):
+def test_a_run_whose_every_worker_died_is_not_over(update, hook):
     """Under sync a ticket is done before its version is made: nothing was reissued, and nobody made the version."""
-    fault = PlantedFault(Fault.KILL, seam, 9)
+    fault = PlantedFault(Fault.KILL, hook, 9)
     with planted(fault):
         run = problems.train(update=update, kind="processes", workers=1, updates=16, on_worker_failure="continue")
     assert fault.fired and len(run.failures) == 1
@@ -29,10 +29,10 @@ def test_a_run_whose_every_worker_died_is_not_over(update, seam):
 
 
 class Dawdle:
-    """Stays at a seam for longer than an interrupted run waits."""
+    """Stays at a hook for longer than an interrupted run waits."""
 
-    def __call__(self, seam, worker):
-        if seam is Seam.PUBLISHING and worker.ticket >= 12:
+    def __call__(self, hook, worker):
+        if hook is Hook.PUBLISHING and worker.ticket >= 12:
             time.sleep(30)
 
 

@@ -14,12 +14,14 @@ from explorer import ENDED
 from protocols import RULES
 from tickets import Size
 
-from hogwild.control import NOBODY, AnnouncedLock, Control, Field, Settled, Word
-from hogwild.journal import Journal
-from hogwild.memory import Arena, Space
 from hogwild.rules import Rule
-from hogwild.rules.ring import Versioned
-from hogwild.state import GradientSlot
+from hogwild.rules.versioned import Versioned
+from hogwild.shared.arena import Arena, Space
+from hogwild.shared.gradient_slots import GradientSlot
+from hogwild.shared.journal import Journal
+from hogwild.shared.locks import AnnouncedLock
+from hogwild.shared.tickets import Control, Settled
+from hogwild.shared.words import NOBODY, Field, Word
 
 pytestmark = pytest.mark.stress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faults import NONFINITE, RAISES, Case, tried
 
-from hogwild.testing import Seam
+from hogwild.testing import Hook
 
 pytestmark = pytest.mark.stress
 
@@ -15,5 +15,5 @@ pytestmark = pytest.mark.stress
 @pytest.mark.parametrize("rule", ["hogwild", "ordered"])
 @pytest.mark.parametrize("fault", [*RAISES, *(fault for fault in NONFINITE if "raise" in fault)])
 def test_an_error_of_the_users_own(fault, rule, kind):
-    case = Case(fault, rule, kind, 2, "conv_bn", "momentum", "replace", ticket=7, seam=Seam.CLAIMED, seed=1)
+    case = Case(fault, rule, kind, 2, "conv_bn", "momentum", "replace", ticket=7, hook=Hook.CLAIMED, seed=1)
     assert tried(case).wrong == ""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import hogwild
-from hogwild.testing import PlantedError, Seam, planted
+from hogwild.testing import Hook, PlantedError, planted
 
 PATIENCE = 10.0  # seconds for something that has to happen
 
@@ -39,8 +39,8 @@ def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode(
         modes.add(model.training)
         return problems.cross_entropy(model, batch)
 
-    def fault(seam, worker):
-        if seam is Seam.COMMITTING and worker.ticket > 10 and not raised.is_set():
+    def fault(hook, worker):
+        if hook is Hook.COMMITTING and worker.ticket > 10 and not raised.is_set():
             raised.set()
             raise PlantedError("once")
 

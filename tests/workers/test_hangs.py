@@ -10,9 +10,9 @@ import problems
 import pytest
 
 import hogwild
-from hogwild.control import Field
 from hogwild.rules import NAMES
-from hogwild.testing import Fault, PlantedFault, Seam, planted
+from hogwild.shared.words import Field
+from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers import supervisor
 
 
@@ -52,17 +52,17 @@ def slowly(model, batch):
 
 
 MOMENTS = [
-    *((update, seam) for update in NAMES for seam in (Seam.OWNING, Seam.WRITING)),
-    *((update, Seam.CLAIMING) for update in ("hogwild", "ordered")),
-    *((update, Seam.PUBLISHED) for update in ("snapshot", "sync")),
-    ("sync", Seam.PUBLISHING),  # whoever waited for the lock begins its batch only when the holder is gone
+    *((update, hook) for update in NAMES for hook in (Hook.OWNING, Hook.WRITING)),
+    *((update, Hook.CLAIMING) for update in ("hogwild", "ordered")),
+    *((update, Hook.PUBLISHED) for update in ("snapshot", "sync")),
+    ("sync", Hook.PUBLISHING),  # whoever waited for the lock begins its batch only when the holder is gone
 ]
 
 
-@pytest.mark.parametrize(("update", "seam"), MOMENTS)
-def test_a_process_that_hangs_at(update, seam):
+@pytest.mark.parametrize(("update", "hook"), MOMENTS)
+def test_a_process_that_hangs_at(update, hook):
     """Also between updates, and with a lock held: those that wait for it are not taken for the one that hangs."""
-    fault = PlantedFault(Fault.HANG, seam, 60)
+    fault = PlantedFault(Fault.HANG, hook, 60)
     settings = {"staleness": 2, "micro_batches": 3, "updates": 80, "worker_timeout": 0.5, "max_restarts": 9}
     with planted(fault):
         run = problems.train(update=update, kind="processes", workers=3, loss=slowly, **settings)
@@ -70,7 +70,7 @@ def test_a_process_that_hangs_at(update, seam):
     done = sorted({*run.journal["update"].tolist(), *run.in_doubt})
     assert run.updates + len(run.in_doubt) == 80 and done == list(range(80))
     hung = [failure for failure in run.failures if "in __call__" in failure and "hung for 0.5 s" in failure]
-    assert len(hung) == len(run.failures) <= 2, "two may come to the first seam at once"
+    assert len(hung) == len(run.failures) <= 2, "two may come to the first hook at once"
 
 
 def test_a_slow_worker_does_not_hang():

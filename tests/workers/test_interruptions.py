@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import hogwild
-from hogwild.control import Seam
+from hogwild.shared.words import Hook
 from hogwild.testing import Fault, PlantedFault, planted
 from hogwild.workers import supervisor, threads
 
@@ -28,7 +28,7 @@ def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
     monkeypatch.setattr(supervisor, "_GRACE", 0.1)
     monkeypatch.setattr(threads, "_PATIENCE", 0.1)
     stuck, released, written = threading.Event(), threading.Event(), []
-    harmful = {Seam.PUBLISHING, *([] if update == "sync" else [Seam.WRITING])}  # a gradient slot of sync is no model
+    harmful = {Hook.PUBLISHING, *([] if update == "sync" else [Hook.WRITING])}  # a gradient slot of sync is no model
 
     def loss(model, batch):
         if problems.in_worker_thread() and hogwild.worker_info().update == 9:
@@ -40,9 +40,9 @@ def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
         if stuck.is_set():
             raise KeyboardInterrupt
 
-    def seen(seam, worker):
-        if released.is_set() and seam in harmful:
-            written.append(seam)
+    def seen(hook, worker):
+        if released.is_set() and hook in harmful:
+            written.append(hook)
 
     model = problems.mlp()
     with planted(seen), pytest.raises(KeyboardInterrupt):
@@ -202,7 +202,7 @@ def test_the_last_evaluation_is_of_the_model_that_is_returned(update):
 
 def test_what_was_evaluated_is_what_was_published():
     """A worker dies between showing a version and publishing it; another makes that version of another update."""
-    fault = PlantedFault(Fault.KILL, Seam.PUBLISHING, 10)
+    fault = PlantedFault(Fault.KILL, Hook.PUBLISHING, 10)
     with planted(fault):
         run = problems.train(update="snapshot", kind="processes", updates=30, evaluate=norm, evaluate_every=1)
     assert fault.fired

@@ -7,7 +7,7 @@ import pytest
 
 import hogwild
 from hogwild.rules import NAMES
-from hogwild.testing import Fault, PlantedFault, RandomDelays, Seam, both, planted
+from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
 
 UPDATES = 24
 
@@ -46,17 +46,17 @@ def check(run, update, undisturbed):
 
 
 @pytest.mark.parametrize("policy", ["replace", "continue"])
-@pytest.mark.parametrize("seam", Seam)
+@pytest.mark.parametrize("hook", Hook)
 @pytest.mark.parametrize("update", NAMES)
-def test_a_kill_at(update, seam, policy, undisturbed):
-    if seam in (Seam.PUBLISHING, Seam.PUBLISHED) and update not in ("ordered", "sync", "snapshot"):
+def test_a_kill_at(update, hook, policy, undisturbed):
+    if hook in (Hook.PUBLISHING, Hook.PUBLISHED) and update not in ("ordered", "sync", "snapshot"):
         return  # a rule with one slot publishes nothing
     at = UPDATES // 2 * (4 if update == "sync" else 1)
-    fault = PlantedFault(Fault.KILL, seam, at)
+    fault = PlantedFault(Fault.KILL, hook, at)
     with planted(both(fault, RandomDelays(seed=1))):
         run = train(update, on_worker_failure=policy)
     assert fault.fired, "the fault was planted where nobody passed"
-    assert 1 <= len(run.failures) <= 2, "two workers may come to the first seam at once"
+    assert 1 <= len(run.failures) <= 2, "two workers may come to the first hook at once"
     assert all("SIGKILL" in failure for failure in run.failures)
     check(run, update, undisturbed)
 
@@ -64,7 +64,7 @@ def test_a_kill_at(update, seam, policy, undisturbed):
 @pytest.mark.parametrize("fault", [Fault.TERMINATE, Fault.SEGFAULT, Fault.EXIT])
 @pytest.mark.parametrize("update", NAMES)
 def test_other_ends(update, fault, undisturbed):
-    plant = PlantedFault(fault, Seam.COMPUTING, 10)
+    plant = PlantedFault(fault, Hook.COMPUTING, 10)
     with planted(plant):
         run = train(update)
     assert plant.fired and len(run.failures) == 1
@@ -75,7 +75,7 @@ def test_other_ends(update, fault, undisturbed):
 
 @pytest.mark.parametrize("update", NAMES)
 def test_the_only_worker_is_replaced(update, undisturbed):
-    plant = PlantedFault(Fault.KILL, Seam.COMMITTING, 10)
+    plant = PlantedFault(Fault.KILL, Hook.COMMITTING, 10)
     with planted(plant):
         run = train(update, workers=1, on_worker_failure="continue")
     assert plant.fired
@@ -84,7 +84,7 @@ def test_the_only_worker_is_replaced(update, undisturbed):
 
 @pytest.mark.parametrize("update", NAMES)
 def test_raise_ends_the_run(update):
-    with planted(PlantedFault(Fault.KILL, Seam.COMPUTING, 10)), pytest.raises(hogwild.WorkerError, match="SIGKILL"):
+    with planted(PlantedFault(Fault.KILL, Hook.COMPUTING, 10)), pytest.raises(hogwild.WorkerError, match="SIGKILL"):
         train(update, on_worker_failure="raise")
 
 
@@ -96,8 +96,8 @@ def test_replacements_run_out():
 class AlwaysKill:
     """Kills whoever computes update 10."""
 
-    def __call__(self, seam, worker):
-        if seam is Seam.COMPUTING and worker.ticket == 10:
+    def __call__(self, hook, worker):
+        if hook is Hook.COMPUTING and worker.ticket == 10:
             import os
             import signal
 

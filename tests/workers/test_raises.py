@@ -12,7 +12,7 @@ import torch
 
 import hogwild
 from hogwild.rules import NAMES
-from hogwild.testing import Fault, PlantedError, PlantedFault, RandomDelays, Seam, both, planted
+from hogwild.testing import Fault, Hook, PlantedError, PlantedFault, RandomDelays, both, planted
 
 UPDATES = 24
 MICRO_BATCHES = 4
@@ -73,18 +73,18 @@ def test_a_worker_whose_loss_raises_once(update, kind, policy, undisturbed):
     check(run, update, undisturbed)
 
 
-@pytest.mark.parametrize("seam", Seam)
+@pytest.mark.parametrize("hook", Hook)
 @pytest.mark.parametrize(("update", "kind"), every_way)
-def test_an_exception_at(seam, update, kind, undisturbed):
-    if seam in (Seam.PUBLISHING, Seam.PUBLISHED) and update not in VERSIONED:
+def test_an_exception_at(hook, update, kind, undisturbed):
+    if hook in (Hook.PUBLISHING, Hook.PUBLISHED) and update not in VERSIONED:
         return  # a rule with one slot publishes nothing
-    fault = PlantedFault(Fault.RAISE, seam, UPDATES // 2 * (MICRO_BATCHES if update == "sync" else 1))
+    fault = PlantedFault(Fault.RAISE, hook, UPDATES // 2 * (MICRO_BATCHES if update == "sync" else 1))
     with planted(both(fault, RandomDelays(seed=1))):
         run = train(update, kind)
     assert fault.fired, "the fault was planted where nobody passed"
-    assert 1 <= len(run.failures) <= 2, "two workers may come to the first seam at once"
-    assert all(f"planted at {seam}" in failure for failure in run.failures)
-    if seam is Seam.WRITING and update not in VERSIONED:
+    assert 1 <= len(run.failures) <= 2, "two workers may come to the first hook at once"
+    assert all(f"planted at {hook}" in failure for failure in run.failures)
+    if hook is Hook.WRITING and update not in VERSIONED:
         assert run.in_doubt == (UPDATES // 2,)
     check(run, update, undisturbed)
 
@@ -167,7 +167,7 @@ def test_recovery_is_logged(kind, caplog):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_a_failed_worker_is_kept(kind):
     """Its frames would hold its replica and its last batch for as long as the error is kept."""
-    with planted(PlantedFault(Fault.RAISE, Seam.COMMITTING, 7)), pytest.raises(hogwild.WorkerError) as caught:
+    with planted(PlantedFault(Fault.RAISE, Hook.COMMITTING, 7)), pytest.raises(hogwild.WorkerError) as caught:
         train("hogwild", kind, on_worker_failure="raise")
     assert isinstance(caught.value.__cause__, PlantedError)
     assert caught.value.__cause__.__traceback__ is None

@@ -1,0 +1,198 @@
+"""train() and launch(): the two ways in. They check their arguments and hand a `Job` on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hogwild.config import RunConfig
+from hogwild.optim.factory import Factory
+from hogwild.rules.base import Rule
+from hogwild.rules.registry import make_rule, rule_name
+from hogwild.run.conduct import run_job
+from hogwild.run.job import Evaluate, Job, Loss
+from hogwild.run.progress import Progress, Stop
+from hogwild.run.result import Run
+from hogwild.run.training import checked_out, train_config
+from hogwild.workers.spawn import start_server
+from hogwild.workers.worker import Worker
+
+_OBJECTS = ("data", "optimizer")  # of `train` and `launch`; as settings these are names
+
+
+def train(
+    model: nn.Module,
+    data: Any,
+    loss: Loss,
+    *,
+    optimizer: Factory,
+    update: str | Rule = "hogwild",
+    workers: int = 2,
+    kind: str = "processes",
+    staleness: int = 1,
+    micro_batches: int = 2,
+    gradient: str | None = None,
+    epochs: int | None = None,
+    updates: int | None = None,
+    batch_size: int = 64,
+    shuffle: bool = True,
+    collate: Callable[[list[Any]], Any] | None = None,
+    seed: int = 0,
+    lr_schedule: Callable[[int], float] | None = None,
+    clip_grad_norm: float | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int | None = None,
+    stop: Stop | None = None,
+    audit: bool = False,
+    on_nonfinite: str = "raise",
+    on_worker_failure: str = "replace",
+    max_restarts: int = 3,
+    worker_timeout: float | None = None,
+    out: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: str | Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    name: str = "run",
+) -> Run:
+    """Train a model, in place, from several workers at once.
+
+    Args:
+        model: any `nn.Module` on the CPU; holds the trained values on return, in its own memory (which is shared where
+            the caller made it so, by `model.share_memory()`).
+        data: a tensor or array; a tuple or mapping of equally long ones; a map-style data set; or a `Source`.
+        loss: (model, batch) → a scalar, a list of scalars (averaged), or a generator of scalars (each backpropagated
+            and freed as it comes, their sum divided by the count). The batch has the structure of the data.
+        optimizer: called with `list(model.named_parameters())`, as torch.optim takes them:
+            `functools.partial(torch.optim.SGD, lr=0.1)`.
+        update: the rule: racing, hogwild, locked, snapshot, ordered, sync, or a `Rule` of yours.
+        workers: how many train at once.
+        kind: "threads" or "processes".
+        staleness: `ordered` reads the version that is so many updates old; at most staleness + 1 workers.
+        micro_batches: `sync` averages so many batches into one update; at most so many workers.
+        gradient: "backward" or "grad"; None is the rule's own way.
+        epochs, updates: exactly one says how long to train.
+        batch_size, shuffle, collate: how data is made into batches; a `Source` makes its own.
+        seed: of the shuffles and of whatever an update draws.
+        lr_schedule: number of the update → factor on every learning rate.
+        clip_grad_norm: clip each update's gradient to this norm.
+        evaluate: model → named floats, called in this process on a copy that no worker writes.
+        evaluate_every: updates between evaluations; None is once an epoch.
+        stop: called with a `Progress` after each evaluation; True ends the run at that version.
+        audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.audit`. Each worker
+            needs memory for four more parameters in float32 per parameter, and time: `run.audit.seconds`.
+        on_nonfinite: "raise", "skip" (leave the update out) or "ignore".
+        on_worker_failure: what to do when a worker raises, dies or hangs: "replace" it, "continue" without it (the last
+            one is replaced), or "raise". What it was computing is computed again, so one that always raises ends the
+            run all the same. Failures are in `run.failures` and logged as warnings of the logger "hogwild".
+        max_restarts: workers to replace in the whole run before giving up.
+        worker_timeout: seconds after which a worker that gets no further hangs (its start may take two minutes); a
+            step, or saving a checkpoint, must take less. The stacks of its threads are in the report. A process is
+            ended and treated as dead; a thread cannot be, and the run fails.
+        out: directory to save the run in.
+        checkpoint_every: updates between checkpoints in `out`; None is only when the run is interrupted.
+        resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`
+            the result has the bits of the run that was never stopped; workers and kind may be others.
+        progress: called with a `Progress` several times a second. Must not draw from torch's default generator where
+            threads train under `ordered` or `sync`; `evaluate` and `stop` may, and find it put back afterwards.
+        name: what the run is called.
+
+    Raises:
+        ArgumentError: an argument that cannot work, found before any worker starts.
+        WorkerError: a worker raised, died or hung and was not to be replaced, or too often; `worker`, `update` and
+            `batch` of the first failure are its attributes, what was raised its cause. Ends with that traceback.
+        NonFiniteError: a loss or gradient was not finite, under on_nonfinite="raise".
+        NotReproducible: `ordered` or `sync` in threads, and the training draws from a generator that threads share.
+    """
+    began = time.monotonic()
+    config = _settings_in(locals())
+    return train_config(
+        config,
+        model,
+        data,
+        loss,
+        optimizer=optimizer,
+        rule=make_rule(update, config),
+        collate=collate,
+        lr_schedule=lr_schedule,
+        evaluate=evaluate,
+        stop=stop,
+        out=out,
+        resume=resume,
+        progress=progress,
+        began=began,
+    )
+
+
+def launch(
+    work: Callable[[Worker], None],
+    model: nn.Module,
+    *,
+    optimizer: Factory,
+    updates: int,
+    update: str | Rule = "hogwild",
+    workers: int = 2,
+    kind: str = "processes",
+    staleness: int = 1,
+    micro_batches: int = 2,
+    seed: int = 0,
+    lr_schedule: Callable[[int], float] | None = None,
+    clip_grad_norm: float | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int | None = None,
+    stop: Stop | None = None,
+    audit: bool = False,
+    on_nonfinite: str = "raise",
+    on_worker_failure: str = "replace",
+    max_restarts: int = 3,
+    worker_timeout: float | None = None,
+    out: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: str | Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    name: str = "run",
+) -> Run:
+    """Run a loop of your own in every worker: `work(worker)`, written in the calls that our own loop is written in.
+
+        def work(worker):
+            while (update := worker.claim()) is not None:
+                replica = worker.read(update)
+                gradient = torch.autograd.grad(my_loss(replica, update), list(replica.parameters()))
+                worker.commit(update, gradient)
+
+    Arguments and errors are those of `train`, but `NotReproducible`: nothing is tried before the run, for nobody knows
+    what `work` does, and nobody sees whether what it computes draws from a generator that threads share.
+    """
+    began = time.monotonic()
+    config = _settings_in(locals())
+    rule = make_rule(update, config)
+    rule.check(workers)
+    if kind == "processes":
+        start_server()
+    job = Job(
+        config=config,
+        rule=rule,
+        model=model,
+        optimizer=optimizer,
+        source=None,
+        loss=None,
+        work=work,
+        lr_schedule=lr_schedule,
+        evaluate=evaluate,
+        stop=stop,
+        progress=progress,
+        out=checked_out(out, checkpoint_every),
+        resume=Path(resume) if resume is not None else None,
+    )
+    return run_job(job, began)
+
+
+def _settings_in(arguments: Mapping[str, Any]) -> RunConfig:
+    """Those arguments of `train` or `launch` that are settings of a run."""
+    names = {one.name for one in fields(RunConfig)} - set(_OBJECTS)
+    given = {name: value for name, value in arguments.items() if name in names}
+    return RunConfig(**{**given, "update": rule_name(arguments["update"])})

@@ -1,0 +1,1 @@
+"""A number → the batch of that number, whoever asks."""

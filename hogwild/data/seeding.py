@@ -1,0 +1,83 @@
+"""(seed, update) → random generators; and the flags that decide bits, captured once and set in every worker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+_MASK = (1 << 64) - 1
+
+
+def mix(*parts: int) -> int:
+    """A 63-bit number that depends on every bit of every part.
+
+    Each part passes through the finalizer of SplitMix64 (Steele, Lea & Flood 2014, doi:10.1145/2660193.2660195).
+    """
+    state = 0
+    for part in parts:
+        state = (state ^ (part & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def seed_update(seed: int, update: int) -> None:
+    """Seed torch's, numpy's and `random`'s own generators of this process for one update."""
+    seed_generators(mix(seed, update))
+
+
+def seed_generators(number: int) -> None:
+    """Seed torch's, numpy's and `random`'s own generators of this process by one number.
+
+    They are seeded for every update, drawn from or not: a draw that only some updates make must not depend on what
+    this worker did before, and nothing cheaper than seeding tells whether there was one.
+    """
+    torch.default_generator.manual_seed(number)
+    np.random.seed(number & 0xFFFFFFFF)
+    random.seed(number)
+
+
+@contextmanager
+def preserved_generators() -> Iterator[None]:
+    """Whatever is drawn or seeded inside leaves this process's generators as they were."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+class DrawDetector:
+    """Tells whether code drew from a generator that all threads of the process share."""
+
+    def __init__(self) -> None:
+        self._before = self._look()
+
+    @staticmethod
+    def _look() -> dict[str, Any]:
+        return {
+            "torch's default generator": torch.get_rng_state(),
+            "numpy's global generator": np.random.get_state(legacy=False),
+            "Python's random module": random.getstate(),
+        }
+
+    def drawn(self) -> list[str]:
+        """The generators that moved since this object was made, by name."""
+        now = self._look()
+        return [name for name, before in self._before.items() if not _same(before, now[name])]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return all(_same(a[key], b[key]) for key in a)
+    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)

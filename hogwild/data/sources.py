@@ -1,0 +1,178 @@
+"""Where batches come from: tensors, a data set, or a source of one's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from hogwild.data.schedule import Schedule
+from hogwild.errors import ArgumentError
+from hogwild.shared.copying import copy_for_worker
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Makes batches that are not drawn from a data set: episodes, simulations, streams.
+
+    `batch` must depend on its arguments alone for a run to be reproducible. A source with `__len__` (batches in an
+    epoch) may be trained for `epochs`; one without is trained for `updates`. Each worker holds its own copy.
+    """
+
+    def batch(self, update: int, generator: torch.Generator) -> Any:
+        """The batch of that number, which is that of the update except under `sync`, whose updates are made of several;
+        `generator` is seeded by (seed, number)."""
+        ...
+
+
+class TensorSource:
+    """Batches of one tensor, or of a tuple or mapping of tensors that are equally long."""
+
+    def __init__(self, data: Any, schedule: Schedule) -> None:
+        self.data = data
+        self.schedule = schedule
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def batch(self, update: int, generator: torch.Generator) -> Any:  # noqa: ARG002
+        """The rows of that update, in the structure of the data."""
+        indices = self.schedule.indices(update)
+        return _map_tensors(lambda tensor: tensor.index_select(0, indices), self.data)
+
+
+class DatasetSource:
+    """Batches of a map-style data set: `dataset[i]` or `dataset.__getitems__([...])`, then `collate`."""
+
+    def __init__(self, dataset: Any, schedule: Schedule, collate: Callable[[list[Any]], Any]) -> None:
+        self.dataset = dataset
+        self.schedule = schedule
+        self.collate = collate
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def batch(self, update: int, generator: torch.Generator) -> Any:  # noqa: ARG002
+        """The collated samples of that update."""
+        indices = self.schedule.indices(update).tolist()
+        fetch = getattr(self.dataset, "__getitems__", None)
+        samples = fetch(indices) if fetch is not None else [self.dataset[i] for i in indices]
+        return self.collate(samples)
+
+
+def own_copy(source: Source) -> Source:
+    """A source that one worker may use beside others: our own share their data, which is only read; yours is copied.
+
+    Raises:
+        ArgumentError: it cannot be copied.
+    """
+    if isinstance(source, TensorSource | DatasetSource):
+        own = copy.copy(source)
+        own.schedule = copy.copy(source.schedule)
+        return own
+    return copy_for_worker(
+        source,
+        [source],
+        {},
+        subject=f"data is a {type(source).__name__} that",
+        advice="give it a __deepcopy__, or make what it holds in its first batch()",
+    )
+
+
+def as_source(
+    data: Any, *, batch_size: int, shuffle: bool, seed: int, collate: Callable[[list[Any]], Any] | None
+) -> Source:
+    """The source of the batches of `data`.
+
+    Raises:
+        ArgumentError: `data` is of no kind that can be indexed, is empty, is smaller than a batch, or holds
+            tensors of different lengths or on another device than the CPU.
+    """
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, TensorDataset) and collate is None:
+        data = data.tensors
+    tensors = _as_tensors(data) if collate is None else None
+    samples = _length_of(data, tensors)
+    if samples == 0:
+        raise ArgumentError("data is empty; training needs at least one sample")
+    if batch_size > samples:
+        raise ArgumentError(f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works")
+    schedule = Schedule(samples, batch_size, shuffle, seed)
+    if tensors is not None:
+        return TensorSource(tensors, schedule)
+    return DatasetSource(data, schedule, collate or default_collate)
+
+
+def tickets_of(source: Source | None, *, epochs: int | None, updates: int | None, per_update: int) -> int:
+    """Tickets (batches; under `sync` micro-batches, several per update) of a run of so many epochs, or updates.
+
+    Raises:
+        ArgumentError: epochs are given, and the source does not say how long one is, or that it holds nothing.
+    """
+    if updates is not None:
+        return updates * per_update
+    length = getattr(source, "__len__", None)
+    if length is None:
+        raise ArgumentError(f"epochs {epochs} given, and the source has no __len__; set updates instead")
+    batches = int(length())
+    if batches < 1:
+        raise ArgumentError(f"the source says that an epoch has {batches} batches; it must have one at least")
+    return (epochs or 0) * batches
+
+
+def _length_of(data: Any, tensors: Any) -> int:
+    if tensors is not None:
+        leaves: list[Tensor] = []
+        _map_tensors(leaves.append, tensors)
+        lengths = {len(leaf) for leaf in leaves}
+        if len(lengths) != 1:
+            raise ArgumentError(
+                f"data holds tensors of different lengths, {sorted(lengths)}; they must be equally long"
+            )
+        for leaf in leaves:
+            if leaf.device.type != "cpu":
+                raise ArgumentError(f"data lies on {leaf.device}, and workers train on the CPU; pass data.cpu()")
+        return lengths.pop()
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise ArgumentError(
+            f"data is a {type(data).__name__}; pass tensors, a data set with __getitem__ and __len__ "
+            f"(of a DataLoader: its dataset), or an object with batch(update, generator)"
+        )
+    return len(data)
+
+
+def _as_tensors(data: Any) -> Any:
+    """`data` with arrays as tensors where it is tensors all through, else None."""
+    if isinstance(data, np.ndarray):
+        return _as_tensors(_tensor_of(data))
+    if isinstance(data, Tensor):
+        if data.dim() == 0:
+            raise ArgumentError("data holds a tensor without dimensions; the first dimension must be the samples")
+        return data
+    if isinstance(data, Mapping):
+        values = {key: _as_tensors(value) for key, value in data.items()}
+        return values if values and all(value is not None for value in values.values()) else None
+    if type(data) is tuple and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
+        return tuple(_as_tensors(part) for part in data)
+    return None
+
+
+def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
+    try:
+        return torch.from_numpy(np.ascontiguousarray(array) if array.ndim else array)
+    except TypeError as error:
+        raise ArgumentError(f"data holds an array of dtype {array.dtype}, which no tensor can hold") from error
+
+
+def _map_tensors(function: Callable[[Tensor], Any], data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return function(data)
+    if isinstance(data, tuple):
+        return tuple([_map_tensors(function, part) for part in data])
+    return {key: _map_tensors(function, value) for key, value in data.items()}

@@ -1,0 +1,1 @@
+"""The caller's module: taken apart, and put on shared bytes."""

@@ -1,0 +1,1 @@
+"""Any optimizer as a step from one place in shared memory into another."""

@@ -1,0 +1,58 @@
+"""The gradients of one update, where they may be written to: looked at for NaN, scaled, clipped."""
+
+from __future__ import annotations
+
+import cmath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """One update's gradients where they may be written to: per parameter in layout order (None: it received none),
+    and per range, padding included, where the optimizer is stepped by range (else empty)."""
+
+    tensors: list[Tensor | None]
+    flats: Sequence[Tensor]
+
+    @property
+    def sparse(self) -> bool:
+        """True when some parameter received a sparse gradient."""
+        return not self.flats and any(gradient is not None and gradient.is_sparse for gradient in self.tensors)
+
+    @property
+    def dense(self) -> bool:
+        """True when every parameter received a gradient, and none a sparse one."""
+        return not self.sparse and not any(gradient is None for gradient in self.tensors)
+
+    def finite(self) -> bool:
+        """True when no element is NaN or infinite."""
+        dense = self.flats or [t._values() if t.is_sparse else t for t in self.tensors if t is not None]
+        # A sum is finite unless an element is not, or it overflowed; only then is every element looked at.
+        return all(cmath.isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in dense)
+
+    def scale(self, factor: float) -> None:
+        """Multiply all of them by a number, in place."""
+        for gradient in self.flats or [t for t in self.tensors if t is not None]:
+            gradient.mul_(factor)
+
+    def clip(self, order: Iterable[int], max_norm: float) -> None:
+        """Clip in place as `torch.nn.utils.clip_grad_norm_` does to the gradients in that order.
+
+        Of sparse ones, which it does not take, the rows that come twice are added up first, as in a dense one.
+        """
+        holders = []
+        for i in order:
+            gradient = self.tensors[i]
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                self.tensors[i] = gradient = gradient.coalesce()
+                gradient = gradient._values()
+            holder = gradient.detach()
+            holder.grad = gradient
+            holders.append(holder)
+        torch.nn.utils.clip_grad_norm_(holders, max_norm)

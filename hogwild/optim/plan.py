@@ -1,0 +1,243 @@
+"""What state an optimizer keeps, found by trying it.
+
+Invariant: nothing is assumed of an optimizer but what one step on a tensor of its own shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim import optimizer as optimizer_module
+
+from hogwild.errors import ArgumentError, one_line
+from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
+from hogwild.optim.kernels import FLAT_DTYPES, Step, is_plain_sgd, written_keys, written_step
+from hogwild.shared.layout import Layout, is_dense
+from hogwild.shared.optimizer_state import Cell, StateForm
+
+# Each element of the parameter and of its state depends on that element (and on scalars) alone.
+ELEMENTWISE: frozenset[type[Optimizer]] = frozenset(
+    getattr(torch.optim, name)
+    for name in (
+        "SGD",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "Adagrad",
+        "Adadelta",
+        "RMSprop",
+        "Rprop",
+        "ASGD",
+    )
+)
+
+
+_SCALARS = frozenset({"step", "mu_product", "eta", "mu"})  # state of an elementwise optimizer that is one number
+_NOT_FLAT = (
+    "fused",
+    "foreach",
+    "differentiable",
+    "capturable",
+)  # options whose meaning or bits hang on the tensors
+
+
+# A flat step saves the calls for all tensors of a range but one, and costs a copy of the gradient: this many elements
+# are copied in the time that one tensor's calls take (measured; SGD makes one call a tensor, Adam a dozen).
+_ELEMENTS_PER_TENSOR: dict[type[Optimizer], int] = {torch.optim.SGD: 50_000}
+_ELEMENTS_PER_TENSOR_OTHERS = 120_000
+_STAND_IN = 3  # elements, or rows of a table, of the tensor on which an optimizer shows what state it keeps
+
+
+# Those of torch that step the rows which a sparse gradient names, and no others. Their state is laid out as the
+# parameter is; SparseAdam's begins as zeros.
+_BY_ROW = (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad)
+
+
+def steps_rows(optimizer: Optimizer) -> bool:
+    """True where a sparse gradient changes the rows that it names, of the parameter and of its state, and no others."""
+    return type(optimizer) in _BY_ROW and not _is_watched(optimizer)
+
+
+def _is_watched(optimizer: Optimizer) -> bool:
+    """True where something else than its own step happens in a step, to the tensors that it was given."""
+    step: Any = optimizer.step
+    if getattr(getattr(step, "__code__", None), "co_filename", None) == lr_scheduler.__file__:
+        step = step.__wrapped__  # a scheduler only counts its calls
+    own = getattr(step, "__func__", None) is type(optimizer).step
+    hooks = [getattr(optimizer, name) for name in STEP_HOOKS]
+    hooks += [optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks]
+    return any(hooks) or not own
+
+
+@dataclass(frozen=True)
+class OptimizerPlan:
+    """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
+
+    `form` is that of its state, and says whether ranges are stepped whole; `written` is the optimizer's step where it
+    need not be torch's; `plain` that this is p ← p − lr g.
+    """
+
+    form: StateForm
+    written: Step | None
+    plain: bool
+
+    @classmethod
+    def of(
+        cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter], layout: Layout, sparse: frozenset[int]
+    ) -> OptimizerPlan:
+        """Plan for the trained parameters, in layout order; those numbered in `sparse` get sparse gradients.
+
+        Raises:
+            ArgumentError: an optimizer that keeps state where workers cannot share it.
+        """
+        options = [group.get(name) for group in optimizer.param_groups for name in _NOT_FLAT]
+        watched = _is_watched(optimizer)
+        elementwise = type(optimizer) in ELEMENTWISE and not any(options) and not sparse and not watched
+        saved = len(layout.entries) - len(layout.ranges)
+        worth = _ELEMENTS_PER_TENSOR.get(type(optimizer), _ELEMENTS_PER_TENSOR_OTHERS) * saved
+        pays = sum(span.numel for span in layout.ranges) <= worth
+        groups = group_of(optimizer)
+        cells = [
+            _Try(optimizer, groups[id(parameter)], parameter, i in sparse, elementwise).cells()
+            for i, parameter in enumerate(parameters)
+        ]
+        vectorised = all(parameter.dtype in FLAT_DTYPES for parameter in parameters)
+        same_dtype = all(
+            cell.dtype == parameter.dtype
+            for parameter, by_key in zip(parameters, cells, strict=True)
+            for cell in by_key.values()
+            if cell.like
+        )
+        # Elsewhere state may have other strides than its parameter, and complex numbers are taken for pairs of reals.
+        real = all(parameter.dtype.is_floating_point for parameter in parameters)
+        known = not watched and (not any(cells) or (elementwise and same_dtype and real))
+        flat = elementwise and same_dtype and vectorised and pays
+        written = written_step(optimizer) if known else None
+        numbers = [groups[id(parameter)] for parameter in parameters]
+        if any(set(by_key) != written_keys(optimizer, n) for n, by_key in zip(numbers, cells, strict=True)):
+            written = None  # a state that was restored has more
+        form = StateForm(layout, flat, tuple(cells))
+        return cls(form, written, written is not None and is_plain_sgd(optimizer))
+
+
+def initial_of(
+    optimizer: Optimizer, parameters: Sequence[nn.Parameter], sparse: frozenset[int]
+) -> list[dict[str, Any]]:
+    """The state that each parameter has before any step (Adagrad's, for instance); empty for most.
+
+    SparseAdam would make a table of zeros at the first step. Shared memory is zero until it is written, so those
+    numbered in `sparse` only need to be told that they have begun.
+    """
+    begins = {"step": 0} if type(optimizer) is torch.optim.SparseAdam else {}
+    return [
+        _kept(optimizer, parameter) or dict(begins if i in sparse else {}) for i, parameter in enumerate(parameters)
+    ]
+
+
+def _kept(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
+    """The state of a parameter; what older versions of torch saved as None is not there."""
+    return {key: value for key, value in optimizer.state.get(parameter, {}).items() if value is not None}
+
+
+class _Try:
+    """One step of an optimizer on a tensor of its own, which shows the state that a parameter has from then on.
+
+    Args:
+        optimizer: the caller's; it is not stepped.
+        group: the number of the parameter's group.
+        sparse: the parameter's gradients are sparse.
+        elementwise: the tensor may have another shape than the parameter.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, group: int, parameter: nn.Parameter, sparse: bool, elementwise: bool
+    ) -> None:
+        self._name = type(optimizer).__name__
+        self._sparse, self._elementwise = sparse, elementwise
+        self._by_row = sparse and type(optimizer) in _BY_ROW
+        self._parameter = parameter
+        self._tensor = self._small(parameter)
+        groups: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
+        groups[group] = [self._tensor]
+        self._trial = with_parameters(optimizer, groups)
+        for key, value in _kept(optimizer, parameter).items():
+            self._trial.state[self._tensor][key] = self._reduced(key, value)
+        self._tensor.grad = self._ones()
+
+    def cells(self) -> dict[str, Cell]:
+        """The state by key.
+
+        Raises:
+            ArgumentError: the optimizer cannot make the step, or keeps state where workers cannot share it.
+        """
+        kind = "sparse" if self._sparse else "dense"
+        own, options = _numbers_of(self._trial), self._options()
+        try:
+            self._trial.step()
+        except Exception as error:
+            raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}") from error
+        after = self._options()
+        if after != options:
+            raise ArgumentError(
+                f"{self._name} keeps state in its parameter groups ("
+                f"{', '.join(key for key in after if after[key] != options.get(key))}), which workers cannot share"
+            )
+        if own != _numbers_of(self._trial):
+            changed = [key for key, value in _numbers_of(self._trial).items() if value != own.get(key)]
+            raise ArgumentError(
+                f"{self._name} keeps state in itself ({', '.join(changed)}), which workers cannot share"
+            )
+        state = self._trial.state[self._tensor]
+        return {key: self._cell(key, value) for key, value in state.items() if value is not None}
+
+    def _options(self) -> dict[str, Any]:
+        (group,) = (group for group in self._trial.param_groups if group["params"])
+        return {key: value for key, value in group.items() if key != "params"}
+
+    def _small(self, like: Tensor) -> Tensor:
+        """Zeros in place of the parameter: a few elements, a few rows, or all of it."""
+        if self._elementwise:
+            return torch.zeros(_STAND_IN, dtype=like.dtype)
+        return like.new_zeros(min(len(like), _STAND_IN), *like.shape[1:]) if self._by_row else torch.zeros_like(like)
+
+    def _reduced(self, key: str, value: Any) -> Any:
+        if self._elementwise and key not in _SCALARS:
+            return value.new_zeros(self._tensor.shape)
+        if self._by_row and isinstance(value, Tensor) and value.shape == self._parameter.shape:
+            value = value[: len(self._tensor)]
+        return value.clone() if isinstance(value, Tensor) else value
+
+    def _ones(self) -> Tensor:
+        if not self._sparse:
+            return torch.ones_like(self._tensor)
+        row = self._tensor.new_ones(1, *self._tensor.shape[1:])
+        first = torch.zeros(1, 1, dtype=torch.int64)
+        return torch.sparse_coo_tensor(first, row, self._tensor.shape, check_invariants=True)
+
+    def _cell(self, key: str, value: Any) -> Cell:
+        if isinstance(value, int | float):
+            return Cell(torch.float64, (), number=type(value))
+        if not isinstance(value, Tensor):
+            raise ArgumentError(
+                f"the optimizer keeps a {type(value).__name__} as state, and workers share only tensors and numbers"
+            )
+        if value.layout is not torch.strided:
+            raise ArgumentError(
+                f"{self._name} keeps {key!r} as a sparse tensor, which workers cannot share; with sparse gradients "
+                f"use SGD without momentum, SparseAdam or Adagrad"
+            )
+        whole = self._by_row and value.shape == self._tensor.shape
+        form = self._parameter if whole else value if is_dense(value) else value.contiguous()
+        like = self._elementwise and key not in _SCALARS
+        return Cell(value.dtype, tuple(form.shape), tuple(form.stride()), like)
+
+
+def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:
+    return {k: v for k, v in vars(optimizer).items() if isinstance(v, int | float) and not k.startswith("_")}

@@ -1,0 +1,60 @@
+"""Which gradients stay sparse under a rule, and which tables a rule refuses.
+
+Invariant: where a gradient stays sparse, an update's cost depends on the rows it names, not on the table.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.optim import Optimizer
+
+from hogwild.errors import ArgumentError
+from hogwild.shared.layout import Layout
+
+LARGEST_TABLES = 64 << 20  # bytes of parameters with sparse gradients that a rule may keep several copies of, or zero
+
+
+def stay_sparse(
+    found: frozenset[int] | None,
+    layout: Layout,
+    optimizer: Optimizer,
+    rule: str,
+    *,
+    versions: bool,
+    shared: bool,
+    by_row: str,
+    private: str,
+) -> frozenset[int]:
+    """The positions of the parameters whose gradients are sparse when the optimizer steps.
+
+    Args:
+        found: those whose gradients autograd made sparse; None: not tried, as for a loop of the user's own.
+        layout: of the trained parameters.
+        optimizer: the caller's.
+        rule: its name, for messages.
+        versions: the rule keeps several copies of every parameter.
+        shared: it keeps gradients in shared memory, where they are dense.
+        by_row, private: the rules that touch only the rows of a batch, and those that share no gradients, for messages.
+
+    Raises:
+        ArgumentError: the rule copies or zeroes whole tables that are too large for it, or the optimizer takes no dense
+            gradients and the rule no others.
+    """
+    only_sparse = isinstance(optimizer, torch.optim.SparseAdam)
+    if found is None:
+        found = frozenset(range(len(layout.entries))) if only_sparse else frozenset()
+    tables = [layout.entries[i] for i in sorted(found)]
+    nbytes = sum(table.numel * table.dtype.itemsize for table in tables)
+    if nbytes > LARGEST_TABLES and (versions or shared):
+        does = "zeroes whole tables at every update" if shared else "keeps several copies of every table"
+        raise ArgumentError(
+            f"{rule} {does}, and {', '.join(table.name for table in tables)} "
+            f"with sparse gradients have {nbytes / (1 << 20):,.0f} MiB, over {LARGEST_TABLES >> 20} MiB; "
+            f"update={by_row} touch only the rows of a batch"
+        )
+    if found and shared and only_sparse:
+        raise ArgumentError(
+            f"{rule} shares gradients that are dense, and SparseAdam steps only sparse ones; use update={private}, "
+            f"or another optimizer"
+        )
+    return frozenset() if shared else found

@@ -1,0 +1,270 @@
+"""Any `torch.optim` optimizer over shared parameters, its state in shared memory.
+
+Elementwise optimizers (SGD, Adam, …) step on one flat tensor per range of the parameter layout where that pays; the
+others, and all of them whenever some parameter received no gradient, step on the tensors one by one. Both see the
+same memory.
+
+Invariants: state is created at a parameter's first step, as torch does; a parameter without a gradient is not
+stepped. What a step reads and writes is the parameters and the state copy it is given, and nothing of the worker's
+own, so any worker may make it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hogwild.errors import ArgumentError
+from hogwild.optim.factory import Factory, Named, with_parameters
+from hogwild.optim.gradients import Gathered
+from hogwild.optim.plan import OptimizerPlan
+from hogwild.shared.layout import Block, Entry, Layout, Range
+from hogwild.shared.optimizer_state import Cell, OptimizerState
+from hogwild.shared.slots import Slot
+
+
+class SharedOptimizer:
+    """A worker's optimizer: steps whatever parameters and state copy it is given. Called without grad mode.
+
+    Args:
+        factory: the caller's; called with the replica's named parameters.
+        named: all of them, frozen ones included.
+        parameters: the trained ones, in layout order.
+        plan: as made by the parent.
+        lr_schedule: update → factor on every group's learning rate.
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        named: Named,
+        parameters: Sequence[nn.Parameter],
+        plan: OptimizerPlan,
+        lr_schedule: Callable[[int], float] | None,
+    ) -> None:
+        self._plan = plan
+        self._form = form = plan.form
+        self._parameters = list(parameters)
+        self._by_tensor = factory(named)
+        self._by_tensor.state = defaultdict(dict)
+        ranges = form.layout.ranges
+        # A parameter that is re-pointed at every step starts as anything of the right dtype.
+        self._flat_parameters = [nn.Parameter(torch.empty(0, dtype=span.dtype)) for span in ranges]
+        groups = [
+            [flat for flat, span in zip(self._flat_parameters, ranges, strict=True) if span.group == number]
+            for number in range(len(self._by_tensor.param_groups))
+        ]
+        self._by_range = with_parameters(self._by_tensor, groups)
+        self._gradient = Block.private(form.layout.nbytes if form.flat else 0)
+        self._flat_gradients = form.layout.flats(self._gradient) if form.flat else []
+        self._gradient_views = form.layout.views(self._gradient) if form.flat else []
+        self._scratch, self._flat_scratch = _scratch(form.layout)
+        self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
+        self._schedule = lr_schedule
+        self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
+
+    def gather(self, gradients: Sequence[Tensor | None]) -> Gathered:
+        """The gradients in private memory of this worker, each with the strides of its parameter.
+
+        What autograd returns may alias another gradient or be expanded; what this returns may be written to, and
+        is good until the next call.
+        """
+        if not self._form.flat:
+            return Gathered(_own(gradients, self._parameters), [])
+        if not any(gradient is None or gradient.is_sparse for gradient in gradients):
+            torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
+            return Gathered(list(self._gradient_views), self._flat_gradients)
+        tensors: list[Tensor | None] = []
+        for view, gradient in zip(self._gradient_views, gradients, strict=True):
+            if gradient is None:
+                view.zero_()
+                tensors.append(None)
+            else:
+                tensors.append(view.copy_(gradient.to_dense() if gradient.is_sparse else gradient))
+        return Gathered(tensors, self._flat_gradients)
+
+    def advance(
+        self, update: int, gradients: Gathered, old: Slot, new: Slot, before: OptimizerState, after: OptimizerState
+    ) -> None:
+        """Make parameters and state of the next version out of those of the newest, which stay as they are."""
+        whole = self._whole(gradients, before)
+        all_new = all(whole) if self._form.flat else gradients.dense
+        if self._plan.written is None or not all_new:
+            after.copy_from(before)
+            new.copy_parameters(old)
+            self.step(update, gradients, new, after)
+            return
+        self._set_rates(update)
+        after.started[:] = before.started
+        after.ragged[:] = before.ragged
+        self._write(whole, gradients, old, new, before, after)
+
+    def step(self, update: int, gradients: Gathered, slot: Slot, state: OptimizerState) -> None:
+        """Step the parameters in a slot in place; `update` decides the learning rate."""
+        self._set_rates(update)
+        whole = self._whole(gradients, state)
+        if self._plan.written is not None and (self._plan.plain or not gradients.sparse):
+            self._write(whole, gradients, slot, slot, state, state)
+            return
+        if any(whole):
+            self._step_ranges(whole, gradients, slot.flats, state)
+        if not all(whole):
+            self._step_tensors(whole, gradients, slot.parameters, state)
+
+    def _whole(self, gradients: Gathered, state: OptimizerState) -> list[bool]:
+        """Which ranges are stepped as one tensor."""
+        ragged, tensors, flat = state.ragged, gradients.tensors, bool(gradients.flats)
+        return [
+            flat and not ragged[number] and not any(tensors[i] is None for i in span.members)
+            for number, span in enumerate(self._form.layout.ranges)
+        ]
+
+    def _write(
+        self,
+        whole: Sequence[bool],
+        gradients: Gathered,
+        old: Slot,
+        new: Slot,
+        before: OptimizerState,
+        after: OptimizerState,
+    ) -> None:
+        """Step from one slot and state copy into another, or into the same."""
+        written = self._plan.written
+        assert written is not None
+        for number, span in enumerate(self._form.layout.ranges):
+            options = self._by_tensor.param_groups[span.group]
+            if whole[number]:
+                begun = bool(before.started[span.members[0]])
+                source, target, gradient = old.flats[number], new.flats[number], gradients.flats[number]
+                states = before.flats[number], after.flats[number]
+                written(options, source, gradient, *states, target, self._flat_scratch[number], begun)
+                if not begun:
+                    after.begin(span.members)
+                continue
+            after.make_ragged(number)
+            for i in span.members:
+                own = gradients.tensors[i]
+                if own is not None:
+                    source, target, states = old.parameters[i], new.parameters[i], (before.tensors[i], after.tensors[i])
+                    written(options, source, own, *states, target, self._scratch[i], bool(before.started[i]))
+                    after.begin([i])
+
+    def rates(self, update: int) -> list[float]:
+        """The learning rate of each trained parameter, in layout order, at that update."""
+        self._set_rates(update)
+        return [self._by_tensor.param_groups[number]["lr"] for number in self._group]
+
+    def _set_rates(self, update: int) -> None:
+        if self._schedule is None:
+            return
+        factor = self._schedule(update)
+        for optimizer in (self._by_tensor, self._by_range):
+            for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * factor
+
+    def _step_ranges(
+        self, whole: Sequence[bool], gradients: Gathered, flats: Sequence[Tensor], state: OptimizerState
+    ) -> None:
+        optimizer = self._by_range
+        for number, span in enumerate(self._form.layout.ranges):
+            parameter = self._flat_parameters[number]
+            parameter.grad = None
+            if whole[number]:
+                first = span.members[0]
+                parameter.data = flats[number]
+                parameter.grad = gradients.flats[number]
+                _bind(optimizer, parameter, state.flats[number], self._form.cells[first], state.started[first])
+        optimizer.step()
+        for number, span in enumerate(self._form.layout.ranges):
+            if whole[number]:
+                _keep(optimizer, self._flat_parameters[number], state.flats[number])
+                if not state.started[span.members[0]]:
+                    state.begin(span.members)
+
+    def _step_tensors(
+        self, whole: Sequence[bool], gradients: Gathered, views: Sequence[Tensor], state: OptimizerState
+    ) -> None:
+        stepped: list[int] = []
+        for number, span in enumerate(self._form.layout.ranges):
+            if not whole[number]:
+                state.make_ragged(number)
+                stepped.extend(i for i in span.members if gradients.tensors[i] is not None)
+        optimizer = self._by_tensor
+        for i in stepped:
+            parameter = self._parameters[i]
+            parameter.data = views[i]
+            parameter.grad = gradients.tensors[i]
+            _bind(optimizer, parameter, state.tensors[i], self._form.cells[i], state.started[i])
+        optimizer.step()
+        for i in stepped:
+            _keep(optimizer, self._parameters[i], state.tensors[i])
+            state.started[i] = 1
+            self._parameters[i].grad = None
+
+
+def _scratch(layout: Layout) -> tuple[list[Tensor], list[Tensor]]:
+    """Per tensor and per range of a layout, memory of that form; the same for all, for one is stepped at a time."""
+    pieces: list[Entry | Range] = [*layout.entries, *layout.ranges]
+    sizes = [piece.numel * piece.dtype.itemsize for piece in pieces]
+    room = torch.empty(max(sizes, default=0), dtype=torch.uint8)  # no page of it exists before it is used
+
+    def flat(piece: Entry | Range) -> Tensor:
+        return room[: piece.numel * piece.dtype.itemsize].view(piece.dtype)
+
+    tensors = [flat(entry).as_strided(entry.shape, entry.stride) for entry in layout.entries]
+    return tensors, [flat(span) for span in layout.ranges]
+
+
+def _bind(
+    optimizer: Optimizer,
+    parameter: nn.Parameter,
+    shared: dict[str, Tensor],
+    cells: Mapping[str, Cell],
+    started: int,
+) -> None:
+    """Let the optimizer see shared memory as the parameter's state, or no state before the first step."""
+    if not started:
+        optimizer.state.pop(parameter, None)
+        return
+    optimizer.state[parameter] = {
+        key: value if cells[key].number is None else cells[key].number(value.item())  # type: ignore[misc]
+        for key, value in shared.items()
+    }
+
+
+def _keep(optimizer: Optimizer, parameter: nn.Parameter, shared: dict[str, Tensor]) -> None:
+    """Put what the step left as the parameter's state into shared memory, where it is not there already."""
+    state = optimizer.state.get(parameter, {})
+    late = [key for key, value in state.items() if key not in shared and value is not None]
+    if late:
+        raise ArgumentError(
+            f"{type(optimizer).__name__} began to keep {late[0]!r} after its first step, and workers share only the "
+            f"state that an optimizer has from then on"
+        )
+    for key, target in shared.items():
+        value = state.get(key)
+        if value is target or value is None:
+            continue
+        if isinstance(value, Tensor):
+            target.copy_(value)
+        else:
+            target.fill_(value)
+
+
+def _own(gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+    """Each gradient in memory that no other one uses, with its parameter's strides; sparse ones as they are."""
+    owned: list[Tensor | None] = []
+    seen: set[int] = set()
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        if gradient is not None and gradient.layout is torch.strided:
+            place = gradient.untyped_storage().data_ptr()
+            if place in seen or gradient.stride() != parameter.stride():
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            seen.add(gradient.untyped_storage().data_ptr())
+        owned.append(gradient)
+    return owned

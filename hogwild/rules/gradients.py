@@ -1,0 +1,101 @@
+"""The loss of a batch → gradients, by `torch.autograd.grad` or by `backward()`.
+
+A loss is a scalar, a list of scalars or a generator of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import ArgumentError
+
+BatchLoss = Callable[[nn.Module], Any]
+"""The loss of one batch: replica → a scalar, a list of scalars, or a generator of scalars."""
+
+
+def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
+    """(the scalars in what a loss returned, whether each is backpropagated as it comes).
+
+    Raises:
+        ArgumentError: the output is not a scalar tensor, a list of them, or a generator of them.
+    """
+    if isinstance(output, Generator):
+        return (_scalar(part) for part in output), True
+    if isinstance(output, list | tuple):
+        if not output:
+            raise ArgumentError("loss returned an empty list; it must return a scalar, or a list with at least one")
+        return [torch.stack([_scalar(part).reshape(()) for part in output]).mean()], False
+    return [_scalar(output)], False
+
+
+def _scalar(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        form = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ArgumentError(f"loss returned {form}; it must return a scalar tensor (take .mean() or .sum())")
+    if value.is_complex():
+        raise ArgumentError(f"loss returned a {value.dtype} value; it must return a real one (take .real or .abs())")
+    if not value.requires_grad:
+        raise ArgumentError(
+            "loss returned a value that no parameter of the model takes part in; nothing can be trained"
+        )
+    return value
+
+
+def autograd_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple[float, list[Tensor | None]]:
+    """(loss, gradients) by `torch.autograd.grad`, which leaves every `.grad` alone.
+
+    A list of losses is averaged; a generator's are differentiated one at a time, each graph freed before the next is
+    built, and the sum divided by their count.
+    """
+    scalars, streamed = losses_of(output)
+    total, count = 0.0, 0
+    inputs = tuple(parameters)
+    sums: list[Tensor | None] = [None] * len(inputs)
+    for scalar in scalars:
+        gradients = differentiate(scalar, inputs)
+        total, count = total + scalar.item(), count + 1
+        for i, gradient in enumerate(gradients):
+            if gradient is not None:
+                held = sums[i]
+                sums[i] = gradient if held is None else held + gradient
+    return _averaged(total, count, sums, streamed)
+
+
+def differentiate(scalar: Tensor, parameters: tuple[nn.Parameter, ...] = ()) -> tuple[Tensor | None, ...]:
+    """`torch.autograd.grad(scalar, parameters, allow_unused=True)`, or `scalar.backward()` where none are given.
+
+    By the engine that both call: the checks that they make in Python before, of which `_scalar` has made those that
+    matter here, take a third as long as the backward pass of a small model.
+    """
+    start = (torch.ones_like(scalar),)
+    gradients: tuple[Tensor | None, ...] = torch.autograd.Variable._execution_engine.run_backward(
+        (scalar,), start, False, False, parameters, allow_unreachable=True, accumulate_grad=not parameters
+    )
+    return gradients
+
+
+def backward_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple[float, list[Tensor | None]]:
+    """The same by `backward()` into `.grad`, which is empty before and after."""
+    scalars, streamed = losses_of(output)
+    total, count = 0.0, 0
+    for parameter in parameters:
+        parameter.grad = None
+    for scalar in scalars:
+        differentiate(scalar)
+        total, count = total + scalar.item(), count + 1
+    sums = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return _averaged(total, count, sums, streamed)
+
+
+def _averaged(total: float, count: int, sums: list[Tensor | None], streamed: bool) -> tuple[float, list[Tensor | None]]:
+    if count == 0:
+        raise ArgumentError("loss yielded nothing; a generator of losses must yield at least one")
+    if streamed:
+        return total / count, [None if gradient is None else gradient / count for gradient in sums]
+    return total, sums

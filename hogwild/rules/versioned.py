@@ -1,0 +1,55 @@
+"""What the versioned rules share: whole versions of the model in a ring of slots.
+
+Invariant: a version, once published, is never written again until nobody can read it; the next version and the next
+optimizer state are written beside the newest ones, so a worker killed while it writes harms nothing.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hogwild.optim.gradients import Gathered
+from hogwild.rules.base import Rule
+from hogwild.shared.tickets import Control
+from hogwild.shared.words import Aborted, Hook, Word
+
+
+class Versioned(Rule):
+    """A rule whose commits make version v + 1 out of version v and a gradient."""
+
+    versioned: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def begin(self, control: Control, version: int) -> None:
+        """The head is this version."""
+        control[Word.HEAD] = version
+        control[Word.OBSERVED] = control[Word.EVALUATED] = version
+
+    def write_version(self, update: int, version: int, source: int, target: int, gathered: Gathered | None) -> None:
+        """Write version `version + 1` into slot `target` from slot `source`; None as gradients leaves all as it is.
+
+        The buffers of the target are left to the caller where there are gradients.
+
+        Raises:
+            Aborted: the run has been given up, and what there is is being saved.
+        """
+        if self.control[Word.ABORT]:
+            raise Aborted
+        old, new = self.state.slots[source], self.state.slots[target]
+        before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
+        rows = self.state.row_versions
+        if gathered is None:
+            after.copy_from(before)
+            new.copy_from(old)
+        else:
+            if rows is not None:
+                rows.begin(gathered.tensors, version + 1)
+            self.seat.pause(Hook.WRITING)
+            self.seat.optimizer.advance(update, gathered, old, new, before, after)
+        if rows is not None:
+            rows.complete((target, len(self.state.slots) + (version + 1) % 2), version)
+
+    def write_buffers(self, on_newest: bool, source: int, target: int) -> None:
+        """Commit the buffers of the worker's last forward pass; `on_newest`: it was made on the source itself."""
+        base, into = self.state.slots[source].buffers, self.state.slots[target].buffers
+        self.seat.binding.commit_buffers(base, into, unchanged=on_newest)

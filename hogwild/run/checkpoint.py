@@ -1,0 +1,185 @@
+"""A checkpoint: all that a run needs to go on with the same bits, in one safetensors file, written atomically.
+
+It holds the versions that later updates read (c − τ … c under `ordered`, c alone elsewhere), the optimizer's state
+after update c − 1, the journal up to there, the tickets that are still to be computed, and the form of it all, by which
+a file of another run is refused. Under the rules in place c is how many updates were applied, and one that another
+worker was writing just then is in the model in part and is not computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hogwild.errors import RunDirectoryError, printable
+from hogwild.rules.base import Rule
+from hogwild.shared.arena import as_tensor
+from hogwild.shared.state import SharedState, StatePlan
+from hogwild.shared.words import NOBODY, Aborted, Word
+
+FILE = "checkpoint.safetensors"
+_MOST_LEFT = 1024
+
+
+@dataclass(frozen=True)
+class Checkpointer:
+    """Saves a checkpoint every so many versions; called by the worker that has just made one."""
+
+    directory: Path
+    every: int
+
+    def due(self, version: int) -> bool:
+        """True when this version is to be saved."""
+        return version % self.every == 0
+
+    def save(self, state: SharedState, rule: Rule, version: int, slot: int, worker: int = NOBODY) -> None:
+        """Save that version, which lies complete in `slot` and was made by `worker`, where it is about to be published.
+
+        Raises:
+            RunDirectoryError: the file cannot be written; the checkpoint before it is still there.
+        """
+        copies = state.optimizer_states
+        model = as_tensor(state.slots[slot].bytes).clone()
+        optimizer = as_tensor(copies[version % len(copies)].bytes).clone()
+        start, journal = _history(state, rule, version, worker)  # after the model, which others may be writing
+        version = start.version
+        older = {v: state.slots[rule.place(v)] for v in rule.window(version) if v != version}
+        tensors = {f"version {v}": as_tensor(place.bytes).clone() for v, place in older.items()}
+        tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": journal}
+        tensors["seals"] = state.journal.first_seals(version).clone()
+        tickets = json.dumps({"next": start.following, "again": start.again, "total": start.total})
+        metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule)}
+        staging = self.directory / f".{FILE}.{os.getpid()}-{threading.get_ident()}"
+        try:
+            save_file(tensors, staging, metadata)
+            if worker != NOBODY and state.control[Word.ABORT]:  # the parent saves what there is
+                raise Aborted
+            staging.replace(self.directory / FILE)
+        except (OSError, SafetensorError) as error:
+            why = printable(str(error))
+            raise RunDirectoryError(f"no checkpoint of version {version} in {self.directory}: {why}") from error
+        finally:
+            staging.unlink(missing_ok=True)
+
+
+def clear_staging(directory: Path) -> None:
+    """Remove what savers that were killed have left."""
+    for path in directory.glob(f".{FILE}.*"):
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `total`
+    is less than the run has where `stop` has ended it."""
+
+    version: int
+    following: int
+    again: tuple[int, ...]
+    total: int
+
+    def check(self, plan: StatePlan, rule: Rule) -> None:
+        """Raise a ValueError where no run of that plan can have stopped there."""
+        tickets = [-1, *self.again, self.following]
+        if not all(type(ticket) is int for ticket in tickets) or sorted({*tickets}) != tickets:
+            raise ValueError("its tickets are not in order")
+        done = self.following - len(self.again)
+        if rule.versioned and done != self.version * rule.tickets_per_update:
+            raise ValueError(f"version {self.version} is not made of {done} tickets")
+        most = plan.rows * rule.tickets_per_update
+        if self.following > most or len(self.again) > plan.spares:
+            raise ValueError(f"it claims {len(self.again)} tickets to do again, and then those from {self.following}")
+        if type(self.total) is not int or not 0 < self.total <= most:
+            raise ValueError(f"it claims {printable(str(self.total))} tickets in all, of {most}")
+
+
+def left_undone(directory: Path) -> int:
+    """How many tickets the directory's checkpoint has to be done again, at most 1,024; 0 where `restore` will raise."""
+    try:
+        with safe_open(directory / FILE, "pt") as file:
+            return min(len(json.loads(file.metadata()["tickets"])["again"]), _MOST_LEFT)
+    except Exception:  # what a hostile header may lead to is not known
+        return 0
+
+
+def restore(directory: Path, state: SharedState, rule: Rule) -> ResumePoint:
+    """Fill the shared state from the directory's checkpoint.
+
+    Raises:
+        RunDirectoryError: there is none, it is damaged, or it is of a run with another model, optimizer or rule.
+    """
+    path = directory / FILE
+    if not path.is_file():
+        raise RunDirectoryError(f"{directory} holds no {FILE}; a run with checkpoint_every, or interrupted, leaves one")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("form") != form_of(state.plan, rule):
+                raise RunDirectoryError(f"{path} is of a run with another model, optimizer, rule or length")
+            version = int(metadata["version"])
+            if not 0 <= version <= state.plan.rows:
+                raise ValueError(f"there is no version {version} in a run of {state.plan.rows} updates")
+            targets = {f"version {v}": as_tensor(state.slots[rule.place(v)].bytes) for v in rule.window(version)}
+            copies = state.optimizer_states
+            targets["optimizer"] = as_tensor(copies[version % len(copies)].bytes)
+            targets["journal"] = _rows(state, rule, version)
+            targets["seals"] = state.journal.first_seals(version)
+            for name, target in targets.items():
+                _fill(target, file.get_tensor(name), name, path)
+            tickets = json.loads(metadata["tickets"])
+            start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"])
+            start.check(state.plan, rule)
+    except RunDirectoryError:
+        raise
+    except Exception as error:  # what a hostile header may lead to is not known
+        raise RunDirectoryError(f"{path} is damaged: {printable(str(error))}") from error
+    return start
+
+
+def form_of(plan: StatePlan, rule: Rule) -> str:
+    """SHA-256 over what the bytes of a checkpoint mean: layouts, optimizer state, rule and number of updates."""
+    optimizer = [sorted((key, str(cell)) for key, cell in cells.items()) for cells in plan.optimizer.cells]
+    parts = [
+        [str(entry) for layout in (plan.parameters, plan.constants, plan.buffers) for entry in layout.entries],
+        optimizer,
+        [rule.name, plan.needs.slots if rule.same_bits else 0, rule.tickets_per_update],
+        [plan.rows, plan.digest_every],
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _history(state: SharedState, rule: Rule, version: int, worker: int) -> tuple[ResumePoint, Tensor]:
+    """(where a run goes on from a version that `worker` has just made, the journal up to there); under the rules in
+    place, from whatever the model is now."""
+    rows, total = _rows(state, rule, version), state.control[Word.TOTAL]
+    if rule.same_bits:
+        return ResumePoint(version, version * rule.tickets_per_update, (), total), rows.clone()
+    if rule.versioned:
+        left = torch.ones(state.control[Word.NEXT], dtype=torch.bool)
+        left[rows[:, 0]] = False
+        return ResumePoint(version, len(left), tuple(left.nonzero().flatten().tolist()), total), rows.clone()
+    following, again = state.control.unfinished(partial(rule.settle, state), worker)
+    journal = rows.clone()
+    journal[again, 0] = journal[following:, 0] = -1
+    return ResumePoint(int((journal[:, 0] >= 0).sum()), following, tuple(again), total), journal
+
+
+def _rows(state: SharedState, rule: Rule, version: int) -> Tensor:
+    """The journal up to that version; all of it where a row stands at the place of its update."""
+    return state.journal.first_rows(version if rule.versioned else state.plan.rows)
+
+
+def _fill(target: Tensor, value: Tensor, name: str, path: Path) -> None:
+    if value.dtype != target.dtype or value.shape != target.shape:
+        raise RunDirectoryError(f"{path} is damaged: {name} is {value.dtype} {printable(str(list(value.shape)))}")
+    target.copy_(value)

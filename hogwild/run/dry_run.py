@@ -1,0 +1,146 @@
+"""One step before the run: does the loss work, what does it draw, which gradients are sparse?
+
+It is made on a copy of the model, in the caller's process, and leaves model and random generators as they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hogwild.data.seeding import DrawDetector, preserved_generators, seed_update
+from hogwild.data.sources import Source, own_copy
+from hogwild.errors import ArgumentError, HogwildError, one_line
+from hogwild.model.replica import replicate, stand_ins_of
+from hogwild.rules.gradients import autograd_gradients
+from hogwild.workers.worker_info import WorkerInfo, informed
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
+    generator that it drew from, what drew, and the names of the parameters that the loss wrote to."""
+
+    sparse: frozenset[int]
+    samples: int
+    draws: tuple[str, ...]
+    written: tuple[str, ...] = ()
+
+
+def dry_run(
+    model: nn.Module,
+    trained: Sequence[nn.Parameter],
+    source: Source,
+    loss: Callable[[nn.Module, Any], Any],
+    seed: int,
+    workers: int,
+) -> DryRun:
+    """Compute the gradient of update 0 once.
+
+    Raises:
+        ArgumentError: the loss raised, is not a finite scalar, or does not depend on the model; or the data raised.
+    """
+    source = own_copy(source)
+    # The stand-ins share the caller's memory: forward and backward passes only read it.
+    stand_ins = stand_ins_of(model)
+    replica = replicate(model, stand_ins)
+    parameters = [stand_ins[id(parameter)] for parameter in trained]
+    with at_first_batch(seed, workers) as info:
+        detector = DrawDetector()
+        culprits = _watch_modules(replica)
+        batch = _fetch(source, info)
+        in_data = detector.drawn()
+        counts = [parameter._version for parameter in parameters]
+        value, gradients = _step(replica, parameters, loss, batch)
+        draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
+    if not math.isfinite(value):
+        raise ArgumentError(f"loss is {value} at the first step; scale the data or lower the initial weights")
+    if all(gradient is None for gradient in gradients):
+        raise ArgumentError(
+            "loss does not depend on any trained parameter of the model it is given; use that model in it"
+        )
+    names = {id(stand_ins[id(parameter)]): name for name, parameter in model.named_parameters()}
+    pairs = zip(parameters, counts, strict=True)
+    written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
+    sparse = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None and gradient.is_sparse)
+    return DryRun(sparse, _samples_in(batch), draws, written)
+
+
+@contextmanager
+def at_first_batch(seed: int, workers: int) -> Iterator[WorkerInfo]:
+    """Inside, this thread is worker 0 of so many at batch 0; generators are as they were when it is left."""
+    info = WorkerInfo(0, workers, seed, _ignore)
+    with preserved_generators(), informed(info), torch.enable_grad():
+        seed_update(seed, 0)
+        info.start(0, 0)
+        yield info
+
+
+def _ignore(update: int, batch: int, metrics: dict[str, float]) -> None:
+    """What the trial step logs belongs to no run."""
+
+
+def _fetch(source: Source, info: WorkerInfo) -> Any:
+    try:
+        return source.batch(0, info.generator)
+    except Exception as error:
+        raise ArgumentError(
+            f"data could not give its first batch: {type(error).__name__}: {one_line(error)}"
+        ) from error
+
+
+def _step(
+    replica: nn.Module, parameters: Sequence[nn.Parameter], loss: Callable[[nn.Module, Any], Any], batch: Any
+) -> tuple[float, Sequence[torch.Tensor | None]]:
+    try:
+        return autograd_gradients(loss(replica, batch), parameters)
+    except HogwildError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
+
+
+def _watch_modules(model: nn.Module) -> list[str]:
+    """The innermost modules whose forward pass moves torch's default generator, by name, as the pass finds them."""
+    found: list[str] = []
+    stack: list[torch.Tensor] = []
+
+    def before(module: nn.Module, args: Any) -> None:  # noqa: ARG001
+        stack.append(torch.get_rng_state())
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
+        moved = not torch.equal(stack.pop(), torch.get_rng_state())
+        path = paths[module]
+        if moved and not any(inner == path or not path or inner.startswith(f"{path}.") for inner in drew):
+            drew.append(path)
+            found.append(f"{path or 'the model'} ({type(module).__name__})")
+
+    paths = {module: path for path, module in model.named_modules()}
+    drew: list[str] = []
+    for module in model.modules():
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+    return found
+
+
+def _culprit(generator: str, in_data: Sequence[str], modules: Sequence[str]) -> str:
+    if generator in in_data:
+        return "fetching a batch"
+    return ", ".join(modules) if modules and generator.startswith("torch") else "the loss"
+
+
+def _samples_in(batch: Any) -> int:
+    """Samples in a batch: the length of the first tensor in it, or one."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    if isinstance(batch, tuple | list) and batch:
+        return _samples_in(batch[0])
+    return 1

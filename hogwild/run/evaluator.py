@@ -1,0 +1,154 @@
+"""What the parent does while workers train: evaluates the versions they show, asks `stop`, reports progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from hogwild.data.seeding import preserved_generators
+from hogwild.errors import ArgumentError
+from hogwild.run.job import Job
+from hogwild.run.progress import Progress
+from hogwild.shared.arena import as_tensor
+from hogwild.shared.slots import Slot
+from hogwild.shared.state import SharedState
+from hogwild.shared.words import Field, Word
+
+_REPORT_EVERY = 0.2  # seconds
+_RECENT = 50  # updates whose mean loss is reported
+
+
+class Evaluator:
+    """Evaluates the versions of a run, in the parent.
+
+    Args:
+        job: what is being done.
+        state: the parent's view of the shared memory.
+        samples: version → samples trained on up to it, in this run.
+
+    The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
+    the newest. Its training flags are put back after every evaluation, and the random generators with them. No worker
+    touches that model or this object; what workers show lies in shared memory, and two published words hand it over.
+    """
+
+    def __init__(self, job: Job, state: SharedState, samples: Callable[[int], int]) -> None:
+        self.evaluations: list[dict[str, float]] = []
+        self._samples = samples
+        self._model = job.model
+        self._state = state
+        self._rule = job.rule
+        self._evaluate = job.evaluate
+        self._stop = job.stop
+        self._progress = job.progress
+        self._evaluate_every = job.evaluate_every
+        self._trace = job.trace
+        self._reported = 0.0
+
+    def look(self) -> None:
+        """Evaluate a version that is shown, if any, and report progress when it is time."""
+        control = self._state.control
+        version = control.observe(Word.OBSERVED)
+        if version > control[Word.EVALUATED]:
+            self._take(self._state.observed)
+            with preserved_generators():
+                self._see(version)
+            control.publish(Word.EVALUATED, version)
+        if self._progress is not None and time.monotonic() - self._reported > _REPORT_EVERY:
+            self._reported = time.monotonic()
+            self._progress(self.progress())
+
+    def _see(self, version: int) -> None:
+        """Trace and evaluate that version, whichever is due, and end the run there if `stop` says so."""
+        control = self._state.control
+        if self._trace is not None and version in self._trace.at:
+            self._trace.see(version, self._model.state_dict())
+        if not self._evaluate_every or version % self._evaluate_every:
+            return
+        self._evaluate_model(version)
+        if self._stop is not None and self._stop(self.progress(version)):
+            control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
+
+    def take_newest(self) -> None:
+        """Give the model the newest complete version; no worker runs any more."""
+        _, slot = self._rule.newest(self._state)
+        self._take(self._state.slots[slot])
+
+    def evaluate_newest(self) -> None:
+        """Evaluate the final version, unless that was done already, and report progress a last time.
+
+        Under the rules in place what was shown last may lack an update with a lower number.
+        """
+        version, slot = self._rule.newest(self._state)
+        if not (self._has_evaluated(version) and (self._rule.versioned or self._was_shown(slot))):
+            with preserved_generators():
+                self._evaluate_model(version)
+        if self._progress is not None:
+            self._progress(self.progress())
+
+    def _has_evaluated(self, version: int) -> bool:
+        return bool(self.evaluations) and self.evaluations[-1]["update"] == version
+
+    def _was_shown(self, slot: int) -> bool:
+        return torch.equal(as_tensor(self._state.observed.bytes), as_tensor(self._state.slots[slot].bytes))
+
+    def progress(self, updates: int | None = None) -> Progress:
+        """How the run stands; `updates` are those applied, counted now if None."""
+        state = self._state
+        control = state.control
+        if updates is None:
+            updates, _ = self._rule.newest(state)
+        first, last = self.span()
+        seconds = max(last - first, 0.0)
+        return Progress(
+            updates=updates,
+            total=-(-control[Word.TOTAL] // self._rule.tickets_per_update),
+            seconds=seconds,
+            samples_per_second=self._samples(updates) / seconds if seconds else 0.0,
+            loss=state.journal.recent_loss(updates, _RECENT),
+            per_worker=tuple(control.row(i)[Field.COMPUTED] for i in range(control.workers)),
+            metrics=self._last_metrics(),
+        )
+
+    def span(self) -> tuple[float, float]:
+        """CLOCK_MONOTONIC seconds of the first claim and the last commit so far; equal before there are any."""
+        rows = [self._state.control.row(i) for i in range(self._state.control.workers)]
+        starts = [row[Field.STARTED] for row in rows if row[Field.STARTED]]
+        first = min(starts) / 1e9 if starts else time.monotonic()
+        return first, max([row[Field.ENDED] / 1e9 for row in rows if row[Field.ENDED]], default=first)
+
+    def _last_metrics(self) -> Mapping[str, float]:
+        last = self.evaluations[-1] if self.evaluations else {}
+        return {key: value for key, value in last.items() if key not in ("update", "seconds")}
+
+    @torch.no_grad()
+    def _take(self, slot: Slot) -> None:
+        state = self._state
+        names = state.plan
+        parameters = dict(self._model.named_parameters())
+        buffers = dict(self._model.named_buffers())
+        _copy(parameters, [entry.name for entry in names.parameters.entries], slot.parameters)
+        _copy(buffers, [entry.name for entry in names.buffers.entries], slot.buffers)
+
+    def _evaluate_model(self, version: int) -> None:
+        if self._evaluate is None:
+            return
+        flags = [(module, module.training) for module in self._model.modules()]
+        first, _ = self.span()
+        try:
+            metrics = self._evaluate(self._model)
+        finally:
+            for module, training in flags:
+                module.training = training
+        if not isinstance(metrics, Mapping):
+            raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
+        if self._has_evaluated(version):
+            self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
+        row = {"update": version, "seconds": time.monotonic() - first}
+        self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
+
+
+def _copy(targets: Mapping[str, torch.Tensor], names: Sequence[str], values: Sequence[torch.Tensor]) -> None:
+    for name, value in zip(names, values, strict=True):
+        targets[name].copy_(value)

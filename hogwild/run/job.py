@@ -1,0 +1,76 @@
+"""What is to be done: the arguments of `train` or `launch`, checked one by one but not yet together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hogwild.config import RunConfig
+from hogwild.data.sources import DatasetSource, Source, TensorSource, tickets_of
+from hogwild.optim.factory import Factory
+from hogwild.rules.base import Rule
+from hogwild.run.progress import Progress, Stop, Trace
+from hogwild.workers.worker import Worker
+
+Loss = Callable[[nn.Module, Any], Any]
+Evaluate = Callable[[nn.Module], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is asked for."""
+
+    config: RunConfig
+    rule: Rule
+    model: nn.Module
+    optimizer: Factory
+    source: Source | None
+    loss: Loss | None
+    work: Callable[[Worker], None]
+    lr_schedule: Callable[[int], float] | None
+    evaluate: Evaluate | None
+    stop: Stop | None
+    progress: Callable[[Progress], None] | None
+    out: Path | None
+    resume: Path | None
+    trace: Trace | None = None
+    intra_op: int = 1
+
+    @property
+    def tickets(self) -> int:
+        """Tickets of the whole run.
+
+        Raises:
+            ArgumentError: epochs are given, and the source does not say how long one is.
+        """
+        epochs, updates = self.config.epochs, self.config.updates
+        return tickets_of(self.source, epochs=epochs, updates=updates, per_update=self.rule.tickets_per_update)
+
+    @property
+    def evaluate_every(self) -> int:
+        """Updates between evaluations; 0 where nothing is to be evaluated on the way."""
+        if self.evaluate is None and self.stop is None:
+            return 0
+        length = getattr(self.source, "__len__", None)  # batches of an epoch
+        return self.config.evaluate_every or self.updates_in(int(length()) if length is not None else 0)
+
+    def updates_in(self, tickets: int) -> int:
+        """Updates made of so many tickets."""
+        return -(-tickets // self.rule.tickets_per_update)
+
+    def samples_between(self, first: int, last: int, first_batch: int) -> int:
+        """Samples that updates `first` to `last` − 1 train on; `first_batch` is the size of a batch, for sources that
+        do not say."""
+        return self._samples_before(last, first_batch) - self._samples_before(first, first_batch)
+
+    def _samples_before(self, update: int, first_batch: int) -> int:
+        tickets = min(update * self.rule.tickets_per_update, self.tickets)
+        if isinstance(self.source, TensorSource | DatasetSource):
+            schedule = self.source.schedule
+            epochs, rest = divmod(tickets, len(schedule))
+            return epochs * schedule.samples + min(rest * schedule.batch_size, schedule.samples)
+        return tickets * first_batch

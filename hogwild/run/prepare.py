@@ -1,0 +1,207 @@
+"""The first step of a run: think it through. Plans, refusals and warnings; nothing is shared, nobody works yet.
+
+Job → anatomy → optimizer, once, on stand-ins → dry run → layout → what stays sparse → plans → limits
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hogwild.config import DECIDE_BITS, RunConfig
+from hogwild.errors import ArgumentError, NotReproducible, warn_caller
+from hogwild.model.anatomy import Anatomy
+from hogwild.model.replica import stand_ins_of
+from hogwild.optim.factory import group_of, make_optimizer
+from hogwild.optim.plan import OptimizerPlan, steps_rows
+from hogwild.optim.sparse import stay_sparse
+from hogwild.rules.base import Rule
+from hogwild.rules.registry import names_where, quoted
+from hogwild.run.audit import why_not
+from hogwild.run.checkpoint import left_undone
+from hogwild.run.dry_run import DryRun, dry_run
+from hogwild.run.job import Job
+from hogwild.shared import limits
+from hogwild.shared.layout import Layout
+from hogwild.shared.state import StatePlan
+
+_SEALS = 100  # versions whose bits a journal notes, at most about
+_FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
+_SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
+_STALE = 3  # staleness from which on momentum may keep a model from learning
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that has been thought through.
+
+    Attributes:
+        job: what is to be done.
+        tickets: of the whole run.
+        anatomy: the model taken apart; what the optimizer leaves alone is constant.
+        optimizer: made once by the caller's factory, on `optimized`, stand-ins for the trained parameters.
+        sparse: positions of the trained parameters whose gradients stay sparse.
+        first_samples: samples in the first batch.
+        plan, optimizer_plan: what lies where, and how it is stepped.
+    """
+
+    job: Job
+    tickets: int
+    anatomy: Anatomy
+    optimizer: Optimizer
+    optimized: list[nn.Parameter]
+    sparse: frozenset[int]
+    first_samples: int
+    plan: StatePlan
+    optimizer_plan: OptimizerPlan
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The caller's trained parameters, in layout order."""
+        return list(self.anatomy.trained.values())
+
+    @property
+    def constant(self) -> list[nn.Parameter]:
+        """The caller's parameters that are not trained."""
+        return list(self.anatomy.constant.values())
+
+
+def prepare(job: Job) -> Prepared:
+    """Think a run through; touches nothing.
+
+    Raises:
+        ArgumentError: the parts of the job do not fit together, or the machine's limits do not allow it.
+        NotReproducible: it draws random numbers that its rule cannot give again.
+    """
+    tickets = job.tickets
+    if job.resume is not None:
+        _refuse_other_settings(job)
+    anatomy = Anatomy.of(job.model)
+    stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
+    optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
+    numbers = group_of(optimizer)
+    groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
+    anatomy = anatomy.restricted_to(set(groups))
+    tried = _try(job, anatomy)
+    _warn_of_staleness(job.rule, optimizer)
+    layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
+    sparse = _sparse(job, tried, layout, optimizer)
+    optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
+    optimizer_plan = OptimizerPlan.of(optimizer, optimized, layout, sparse)
+    tables = sorted(sparse) if steps_rows(optimizer) else []
+    plan = _plan(job, anatomy, optimizer_plan, tables, job.updates_in(tickets))
+    limits.refuse(job.config.workers, job.config.kind)
+    return Prepared(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan)
+
+
+def _refuse_other_settings(job: Job) -> None:
+    """Refuse to go on with a run that was made with another setting that decides bits."""
+    assert job.resume is not None
+    saved = RunConfig.load(job.resume / "config.toml")
+    for name in DECIDE_BITS:
+        if getattr(saved, name) != getattr(job.config, name):
+            raise ArgumentError(
+                f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "
+                f"{getattr(saved, name)!r}; a resumed run needs the same"
+            )
+
+
+def _try(job: Job, anatomy: Anatomy) -> DryRun:
+    if job.source is None or job.loss is None:
+        return DryRun(frozenset(), 1, ())
+    tried = dry_run(
+        job.model, list(anatomy.trained.values()), job.source, job.loss, job.config.seed, job.config.workers
+    )
+    if tried.written and job.rule.needs(job.config.workers).slots > 1:
+        raise ArgumentError(
+            f"the loss writes to {', '.join(tried.written)} while it is computed, as an embedding with max_norm "
+            f"does, and {job.rule.name} keeps a version as it was made; use "
+            f"update={quoted(_in_place_and_private(), 'or')}"
+        )
+    if tried.draws and job.config.kind == "threads" and job.rule.same_bits:
+        raise NotReproducible(
+            f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, so "
+            f"{job.rule.name} cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
+        )
+    return tried
+
+
+def _sparse(job: Job, tried: DryRun, layout: Layout, optimizer: Optimizer) -> frozenset[int]:
+    needs = job.rule.needs(job.config.workers)
+    return stay_sparse(
+        None if job.loss is None else tried.sparse,
+        layout,
+        optimizer,
+        job.rule.name,
+        versions=needs.slots > 1,
+        shared=needs.gradients > 0,
+        by_row=quoted(_in_place_and_private(), "and"),
+        private=quoted(names_where(lambda rule: rule().needs(1).gradients == 0), "or"),
+    )
+
+
+def _in_place_and_private() -> tuple[str, ...]:
+    """The rules in place whose gradients are each worker's own."""
+    return names_where(lambda rule: not rule.versioned and not rule.shares_gradients)
+
+
+def _plan(job: Job, anatomy: Anatomy, optimizer: OptimizerPlan, tables: list[int], rows: int) -> StatePlan:
+    config, parameters = job.config, optimizer.form.layout
+    return StatePlan(
+        workers=config.workers,
+        spares=2 * config.workers + (left_undone(job.resume) if job.resume else 0),
+        rows=rows,
+        digest_every=config.digest_every or _seal_every(rows, parameters.nbytes),
+        parameters=parameters,
+        constants=Layout.of(list(anatomy.constant.items())),
+        buffers=Layout.of(list(anatomy.buffers.items())),
+        names=_names(job.model, anatomy),
+        optimizer=optimizer.form,
+        needs=job.rule.needs(config.workers),
+        audited=config.audit and _can_audit(job, optimizer),
+        tables=tuple(tables),
+    )
+
+
+def _can_audit(job: Job, optimizer: OptimizerPlan) -> bool:
+    """False, with a warning, where the account of an audit would not hold."""
+    config = job.config
+    reason = why_not(
+        optimizer.form.layout,
+        plain_sgd=optimizer.plain,
+        clips=config.clip_grad_norm is not None,
+        skips_sets=config.on_nonfinite == "skip" and job.rule.tickets_per_update > 1,
+    )
+    if reason is not None:
+        warn_caller(f"audit asked for, but {reason}; run.audit will be None")
+    return reason is None
+
+
+def _seal_every(rows: int, nbytes: int) -> int:
+    """Versions between two whose bits are noted, so that hashing stays cheap beside training."""
+    return max(1, rows // _SEALS, min(rows // _FEWEST, _APART), min(rows, nbytes // _SEALED_BYTES))
+
+
+def _names(model: nn.Module, anatomy: Anatomy) -> dict[str, tuple[str, int]]:
+    """Each name of the state dict → what it is and its position; tied tensors have several names."""
+    places = {id(p): ("parameter", i) for i, p in enumerate(anatomy.trained.values())}
+    places.update({id(p): ("constant", i) for i, p in enumerate(anatomy.constant.values())})
+    places.update({id(b): ("buffer", i) for i, b in enumerate(anatomy.buffers.values())})
+    kept = {name for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    members = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: places[id(tensor)] for name, tensor in members if name in kept}
+
+
+def _warn_of_staleness(rule: Rule, optimizer: Optimizer) -> None:
+    """Asynchrony acts as momentum (Mitliagkas et al. 2016); on top of momentum it can keep a model from learning."""
+    if (rule.staleness or 0) < _STALE:
+        return
+    momentum = any(group.get("momentum") or "betas" in group for group in optimizer.param_groups)
+    if momentum:
+        warn_caller(
+            f"staleness {rule.staleness} with {type(optimizer).__name__} and its momentum may not learn; lower the "
+            f"momentum or the learning rate, or compare with `hogwild run staleness`"
+        )

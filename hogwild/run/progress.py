@@ -1,0 +1,37 @@
+"""How a run stands: what `progress=` and `stop=` are called with, and what is shown to a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a run stands: given to `stop` after each evaluation, and to `progress` several times a second.
+
+    `updates` are applied of `total`; `seconds` run since the first claim; `loss` is the mean of the latest updates;
+    `per_worker` the gradients each worker has computed; `metrics` those of the last evaluation.
+    """
+
+    updates: int
+    total: int
+    seconds: float
+    samples_per_second: float
+    loss: float
+    per_worker: tuple[int, ...]
+    metrics: Mapping[str, float]
+
+
+Stop = Callable[[Progress], bool]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Versions to look at while a run is made: `see(version, state dict)` is called for each version in `at`, in the
+    parent, on memory that is written again later. Under the rules in place a version may be passed over."""
+
+    at: frozenset[int]
+    see: Callable[[int, Mapping[str, Tensor]], None]

@@ -1,0 +1,94 @@
+"""A training whose settings are a `RunConfig`: what `hogwild.train`, experiments, checks and replays come down to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hogwild.config import RunConfig
+from hogwild.data.sources import as_source
+from hogwild.errors import ArgumentError
+from hogwild.optim.factory import Factory
+from hogwild.rules.base import Rule
+from hogwild.rules.registry import make_rule
+from hogwild.run.conduct import run_job
+from hogwild.run.job import Evaluate, Job, Loss
+from hogwild.run.progress import Progress, Stop, Trace
+from hogwild.run.result import Run
+from hogwild.workers.loop import train_loop
+from hogwild.workers.spawn import start_server
+
+
+def train_config(
+    config: RunConfig,
+    model: nn.Module,
+    data: Any,
+    loss: Loss,
+    *,
+    optimizer: Factory,
+    rule: Rule | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    lr_schedule: Callable[[int], float] | None = None,
+    evaluate: Evaluate | None = None,
+    stop: Stop | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    began: float | None = None,
+    trace: Trace | None = None,
+    intra_op: int = 1,
+) -> Run:
+    """Train as the configuration says; arguments and errors are those of `train`.
+
+    `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked;
+    `trace` is shown versions on the way; `intra_op` is the number of torch threads that each worker computes with.
+    """
+    began = time.monotonic() if began is None else began
+    _refuse_uncallable(loss=loss)
+    _refuse_uncallable(collate=collate, lr_schedule=lr_schedule, evaluate=evaluate, stop=stop, progress=progress)
+    rule = rule or make_rule(config.update, config)
+    rule.check(config.workers)
+    if config.kind == "processes":
+        start_server()
+    source = as_source(data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate)
+    job = Job(
+        config=config,
+        rule=rule,
+        model=model,
+        optimizer=optimizer,
+        source=source,
+        loss=loss,
+        work=train_loop,
+        lr_schedule=lr_schedule,
+        evaluate=evaluate,
+        stop=stop,
+        progress=progress,
+        out=checked_out(out, config.checkpoint_every),
+        resume=Path(resume) if resume is not None else None,
+        trace=trace,
+        intra_op=intra_op,
+    )
+    return run_job(job, began)
+
+
+def _refuse_uncallable(**functions: Any) -> None:
+    for name, value in functions.items():
+        if value is not None and not callable(value):
+            raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
+
+
+def checked_out(out: str | Path | None, checkpoint_every: int | None) -> Path | None:
+    """The directory to save a run in, if any.
+
+    Raises:
+        ArgumentError: it is a file, or there is none for the checkpoints that are wanted.
+    """
+    if out is None and checkpoint_every is not None:
+        raise ArgumentError(f"checkpoint_every {checkpoint_every} given without out; name a directory to save them in")
+    if out is not None and Path(out).is_file():
+        raise ArgumentError(f"out {str(out)!r} is a file; name a directory, which need not exist")
+    return Path(out) if out is not None else None

@@ -1,0 +1,1 @@
+"""What workers share: bytes of one arena, and what lies where. Knows no optimizer and no rule."""

@@ -1,0 +1,136 @@
+"""One anonymous piece of shared memory for a run.
+
+Only this module knows that the memory is a file descriptor mapped into several processes; all others see tensors,
+arrays and words.
+
+The memory never has a name (`memfd_create` on Linux, an unlinked temporary file elsewhere), so nothing is
+left behind by any kind of death, and a container's small /dev/shm does not limit it. Tried on Linux; the
+temporary file was tried there too, in place of macOS.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hogwild.errors import ArgumentError
+from hogwild.shared.limits import memory_limits
+
+ALIGNMENT = 64  # bytes; what torch's own allocator gives, so that vector loads see equal alignment everywhere
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to a multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class Arena:
+    """`nbytes` of zeroed shared memory, seen as tensors, arrays and 8-byte words.
+
+    An arena may be pickled while a worker process is being started; it arrives there as the same memory, or,
+    with `private=True`, as a copy-on-write view of it (a process that writes gets its own pages).
+
+    Raises:
+        ArgumentError: the machine or its control group has less memory than that left, or does not give it.
+    """
+
+    descriptor = -1  # none
+
+    def __init__(self, nbytes: int, *, private: bool = False) -> None:
+        try:
+            _refuse_too_much(nbytes)
+            self._attach(_anonymous_file(), max(nbytes, ALIGNMENT), private)
+            os.ftruncate(self.descriptor, self.nbytes)
+            self._map = mmap.mmap(self.descriptor, self.nbytes)
+        except (OSError, OverflowError) as error:
+            self.close()
+            why = error.strerror if isinstance(error, OSError) else "no machine has as much"
+            raise ArgumentError(f"{nbytes / 1e6:,.0f} MB of shared memory cannot be had: {why}") from error
+
+    def _attach(self, descriptor: int, nbytes: int, private: bool) -> None:
+        self.descriptor = descriptor
+        self.nbytes = nbytes
+        self.private = private
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "descriptor": reduction.DupFd(self.descriptor),
+            "nbytes": self.nbytes,
+            "private": self.private,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._attach(state["descriptor"].detach(), state["nbytes"], state["private"])
+        flags = mmap.MAP_PRIVATE if self.private else mmap.MAP_SHARED
+        self._map = mmap.mmap(self.descriptor, self.nbytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def close(self) -> None:
+        """Give back the file descriptor. The memory goes with the last tensor that looks at it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def tensor(self, offset: int, numel: int, dtype: torch.dtype) -> Tensor:
+        """A 1-dim tensor of `numel` elements that starts `offset` bytes into the arena."""
+        if numel == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self._map, dtype=dtype, count=numel, offset=offset)
+
+    def array(self, offset: int, length: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A 1-dim numpy array of `length` elements that starts `offset` bytes into the arena."""
+        if length == 0:
+            return np.empty(0, dtype)
+        return np.frombuffer(self._map, dtype=dtype, count=length, offset=offset)
+
+    def words(self, offset: int, length: int) -> memoryview[int]:
+        """`length` signed 8-byte words. Reading or writing one is one aligned load or store."""
+        span = memoryview(self._map)[offset : offset + 8 * length]
+        return span.cast("q")
+
+    def bytes(self, offset: int, length: int) -> memoryview:
+        """`length` raw bytes that start `offset` bytes into the arena."""
+        return memoryview(self._map)[offset : offset + length]
+
+
+def _refuse_too_much(nbytes: int) -> None:
+    for what, free in memory_limits():
+        if nbytes > free:
+            raise ArgumentError(
+                f"this run needs {nbytes / 1e6:,.0f} MB of shared memory, over the {free / 1e6:,.0f} MB left of the "
+                f"{what}; a smaller model, fewer workers or a smaller staleness needs less"
+            )
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("hogwild", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Space:
+    """Hands out offsets in an arena that is still to be made: reserve everything, then make it once."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def reserve(self, nbytes: int) -> int:
+        """The offset of `nbytes` bytes that nobody else has."""
+        offset, self.nbytes = self.nbytes, self.nbytes + aligned(nbytes)
+        return offset
+
+
+def as_tensor(view: memoryview) -> Tensor:
+    """The bytes of a view as a uint8 tensor of one dimension, on the same memory."""
+    return torch.frombuffer(view, dtype=torch.uint8)

@@ -1,0 +1,120 @@
+"""What this process may use: cores, memory, open files; and what would be over, told before training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+from hogwild.errors import ArgumentError, warn_caller
+
+CGROUP = Path("/sys/fs/cgroup")
+_FILES_A_WORKER = 6  # two pipes, the sentinel, and what starting it takes for a moment
+_FILES_BESIDE = 16  # the arenas, the fork server's connection, and files of the run directory
+
+
+def refuse(workers: int, kind: str) -> None:
+    """Refuse a number of workers that the limits do not allow, and warn where it is more than there are cores.
+
+    Raises:
+        ArgumentError: so many worker processes would need more open files than this process may have.
+    """
+    if kind == "processes" and (left := open_files_left()) is not None:
+        needed = _FILES_A_WORKER * workers + _FILES_BESIDE
+        if needed > left:
+            raise ArgumentError(
+                f"{workers} worker processes need some {needed} open files, over the {left} left of this process's "
+                f"limit; ulimit -n raises it, fewer workers or kind='threads' need less"
+            )
+    cores = usable_cores()
+    if workers > max(1.0, cores):
+        warn_caller(
+            f"{workers} workers share {cores:g} cores; {max(1, int(cores))} keep them busy, and more are not faster"
+        )
+
+
+def open_files_left() -> int | None:
+    """Files that this process may still open; None where there is no limit, or none is known."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft - psutil.Process().num_fds()
+
+
+def usable_cores() -> float:
+    """Cores that this process may use: of those it is bound to, what its cgroup's quota allows."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    return min(float(bound), quota) if quota is not None else float(bound)
+
+
+def memory_limits(root: Path = CGROUP) -> Iterator[tuple[str, int]]:
+    """(what sets it, bytes still free) for every limit that shared memory counts against."""
+    yield "free memory of this machine", psutil.virtual_memory().available
+    for folder in cgroup_folders(root):
+        yield from _free(folder / "memory.max", folder / "memory.current")
+    for folder in cgroup_folders(root / "memory"):
+        yield from _free(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes")
+
+
+def _free(limit: Path, used: Path) -> Iterator[tuple[str, int]]:
+    try:
+        most = _bytes(limit)
+        if most is not None:
+            yield f"memory limit in {limit}", int(most) - int(used.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no such control group
+        return
+
+
+def cgroup_quota(root: Path = CGROUP) -> float | None:
+    """Cores that the cgroup's quota comes to; None where there is no quota."""
+    limits = [*_limits(root, "cpu.max", _quota_v2), *_limits(root / "cpu", "cpu.cfs_quota_us", _quota_v1)]
+    return min(limits, default=None)
+
+
+def cgroup_memory(root: Path = CGROUP) -> int | None:
+    """Bytes of memory that the cgroup allows; None where it sets no limit."""
+    limits = [*_limits(root, "memory.max", _bytes), *_limits(root / "memory", "memory.limit_in_bytes", _bytes)]
+    return int(min(limits)) if limits else None
+
+
+def _limits(root: Path, name: str, read: Callable[[Path], float | None]) -> Iterable[float]:
+    """The limits of this process's cgroup and of those it is in."""
+    for folder in cgroup_folders(root):
+        try:
+            limit = read(folder / name)
+        except (OSError, ValueError, IndexError):
+            continue
+        if limit is not None:
+            yield limit
+
+
+def cgroup_folders(root: Path) -> list[Path]:
+    """The folders of this process's cgroup and of those it is in, innermost first."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        inner = Path(lines[0].rsplit(":", 1)[1].lstrip("/"))
+    except (OSError, IndexError):
+        inner = Path()
+    return [root / part for part in (inner, *inner.parents)] if inner.parts else [root]
+
+
+def _quota_v2(path: Path) -> float | None:
+    quota, period = path.read_text(encoding="utf-8").split()
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(path: Path) -> float | None:
+    quota = int(path.read_text(encoding="utf-8"))
+    period = int(path.with_name("cpu.cfs_period_us").read_text(encoding="utf-8"))
+    return quota / period if quota > 0 else None
+
+
+def _bytes(path: Path) -> float | None:
+    text = path.read_text(encoding="utf-8").strip()
+    # cgroup v1 writes "no limit" as a number near 2^63.
+    return None if text == "max" or int(text) >= 1 << 60 else int(text)

@@ -1,0 +1,162 @@
+"""What the workers of a run share: slots, frozen parameters, optimizer state, gradients, control and journal.
+
+    arena   ┌─────────┬─────────┬────────┬────────┬─────┬────────┬───────────────────┐
+            │ control │ journal │ slot 0 │ slot 1 │ ... │ frozen │ optimizer state …  │
+            └─────────┴─────────┴────────┴────────┴─────┴────────┴───────────────────┘
+
+A `StatePlan` says where each lies and travels to the workers; `SharedState` is the same, opened in one process.
+
+Legend: K slots, P parameters, M gradients held at a time (racing: one; sync: one per micro-batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from hogwild.shared.arena import Arena, Space
+from hogwild.shared.gradient_slots import GradientSlot
+from hogwild.shared.journal import ROW, Journal, seal_bytes
+from hogwild.shared.layout import Block, Layout
+from hogwild.shared.optimizer_state import OptimizerState, StateForm
+from hogwild.shared.rows import RowVersions
+from hogwild.shared.slots import Slot
+from hogwild.shared.tickets import Control
+from hogwild.shared.totals import Totals
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a rule needs of shared memory: `slots` (K), copies of the optimizer's state, and gradients (M)."""
+
+    slots: int = 1
+    state_copies: int = 1
+    gradients: int = 0
+
+
+@dataclass(frozen=True)
+class _Offsets:
+    control: int
+    journal: int
+    seals: int
+    slots: tuple[int, ...]
+    constants: int
+    states: tuple[int, ...]
+    gradients: tuple[int, ...]
+    audit: int
+    row_versions: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StatePlan:
+    """Where everything lies in the arena, and what it is called.
+
+    `names` maps each entry of the model's state dict to (`"parameter"`, `"constant"` or `"buffer"`, position);
+    `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient;
+    `tables` are the positions of the parameters with sparse gradients.
+    """
+
+    workers: int
+    spares: int
+    rows: int
+    digest_every: int
+    parameters: Layout
+    constants: Layout
+    buffers: Layout
+    names: dict[str, tuple[str, int]]
+    optimizer: StateForm
+    needs: Needs
+    audited: bool = False
+    tables: tuple[int, ...] = ()
+
+    @property
+    def table_copies(self) -> int:
+        """How many copies of the tables and of their state there are, where versions are made of them; else 0."""
+        return self.needs.slots + self.needs.state_copies if self.tables and self.needs.slots > 1 else 0
+
+    @cached_property
+    def offsets(self) -> _Offsets:
+        """Where each piece starts; first asked for by the parent, before there are threads to share it."""
+        space = Space()
+        slot = self.parameters.nbytes + self.buffers.nbytes
+        state = OptimizerState.size(self.optimizer)
+        gradient = GradientSlot.size(self.parameters, self.buffers)
+        return _Offsets(
+            control=Control.reserve(space, self.workers, self.spares),
+            journal=space.reserve(self.rows * ROW.itemsize),
+            seals=space.reserve(seal_bytes(len(self.names)) * (self.rows // self.digest_every)),
+            slots=tuple(space.reserve(slot) for _ in range(self.needs.slots + 1)),
+            constants=space.reserve(self.constants.nbytes),
+            states=tuple(space.reserve(state) for _ in range(self.needs.state_copies)),
+            gradients=tuple(space.reserve(gradient) for _ in range(self.needs.gradients)),
+            audit=space.reserve(Totals.size(self.parameters) if self.audited else 0),
+            row_versions=space.reserve(
+                RowVersions.size(self.parameters, self.tables, self.table_copies) if self.table_copies else 0
+            ),
+            nbytes=space.nbytes,
+        )
+
+
+class SharedState:
+    """The shared state of a run, opened in one process.
+
+    `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate.
+    """
+
+    def __init__(self, plan: StatePlan, arena: Arena) -> None:
+        self.plan = plan
+        self.arena = arena
+        at = plan.offsets
+        self.control = Control(arena, at.control, plan.workers, plan.spares)
+        self.journal = Journal(arena, at.journal, plan.rows, at.seals, plan.digest_every, len(plan.names))
+        slots = [Slot(plan.parameters, plan.buffers, arena, offset) for offset in at.slots]
+        self.slots, self.observed = slots[:-1], slots[-1]
+        self.constants = plan.constants.views(Block.shared(arena, at.constants))
+        self.optimizer_states = [OptimizerState(plan.optimizer, arena, offset) for offset in at.states]
+        self.gradients = [GradientSlot(plan.parameters, plan.buffers, arena, offset) for offset in at.gradients]
+        self.audit = Totals(plan.parameters, arena, at.audit) if plan.audited else None
+        self.row_versions: RowVersions | None = None
+        if plan.table_copies:
+            rows = RowVersions(plan.parameters, plan.tables, plan.table_copies, arena, at.row_versions)
+            copies: list[Slot | OptimizerState] = [*self.slots, *self.optimizer_states]
+            for number, copy in enumerate(copies):
+                copy.rows = rows, number
+            self.row_versions = rows
+
+    @classmethod
+    def create(cls, plan: StatePlan) -> SharedState:
+        """A new arena for that plan.
+
+        Raises:
+            ArgumentError: there is not enough memory for it.
+        """
+        return cls(plan, Arena(plan.offsets.nbytes))
+
+    def prepare(
+        self,
+        parameters: Sequence[Tensor],
+        constants: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        initial: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Write the initial model into slot 0 and the optimizer's initial state into its first copy."""
+        for target, value in (
+            *zip(self.slots[0].parameters, parameters, strict=True),
+            *zip(self.slots[0].buffers, buffers, strict=True),
+            *zip(self.constants, constants, strict=True),
+        ):
+            target.copy_(value.detach())
+        self.optimizer_states[0].prepare(initial)
+        self.journal.prepare()
+        if self.row_versions is not None:
+            self.row_versions.prepare()
+
+    def state_dict(self, slot: Slot) -> dict[str, Tensor]:
+        """The model's state dict as views of that slot."""
+        places = {"parameter": slot.parameters, "buffer": slot.buffers, "constant": self.constants}
+        return {name: places[kind][position] for name, (kind, position) in self.plan.names.items()}

@@ -1,0 +1,198 @@
+"""Tickets: the right to compute one gradient, dealt to workers one at a time.
+
+Invariants that survive a worker killed between any two lines:
+  - a ticket below NEXT is finished, or lies in the reissue list, or is named in the row of a worker (living, or
+    dead with its death not yet dealt with);
+  - no ticket has two owners: a row names its ticket before NEXT passes it or the list lets go of it; whoever takes
+    the ticket lock from a dead holder first undoes what it had begun; and what a dead worker owned is reissued only
+    after the operating system has confirmed the death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from hogwild.shared.arena import Arena, Space
+from hogwild.shared.words import NOBODY, Field, Hook, Phase, Word, Words, nothing_planted
+
+
+class Ticket(int):
+    """The right to compute one gradient. It is its number, and knows what the number stands for; frozen.
+
+    Attributes:
+        update: the update that the gradient becomes part of.
+        batch: the batch it is computed on, which also decides what it draws.
+        share: the part of the update that it is: 1, or under `sync` one in as many as the update has.
+    """
+
+    update: int
+    batch: int
+    share: float
+
+    def __new__(cls, number: int, update: int, batch: int, share: float = 1.0) -> Ticket:
+        """A ticket; all four are plain numbers."""
+        ticket = super().__new__(cls, number)
+        vars(ticket).update(update=update, batch=batch, share=share)
+        return ticket
+
+    @property
+    def number(self) -> int:
+        """Its place in the order in which tickets are dealt, from 0."""
+        return int(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{name} of a ticket cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} of a ticket cannot be removed")
+
+    def __getnewargs__(self) -> tuple[int, int, int, float]:  # type: ignore[override]
+        return self.number, self.update, self.batch, self.share
+
+    def __repr__(self) -> str:
+        return f"Ticket(number={self.number}, update={self.update}, batch={self.batch}, share={self.share:g})"
+
+
+class Settled(Enum):
+    """What becomes of the ticket of a dead worker."""
+
+    AGAIN = "it is computed again"
+    DONE = "it was applied"
+    DOUBTED = "it may have been applied in part; nobody computes it again"
+
+
+Settle = Callable[[int, Phase], Settled]
+"""(number of a ticket, what its owner was doing) → what becomes of it."""
+
+
+class Control(Words):
+    """The counters of one run and its tickets, as one worker, or the parent, sees them."""
+
+    def __init__(self, arena: Arena, offset: int, workers: int, spares: int) -> None:
+        super().__init__(arena, offset, workers)
+        self._reissued = arena.words(offset + self.size(workers), spares)
+
+    @classmethod
+    def reserve(cls, space: Space, workers: int, spares: int) -> int:
+        """Reserve what a control of that many workers and reissued tickets needs.
+
+        No more tickets than there are workers wait to be taken again, or than the run left undone that is resumed: the
+        counter moves only while none does.
+        """
+        return space.reserve(cls.size(workers) + 8 * spares)
+
+    def prepare(self, first: int, total: int, again: Sequence[int] = ()) -> None:
+        """Before any worker starts: tickets `first` to `total` - 1 are to be handed out, and before them `again`."""
+        self[Word.NEXT] = first
+        self[Word.HOLDER] = NOBODY
+        self[Word.TOTAL] = total
+        for row in self._rows:
+            row[Field.TICKET] = NOBODY
+        for i in range(len(self._reissued)):
+            self._reissued[i] = again[i] if i < len(again) else NOBODY
+
+    def claim(self, worker: int, pause: Callable[[Hook], None] = nothing_planted) -> int | None:
+        """A ticket that nobody else has: the lowest reissued one, else the next. None when there are no more."""
+        with self.ticket_lock:
+            self._enter(worker)
+            ticket = self._take(worker, pause)
+            self[Word.HOLDER] = NOBODY
+            return ticket
+
+    def _take(self, worker: int, pause: Callable[[Hook], None]) -> int | None:
+        where = self._lowest_reissued()
+        if where is not None:
+            ticket = self._reissued[where]
+            self._own(worker, ticket, pause)
+            self._reissued[where] = NOBODY
+            return ticket
+        ticket = self[Word.NEXT]
+        if self[Word.STOP] or ticket >= self[Word.TOTAL]:
+            return None
+        self._own(worker, ticket, pause)
+        self[Word.NEXT] = ticket + 1
+        return ticket
+
+    def _own(self, worker: int, ticket: int, pause: Callable[[Hook], None]) -> None:
+        row = self._rows[worker]
+        row[Field.PHASE] = Phase.COMPUTING
+        row[Field.TICKET] = ticket
+        pause(Hook.OWNING)
+
+    def _enter(self, worker: int) -> None:
+        """First thing under the ticket lock: name its holder, and undo what a holder that died in it had begun.
+
+        It may have named a ticket in its row that the counter had not passed, or that the reissue list still held;
+        somebody else will get that ticket, so the dead worker must not seem to own it.
+        """
+        dead = self[Word.HOLDER]
+        if dead != NOBODY:
+            row = self._rows[dead]
+            if row[Field.TICKET] >= self[Word.NEXT] or row[Field.TICKET] in self._reissued:
+                row[Field.TICKET] = NOBODY
+        self[Word.HOLDER] = worker
+
+    def finish(self, worker: int) -> None:
+        """The worker's ticket is dealt with."""
+        row = self._rows[worker]
+        row[Field.TICKET] = NOBODY
+        row[Field.PHASE] = Phase.IDLE
+
+    def hand_back(self, worker: int) -> None:
+        """The worker gives its ticket up, for anyone to take."""
+        with self.ticket_lock:
+            self._enter(worker)
+            self._reissue(self._rows[worker][Field.TICKET])
+            self.finish(worker)
+            self[Word.HOLDER] = NOBODY
+
+    def orphan_before(self, ticket: int) -> bool:
+        """True when a ticket below `ticket` waits for somebody to take it."""
+        return any(NOBODY < other < ticket for other in self._reissued)
+
+    def owner_died(self, worker: int, settle: Settle) -> int | None:
+        """Deal with what a worker owned whose death has been confirmed; called by the parent.
+
+        `settle(ticket, phase)` says what becomes of the ticket. Returns the ticket where it is in doubt.
+        """
+        row = self._rows[worker]
+        with self.ticket_lock:
+            self._enter(worker)
+            ticket, phase = row[Field.TICKET], Phase(row[Field.PHASE])
+            settled = settle(ticket, phase) if ticket != NOBODY else Settled.DONE
+            if settled is Settled.AGAIN:
+                self._reissue(ticket)
+            self.finish(worker)
+            self[Word.HOLDER] = NOBODY
+            return ticket if settled is Settled.DOUBTED else None
+
+    def waiting_tickets(self) -> list[int]:
+        """Tickets that were handed out and given up, that nobody has taken again, and that are still to be done."""
+        return [ticket for ticket in self._reissued if NOBODY < ticket < self[Word.TOTAL]]
+
+    def unfinished(self, settle: Settle, but: int) -> tuple[int, list[int]]:
+        """(the next ticket to hand out, the tickets below it that are to be computed again by who goes on from here).
+
+        `but` is the worker that asks, whose own ticket is done, or NOBODY; `settle` decides over those of the others.
+        """
+        with self.ticket_lock:
+            self._enter(but)
+            again = [t for worker, t, phase in self.owned() if worker != but and settle(t, phase) is Settled.AGAIN]
+            self[Word.HOLDER] = NOBODY
+            return self[Word.NEXT], sorted({*again, *(ticket for ticket in self._reissued if ticket != NOBODY)})
+
+    def owned(self) -> list[tuple[int, int, Phase]]:
+        """(worker, ticket, phase) for each ticket that a row names."""
+        found = [(worker, row[Field.TICKET], Phase(row[Field.PHASE])) for worker, row in enumerate(self._rows)]
+        return [one for one in found if one[1] != NOBODY]
+
+    def _lowest_reissued(self) -> int | None:
+        tickets = self._reissued.tolist()
+        held = [ticket for ticket in tickets if ticket != NOBODY]
+        return tickets.index(min(held)) if held else None
+
+    def _reissue(self, ticket: int) -> None:
+        if ticket not in self._reissued:
+            self._reissued[list(self._reissued).index(NOBODY)] = ticket

@@ -1,0 +1,185 @@
+"""The words that workers steer by: counters of the run, and a row for each worker.
+
+Every word has one writer at a time, or is written under the ticket lock, and is 8 bytes at an 8-byte address:
+a reader sees the old value or the new one, never half of each. The GIL protects nothing here: each worker has a
+`Words`, and so memoryviews, of its own, and no Python object of one is touched by another, but for the two locks.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from enum import IntEnum, StrEnum
+
+from hogwild.shared.arena import ALIGNMENT, Arena
+from hogwild.shared.locks import AnnouncedLock, Lock
+
+NOBODY = -1  # no ticket, no worker
+_LINE = ALIGNMENT // 8  # words in a cache line: words that different workers write do not share one
+
+
+class Word:
+    """The words of a run: their places, each in a cache line of its own.
+
+    Plain integers, for every update looks up dozens of them, and a member of an enum takes four times as long.
+    """
+
+    NEXT = 0 * _LINE  # the next ticket to hand out; written under the ticket lock
+    TOTAL = 1 * _LINE  # tickets there are; written by the parent, or by the worker that stops the run
+    HEAD = 2 * _LINE  # the newest version that is complete; written by the one committer there is at a time
+    STOP = 3 * _LINE  # 1: finish what is claimed and claim no more
+    ABORT = 4 * _LINE  # 1: stop waiting at once, the run has failed
+    OBSERVED = 5 * _LINE  # the last version copied out for evaluation; written by the worker that copied it
+    EVALUATED = 6 * _LINE  # the last version evaluated; written by the parent, or by a worker that shows one anew
+    HOLDER = 7 * _LINE  # the worker that holds the ticket lock, or NOBODY; written under the lock
+    BASE = 8 * _LINE  # updates applied before this run, for rules that count commits; written by the parent
+
+
+class Field:
+    """The places of the words of one worker's row, written by that worker alone."""
+
+    TICKET = 0  # the ticket it owns, or NOBODY
+    PHASE = 1
+    COMMITS = 2  # updates it has applied
+    COMPUTED = 3  # gradients it has computed
+    SKIPPED = 4  # updates it left out because their gradient was not finite
+    STARTED = 5  # CLOCK_MONOTONIC at its first claim, nanoseconds
+    ENDED = 6  # the same after its last commit
+    WAITED = 7  # nanoseconds spent waiting for other workers
+    WAITING = 8  # 1 while it waits for other workers, be it for a version or for a lock
+    PIN = 9  # the slot it reads, where a rule lets workers pin one
+
+
+_WORDS = Word.BASE + _LINE
+_ROW = 2 * _LINE  # words of a row
+
+
+class Phase(IntEnum):
+    """What a worker is doing with its ticket."""
+
+    IDLE = 0
+    COMPUTING = 1  # the shared model is untouched by this ticket
+    WRITING = 2  # the shared model may hold part of it
+    APPLIED = 3  # the shared model holds all of it
+
+
+class Aborted(Exception):  # noqa: N818 - leaves a wait, and never reaches a caller
+    """The run has failed elsewhere; whoever waits leaves."""
+
+
+class Hook(StrEnum):
+    """The moments of the protocol at which tests plant delays, kills and other faults."""
+
+    CLAIMING = "claiming"  # before a ticket is asked for
+    OWNING = "owning"  # holding the ticket lock: the ticket has an owner, the counter has not moved
+    CLAIMED = "claimed"
+    COMPUTING = "computing"  # the batch is there, the gradient is not
+    COMMITTING = "committing"  # the gradient is there
+    WRITING = "writing"  # while the shared model, or the next version, is written; in a lock where there is one
+    PUBLISHING = "publishing"  # the next version is complete, and not yet the head
+    PUBLISHED = "published"  # it is the head, and the ticket still has its owner
+
+
+def nothing_planted(hook: Hook) -> None:
+    """Nothing is planted."""
+
+
+# On x86-64 stores become visible in the order in which they were made, so what was written before a word is seen
+# by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
+_ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
+_NOTHING = nullcontext()
+_SPINS = 20
+_SHORTEST_SLEEP = 20e-6
+_LONGEST_SLEEP = 500e-6  # a waiting worker looks at least every millisecond, timer slack included
+
+
+class Words:
+    """The counters of one run, and a row of words for each worker, as one worker, or the parent, sees them."""
+
+    ticket_lock: Lock
+    commit_lock: Lock
+
+    def __init__(self, arena: Arena, offset: int, workers: int) -> None:
+        self.workers = workers
+        self._words = arena.words(offset, _WORDS)
+        rows = offset + 8 * _WORDS
+        self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers)]
+
+    @staticmethod
+    def size(workers: int) -> int:
+        """Bytes of the words of so many workers."""
+        return 8 * (_WORDS + _ROW * workers)
+
+    def announce_waits(self, worker: int) -> None:
+        """From here on that worker's row says when it waits for one of these locks."""
+        row = self._rows[worker]
+        self.ticket_lock = AnnouncedLock(self.ticket_lock, row, Field.WAITING)
+        self.commit_lock = AnnouncedLock(self.commit_lock, row, Field.WAITING)
+
+    def __getitem__(self, word: int) -> int:
+        return self._words[word]
+
+    def __setitem__(self, word: int, value: int) -> None:
+        self._words[word] = value
+
+    def row(self, worker: int) -> memoryview[int]:
+        """The row of that worker; index it with `Field`."""
+        return self._rows[worker]
+
+    def commits(self) -> int:
+        """Updates applied so far, those before a resume included.
+
+        Not a snapshot: commits made while the rows are read may or may not count.
+        """
+        return self[Word.BASE] + sum([row[Field.COMMITS] for row in self._rows])
+
+    def publish(self, word: int, value: int) -> None:
+        """Set a word so that whoever observes it also sees all that was written before."""
+        if _ORDERED_STORES:
+            self[word] = value
+        else:
+            with self.ticket_lock:
+                self[word] = value
+
+    def observe(self, word: int) -> int:
+        """Read a word that was published."""
+        if _ORDERED_STORES:
+            return self[word]
+        with self.ticket_lock:
+            return self[word]
+
+    def ordering(self) -> AbstractContextManager[object]:
+        """Around a store that says that other memory is written, and around its loads, where it is no `Word`."""
+        return _NOTHING if _ORDERED_STORES else self.ticket_lock
+
+    def wait_until(self, condition: Callable[[], bool], worker: int) -> None:
+        """Wait by yielding, then by sleeps of 20 µs to half a millisecond.
+
+        Raises:
+            Aborted: the run has failed.
+        """
+        if condition():
+            return
+        row = self._rows[worker]
+        row[Field.WAITING] = 1
+        began = time.monotonic_ns()
+        pause = 0.0
+        while not condition():
+            if self[Word.ABORT]:
+                raise Aborted
+            pause = self._rest(pause)
+        row[Field.WAITED] += time.monotonic_ns() - began
+        row[Field.WAITING] = 0
+
+    @staticmethod
+    def _rest(pause: float) -> float:
+        """Rest once; returns what to give the next time. Negative pauses count yields."""
+        if pause > -_SPINS and pause <= 0:
+            os.sched_yield()
+            return pause - 1
+        pause = max(pause, _SHORTEST_SLEEP)
+        time.sleep(pause)
+        return min(2 * pause, _LONGEST_SLEEP)

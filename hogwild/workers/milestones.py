@@ -1,0 +1,105 @@
+"""Milestones: the versions at which something looks at the model, in the worker that has just made one.
+
+An evaluation, a seal of the version's bits in the journal, or a checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hogwild.rules.base import Rule
+from hogwild.shared.hashing import Hasher
+from hogwild.shared.state import SharedState
+from hogwild.shared.words import Word
+
+
+class VersionSaver(Protocol):
+    """Saves a checkpoint every so many versions; called by the worker that has just made one."""
+
+    @property
+    def every(self) -> int:
+        """Versions from one checkpoint to the next."""
+        ...
+
+    def due(self, version: int) -> bool:
+        """True when this version is to be saved."""
+        ...
+
+    def save(self, state: SharedState, rule: Rule, version: int, slot: int, worker: int) -> None:
+        """Save that version, which lies complete in `slot` and was made by `worker`; `rule` is not attached."""
+        ...
+
+
+class Milestones:
+    """Sees to the milestones of a run, for one worker.
+
+    Args:
+        state: the worker's view of the shared state.
+        rule: the run's, not attached to a worker.
+        worker: its number.
+        evaluate_every: versions between evaluations; 0 is never.
+        traced: versions that the parent wants to see besides.
+        stops: an evaluation may end the run, so training waits for it.
+        checkpoint: saves versions; None is never.
+    """
+
+    def __init__(
+        self,
+        state: SharedState,
+        rule: Rule,
+        worker: int,
+        *,
+        evaluate_every: int,
+        traced: frozenset[int],
+        stops: bool,
+        checkpoint: VersionSaver | None,
+    ) -> None:
+        self._state = state
+        self._rule = rule
+        self._worker = worker
+        self._evaluate_every = evaluate_every
+        self._digest_every = state.plan.digest_every if rule.versioned else 0
+        self._traced = traced
+        self._stops = stops
+        self._checkpoint = checkpoint
+        saved_every = checkpoint.every if checkpoint is not None else 0
+        self._periods = [every for every in (evaluate_every, self._digest_every, saved_every) if every]
+        self._hashers: dict[int, Hasher] = {}
+
+    def due(self, version: int) -> bool:
+        """True when something looks at that version."""
+        for every in self._periods:  # once an update: a loop, for any() takes three times as long
+            if version % every == 0:
+                return True
+        return version in self._traced
+
+    def reach(self, version: int, slot: int) -> None:
+        """Let whatever is due look at a version that is complete in that slot and not yet published."""
+        if not self.due(version):
+            return
+        if self._digest_every and version % self._digest_every == 0:
+            self._state.journal.write_seal(version, self._hasher(slot))
+        if version in self._traced or (self._evaluate_every and version % self._evaluate_every == 0):
+            self._show(version, slot)
+        if self._checkpoint is not None and self._checkpoint.due(version):  # and decided upon, where `stop` is asked
+            self._checkpoint.save(self._state, self._rule, version, slot, self._worker)
+
+    def _hasher(self, slot: int) -> Hasher:
+        if slot not in self._hashers:
+            self._hashers[slot] = Hasher(self._state.state_dict(self._state.slots[slot]))
+        return self._hashers[slot]
+
+    def _show(self, version: int, slot: int) -> None:
+        """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
+        control = self._state.control
+        control.wait_until(lambda: control.observe(Word.EVALUATED) == control[Word.OBSERVED], self._worker)
+        again = control[Word.OBSERVED] >= version  # whoever was about to make it before showed it, then died
+        if again and (self._rule.same_bits or not self._rule.versioned):
+            return
+        self._state.observed.copy_from(self._state.slots[slot])
+        if again:
+            control.publish(Word.EVALUATED, version - 1)
+        else:
+            control.publish(Word.OBSERVED, version)
+        if self._stops:
+            control.wait_until(lambda: control.observe(Word.EVALUATED) >= version, self._worker)

@@ -1,0 +1,108 @@
+"""What a worker process does, from its start to its end.
+
+one thread trains; one waits for the parent's death, and ends the process with it
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from dataclasses import replace
+from multiprocessing import connection
+
+import torch
+from torch import nn
+
+from hogwild.errors import WorkerError
+from hogwild.model.replica import carry
+from hogwild.shared.arena import Arena
+from hogwild.shared.locks import FileLock
+from hogwild.shared.state import SharedState, StatePlan
+from hogwild.shared.tickets import Control
+from hogwild.shared.words import Aborted
+from hogwild.workers.allocator import keep_freed_memory
+from hogwild.workers.package import Package
+from hogwild.workers.task import Task
+from hogwild.workers.team import Event, Failed, Logged, failure, usage
+from hogwild.workers.worker import Worker
+
+_TICKET_BYTE, _COMMIT_BYTE = 0, 1  # of the arena's file; that they are locked has no bearing on what they hold
+EXTRAS = "a parameter's attributes or hooks"
+
+
+def set_locks(control: Control, arena: Arena) -> None:
+    """Give a control the locks that processes share: bytes of the arena's file."""
+    control.ticket_lock = FileLock(arena.descriptor, _TICKET_BYTE)
+    control.commit_lock = FileLock(arena.descriptor, _COMMIT_BYTE)
+
+
+def process_main(
+    index: int,
+    plan: StatePlan,
+    arena: Arena,
+    package: Package,
+    pipe: connection.Connection,
+    stacks: connection.Connection,
+) -> None:
+    """Open the shared memory, unpack what came with the start, and do the work."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
+    faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    keep_freed_memory()
+    torch.set_num_threads(1)  # while it unpacks; then the task says
+    worker = None
+    try:
+        worker = _make_worker(index, plan, arena, package, pipe)
+        worker.run()
+        _tell(pipe, usage(index, owns_process=True))
+    except Aborted:
+        _tell(pipe, usage(index, owns_process=True))
+    except BaseException as error:
+        _tell(pipe, failure(worker, index, error))
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _tell(pipe: connection.Connection, event: Event) -> None:
+    try:
+        message = pickle.dumps(event)
+        pickle.loads(message)  # some exceptions can be pickled but not read back
+    except Exception:
+        if not isinstance(event, Failed):
+            raise
+        message = pickle.dumps(replace(event, error=WorkerError(event.name)))
+    pipe.send_bytes(message)
+
+
+def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:
+    state = SharedState(plan, arena)
+    set_locks(state.control, arena)
+    parameters = [nn.Parameter(view) for view in state.slots[0].parameters]
+    constants = [nn.Parameter(view, requires_grad=False) for view in state.constants]
+    found: dict[tuple[str, int], nn.Parameter] = {("parameter", i): p for i, p in enumerate(parameters)}
+    found.update({("constant", i): p for i, p in enumerate(constants)})
+    parts = package.open(found)
+    replica = parts.pop("model")
+    for parameter, extras in zip((*parameters, *constants), parts.pop(EXTRAS), strict=True):
+        carry(extras, parameter)
+    task = Task(plan=plan, **parts)
+    task.flags.apply()
+    torch.set_num_threads(task.flags.intra_op)
+    return Worker(
+        index,
+        task,
+        state,
+        replica,
+        parameters,
+        owns_process=True,
+        log=lambda update, batch, metrics: _tell(pipe, Logged(index, update, batch, metrics)),
+    )

@@ -1,0 +1,132 @@
+"""What a rule finds where it is attached: one worker's view of shared memory, its replica and its optimizer.
+
+A seat knows neither the rule nor the worker, so nothing here refers back to who uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+
+from hogwild.config import RunConfig
+from hogwild.errors import NonFiniteError
+from hogwild.model.replica import Binding
+from hogwild.optim.gradients import Gathered
+from hogwild.optim.stepping import SharedOptimizer
+from hogwild.shared.state import SharedState
+from hogwild.shared.tickets import Ticket
+from hogwild.shared.words import Field, Hook, Word
+from hogwild.workers.milestones import Milestones
+
+Pause = Callable[[Hook, "WorkerSeat"], None]
+"""What a test plants: called in the worker at every hook."""
+
+planted_pause: ContextVar[Pause | None] = ContextVar("planted_pause", default=None)
+"""What the runs started in this context carry to their workers."""
+
+
+class WorkerSeat:
+    """Satisfies `hogwild.rules.base.Seat`, and is what a planted `Pause` sees of a worker.
+
+    Args:
+        index: number of the worker, from 0.
+        config: of the run.
+        state: the worker's view of the shared state.
+        binding: its replica.
+        optimizer: its optimizer.
+        milestones: what looks at versions.
+        order: for each trained parameter in the model's own order, its position in the layout.
+        pause: what is planted.
+        shares_gradients: other workers see a gradient before it is checked.
+        tells_loss: the loss of a gradient is known; a loop of the user's own need not tell it.
+        audited: the worker keeps an account of the gradients it computes.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        config: RunConfig,
+        state: SharedState,
+        binding: Binding,
+        optimizer: SharedOptimizer,
+        milestones: Milestones,
+        order: Sequence[int],
+        pause: Pause | None,
+        *,
+        shares_gradients: bool,
+        tells_loss: bool,
+        audited: bool,
+    ) -> None:
+        self.index = index
+        self.state = state
+        self.control = state.control
+        self.binding = binding
+        self.optimizer = optimizer
+        self.audited = audited
+        self.ignores_nonfinite = config.on_nonfinite == "ignore"
+        self.left_out = False  # the update being committed is not applied, on purpose
+        self._config = config
+        self._milestones = milestones
+        self._order = order
+        self._pause = pause
+        self._row = self.control.row(index)
+        self._shares_gradients = shares_gradients
+        self._tells_loss = tells_loss
+
+    @property
+    def ticket(self) -> int:
+        """The number of the ticket this worker owns; −1 where it owns none."""
+        return self._row[Field.TICKET]
+
+    @property
+    def tickets_handed_out(self) -> int:
+        """How many tickets all workers together have taken."""
+        return self.control[Word.NEXT]
+
+    def pause(self, hook: Hook) -> None:
+        """A hook: a named moment of the protocol, at which tests plant delays and kills."""
+        if self._pause is not None:
+            self._pause(hook, self)
+
+    def usable(self, ticket: Ticket, loss: float, gradients: Gathered) -> bool:
+        """False where the update is to be left out; see `hogwild.rules.base.Seat`."""
+        unknown = math.isnan(loss) and not self._tells_loss
+        if self.ignores_nonfinite or ((math.isfinite(loss) or unknown) and gradients.finite()):
+            return True
+        if self._config.on_nonfinite == "skip":
+            self._row[Field.SKIPPED] += 1
+            self.leave_out()
+            return False
+        raise self._not_finite(ticket, loss)
+
+    def _not_finite(self, ticket: Ticket, loss: float) -> NonFiniteError:
+        what, untouched = f"the loss is {loss}", "the shared model was not touched by it"
+        if math.isfinite(loss):
+            what = "the gradient is not finite"
+            if self._shares_gradients:
+                untouched = "it is in the shared .grad, and another worker may have applied it"
+        return NonFiniteError(
+            f"{what} at update {ticket.update} (batch {ticket.batch}), worker {self.index}; {untouched} "
+            f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)",
+            worker=self.index,
+            update=ticket.update,
+            batch=ticket.batch,
+        )
+
+    def leave_out(self) -> None:
+        """The update being committed is not applied, on purpose; it stays out of the account."""
+        self.left_out = True
+
+    def clip(self, gradients: Gathered) -> None:
+        """Clip to `clip_grad_norm` as `torch.nn.utils.clip_grad_norm_` does; see `hogwild.rules.base.Seat`."""
+        if self._config.clip_grad_norm is not None:
+            gradients.clip(self._order, self._config.clip_grad_norm)
+
+    def due(self, version: int) -> bool:
+        """True when something looks at that version."""
+        return self._milestones.due(version)
+
+    def observe(self, version: int, slot: int) -> None:
+        """Let whatever is due look at a version that is complete and not yet published."""
+        self._milestones.reach(version, slot)

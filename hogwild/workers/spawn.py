@@ -1,0 +1,82 @@
+"""Starting processes: by `forkserver` on Linux and by `spawn` elsewhere, never by a bare fork.
+
+The fork server has torch imported, so a worker starts in milliseconds. What is started here does not import the
+caller's `__main__`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import spawn
+from multiprocessing.context import BaseContext
+from typing import Any
+
+_PRELOAD = "hogwild.workers.preload"
+start_lock = threading.Lock()
+"""Held while a process is being started: what is set for the start is the whole program's."""
+
+
+def start_server() -> None:
+    """Let the fork server begin to import torch, ahead of the first worker. Does nothing where there is none."""
+    if start_context().get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        with start_lock, _as_the_server_starts():
+            forkserver.ensure_running()
+
+
+@contextmanager
+def _as_the_server_starts() -> Iterator[None]:
+    """Inside, a Python that is started does not look for modules in the current folder.
+
+    The server is started by `python -c`, which would: a folder named hogwild or torch there would be taken for the
+    package. Workers get the caller's own path once they are forked. Ctrl-C is held back until the server, which
+    inherits that, has imported what it imports; it would print a traceback.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
+def start_context() -> BaseContext:
+    """The way in which processes are started here."""
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload([_PRELOAD])
+    return context
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Inside, this thread starts processes that do not import the caller's `__main__`.
+
+    The package brings what they need of it by value, so a script without a guard, a notebook and `python -` work.
+    """
+    original = spawn.get_preparation_data
+    me = threading.get_ident()
+
+    def without_main(name: str) -> dict[str, Any]:
+        data = original(name)
+        if threading.get_ident() == me:
+            data.pop("init_main_from_name", None)
+            data.pop("init_main_from_path", None)
+        return data
+
+    spawn.get_preparation_data = without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = original

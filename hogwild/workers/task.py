@@ -1,0 +1,48 @@
+"""What every worker of a run is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hogwild.config import RunConfig
+from hogwild.data.sources import Source
+from hogwild.optim.factory import Factory
+from hogwild.optim.plan import OptimizerPlan
+from hogwild.rules.base import Rule
+from hogwild.shared.state import StatePlan
+from hogwild.workers.bit_flags import BitFlags
+from hogwild.workers.milestones import VersionSaver
+from hogwild.workers.seat import Pause
+
+if TYPE_CHECKING:
+    from hogwild.workers.worker import Worker
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every worker of a run is given; the parts that are functions may be lambdas and closures.
+
+    `evaluate_every` and the plan's `digest_every` count versions; 0 is never. The versions in `traced` are shown to
+    the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at
+    each hook.
+    """
+
+    config: RunConfig
+    plan: StatePlan
+    optimizer_plan: OptimizerPlan
+    rule: Rule
+    work: Callable[[Worker], None]
+    source: Source | None
+    loss: Callable[[nn.Module, Any], Any] | None
+    optimizer: Factory
+    lr_schedule: Callable[[int], float] | None
+    flags: BitFlags
+    evaluate_every: int
+    traced: frozenset[int]
+    stops: bool
+    checkpoint: VersionSaver | None
+    pause: Pause | None

@@ -1,0 +1,119 @@
+"""What the parent hears from its workers, threads and processes alike."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import psutil
+
+from hogwild.errors import printable
+from hogwild.workers.task import Task
+from hogwild.workers.worker import Worker
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A worker called `worker_info().log(...)`."""
+
+    worker: int
+    update: int
+    batch: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A worker found no more tickets. `cpu_seconds` is its own; `rss` and `pss` are of its process, in bytes."""
+
+    worker: int
+    cpu_seconds: float
+    rss: int
+    pss: int | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker raised: what, its type's name, its message on one line, its own traceback. Its `Died` follows.
+
+    `error` is another one where what was raised cannot be pickled. `made` is false where the worker itself could not be
+    made, so that it never came to the work.
+    """
+
+    worker: int
+    error: BaseException
+    name: str
+    message: str
+    traceback: str
+    made: bool
+
+
+@dataclass(frozen=True)
+class Died:
+    """A worker ended before it had `Finished`, and nothing of it runs any more.
+
+    `exit_code` is its process's, negative for a signal; 0 for a thread, which can only have raised.
+    """
+
+    worker: int
+    exit_code: int
+
+
+Event = Logged | Finished | Failed | Died
+
+
+class Team(Protocol):
+    """The workers of a run, of one kind."""
+
+    task: Task
+
+    def start(self, index: int) -> None:
+        """Start worker `index`, for the first time or again after its end."""
+        ...
+
+    def running(self) -> set[int]:
+        """Workers that have been started, and whose `Finished` or `Died` has not been told."""
+        ...
+
+    def events(self, timeout: float) -> Iterable[Event]:
+        """What has come since the last call, waiting up to `timeout` seconds for the first."""
+        ...
+
+    def stacks(self, index: int) -> str:
+        """The stack of every thread of a worker that hangs, as text."""
+        ...
+
+    def end(self, index: int) -> bool:
+        """End one worker at once; its `Died` follows. False where that is not possible."""
+        ...
+
+    def kill(self) -> None:
+        """End every worker that still runs, at once where that is possible."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the team holds; no worker runs any more."""
+        ...
+
+
+def failure(worker: Worker | None, index: int, error: BaseException) -> Failed:
+    """The event that tells of an exception being handled now."""
+    try:
+        message = printable(str(error))
+    except Exception:
+        message = ""
+    stack = traceback.format_exc().rstrip()
+    return Failed(index, error, type(error).__name__, message, stack, made=worker is not None)
+
+
+def usage(index: int, *, owns_process: bool) -> Finished:
+    """The event that tells of a worker's end, measured now by the worker itself."""
+    memory = psutil.Process().memory_full_info() if owns_process and sys.platform == "linux" else None
+    rss = memory.rss if memory else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = time.process_time() if owns_process else time.thread_time()
+    return Finished(index, seconds, rss, memory.pss if memory else None)

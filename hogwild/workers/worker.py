@@ -1,0 +1,223 @@
+"""One worker, thread or process: the calls that a loop is written in, ours or a user's.
+
+    claim → read → batch and gradient → commit → claim …
+
+A worker waits only in `claim` (for the version it is to read) and in `commit` (for its turn), and in both it gives
+its ticket back when an earlier one was left by a dead worker and nobody has taken it.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.data.seeding import seed_generators
+from hogwild.data.sources import DatasetSource, TensorSource
+from hogwild.errors import ArgumentError
+from hogwild.model.replica import Binding
+from hogwild.optim.stepping import SharedOptimizer
+from hogwild.rules.base import Gradient
+from hogwild.shared.state import SharedState
+from hogwild.shared.tickets import Ticket
+from hogwild.shared.words import Field, Hook, Word
+from hogwild.workers.account import Account
+from hogwild.workers.milestones import Milestones
+from hogwild.workers.no_grad import WithoutGrad
+from hogwild.workers.seat import WorkerSeat
+from hogwild.workers.shared_generator import SharedGenerator
+from hogwild.workers.task import Task
+from hogwild.workers.worker_info import Log, WorkerInfo, informed
+
+_UNUSED = torch.Generator()
+
+
+class Worker:
+    """One worker, as the loop and a user's own `work(worker)` see it.
+
+    Attributes:
+        index: number of the worker, from 0.
+        replica: its module.
+        info: the `WorkerInfo` of this worker.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        task: Task,
+        state: SharedState,
+        replica: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        *,
+        owns_process: bool,
+        log: Log,
+    ) -> None:
+        self.index = index
+        self.task = task
+        self.control = state.control
+        self.control.announce_waits(index)
+        self.replica = replica
+        self.info = WorkerInfo(index, task.config.workers, task.config.seed, log)
+        self.rule = copy.deepcopy(task.rule)
+        self._state = state
+        self._row = self.control.row(index)
+        self._owns_process = owns_process
+        self._quietly = WithoutGrad()
+        self._account = Account(task.plan.parameters) if task.plan.audited else None
+        watched = self.rule.same_bits and not owns_process
+        self._generator = SharedGenerator(state.control, index, self.rule.name) if watched else None
+        trained = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
+        self.seat = self._make_seat(parameters)
+        self.rule.attach(self.seat)
+
+    def _make_seat(self, parameters: Sequence[nn.Parameter]) -> WorkerSeat:
+        task = self.task
+        named = list(self.replica.named_parameters())
+        return WorkerSeat(
+            self.index,
+            task.config,
+            self._state,
+            Binding(self.replica, parameters, task.plan.buffers),
+            SharedOptimizer(task.optimizer, named, parameters, task.optimizer_plan, task.lr_schedule),
+            Milestones(
+                self._state,
+                task.rule,
+                self.index,
+                evaluate_every=task.evaluate_every,
+                traced=task.traced,
+                stops=task.stops,
+                checkpoint=task.checkpoint,
+            ),
+            self._order,
+            task.pause,
+            shares_gradients=self.rule.shares_gradients,
+            tells_loss=task.loss is not None,
+            audited=self._account is not None,
+        )
+
+    def run(self) -> None:
+        """Do the task's work until there are no more tickets, and let go of the shared memory."""
+        try:
+            with informed(self.info):
+                self.task.work(self)
+            self._report()
+        finally:
+            self.rule.detach()
+
+    # --- the calls that a loop is written in
+
+    def claim(self) -> Ticket | None:
+        """A ticket that is this worker's to compute, once the version it reads exists. None: there are no more.
+
+        It is the number of the ticket, and knows its update and its batch.
+        """
+        with self._quietly:
+            while True:
+                self.seat.pause(Hook.CLAIMING)
+                number = self.control.claim(self.index, self.seat.pause)
+                if number is None:
+                    self.rule.close()
+                    return None
+                ticket = self.rule.ticket(number, self.control[Word.TOTAL])
+                if not self._row[Field.STARTED]:
+                    self._row[Field.STARTED] = time.monotonic_ns()
+                self.seat.pause(Hook.CLAIMED)
+                if not self.rule.ready(ticket):
+                    self.control.wait_until(partial(self._may_start, ticket), self.index)
+                if self.rule.ready(ticket) and number < self.control[Word.TOTAL]:  # a version may have ended the run
+                    self._begin(ticket)
+                    return ticket
+                self._leave(number)
+
+    def _may_start(self, ticket: Ticket) -> bool:
+        control, number = self.control, ticket.number
+        return self.rule.ready(ticket) or number >= control[Word.TOTAL] or control.orphan_before(number)
+
+    def _leave(self, number: int) -> None:
+        """Give up a ticket that cannot start: for an orphan, or because the run was stopped before it."""
+        if number >= self.control[Word.TOTAL]:
+            self.control.finish(self.index)
+        else:
+            self.control.hand_back(self.index)
+
+    def _begin(self, ticket: Ticket) -> None:
+        number = self.info.start(ticket.update, ticket.batch)
+        if self._owns_process:
+            seed_generators(number)
+
+    def read(self, ticket: Ticket) -> nn.Module:
+        """The replica, at the version that this ticket's gradient is to be computed on."""
+        return self.rule.read(ticket)
+
+    def batch(self, ticket: Ticket) -> Any:
+        """The batch of that ticket."""
+        source = self.task.source
+        if source is None:
+            raise ArgumentError("launch() has no data to make batches of; make them in work(worker), or call train()")
+        draws = type(source) not in (TensorSource, DatasetSource)  # our own leave the generator alone
+        return source.batch(ticket.batch, self.info.generator if draws else _UNUSED)
+
+    def gradient(self, ticket: Ticket, replica: nn.Module) -> Gradient:
+        """The gradient of the task's loss on the batch of that ticket."""
+        loss = self.task.loss
+        if loss is None:
+            raise ArgumentError("launch() has no loss; compute the gradient in work(worker), or call train()")
+        batch = self.batch(ticket)
+        self.seat.pause(Hook.COMPUTING)
+        gradient = self.rule.gradient(lambda module: loss(module, batch), replica)
+        if self._generator is not None and self._generator.moved(ticket.update):
+            self._begin(ticket)
+            return self.gradient(ticket, self.read(ticket))
+        return gradient
+
+    def commit(self, ticket: Ticket, gradient: Gradient | Sequence[Tensor | None], loss: float = float("nan")) -> bool:
+        """Apply a gradient to the shared model.
+
+        `gradient` is what `gradient` returned, or one tensor or None for each trainable parameter in the order of
+        `replica.parameters()`. Returns False where the ticket was handed back because an earlier one was orphaned:
+        go on with `claim`, somebody will compute it again.
+        """
+        if not isinstance(gradient, Gradient):
+            gradient = self._taken(gradient, loss)
+        self._row[Field.COMPUTED] += 1
+        self.seat.pause(Hook.COMMITTING)
+        with self._quietly:
+            applied = self.rule.commit(ticket, gradient)
+            if not applied:
+                self.control.hand_back(self.index)
+                return False
+            if self._account is not None:
+                self._enter(ticket, gradient, self._account)
+        self._row[Field.ENDED] = time.monotonic_ns()
+        self.control.finish(self.index)
+        return True
+
+    def _taken(self, gradients: Sequence[Tensor | None], loss: float) -> Gradient:
+        """What a loop of the user's own computed, in layout order."""
+        values: list[Tensor | None] = [None] * len(self._order)
+        for i, value in zip(self._order, gradients, strict=True):
+            values[i] = value
+        gradient = Gradient(values, loss, self.rule.version_read)
+        with self._quietly:
+            self.rule.take(gradient)
+        return gradient
+
+    def _enter(self, ticket: Ticket, gradient: Gradient, account: Account) -> None:
+        """Enter a gradient in the account, unless it was left out on purpose."""
+        left_out, self.seat.left_out = self.seat.left_out, False
+        if not left_out:
+            rates = self.seat.optimizer.rates(ticket.update)
+            account.add(gradient.values, self.seat.binding.parameters, rates, ticket.share)
+
+    def _report(self) -> None:
+        """Add this worker's account to those of the others."""
+        account, totals = self._account, self.seat.state.audit
+        if account is not None and totals is not None:
+            with self.control.commit_lock:
+                totals.add(account.computed, account.rounding, account.updates, account.nanoseconds)

@@ -1,0 +1,79 @@
+"""What code inside a worker may know of it: `hogwild.worker_info()`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hogwild.data.seeding import mix
+
+Log = Callable[[int, int, dict[str, float]], None]
+"""Called with update, batch and named numbers."""
+
+
+class WorkerInfo:
+    """What code inside a worker may know about it, as `torch.utils.data.get_worker_info` does for loaders.
+
+    Attributes:
+        index: number of the worker, from 0.
+        workers: how many there are.
+        update: number of the update being computed.
+        batch: number of the batch it is computed on: that of the update, except under `sync`, whose updates are made of
+            several.
+        seed: of the run.
+        generator: a `torch.Generator` seeded by (seed, batch). Until it is first asked for nobody can draw from it,
+            and it is not seeded; from then on it is at every batch, for it may be kept.
+    """
+
+    def __init__(self, index: int, workers: int, seed: int, log: Log) -> None:
+        self.index = index
+        self.workers = workers
+        self.update = -1
+        self.batch = -1
+        self.seed = seed
+        self._generator = torch.Generator()
+        self._known = False  # somebody may hold the generator
+        self._number = 0
+        self._log = log
+
+    @property
+    def generator(self) -> torch.Generator:
+        """A generator seeded by (seed, batch)."""
+        if not self._known:
+            self._known = True
+            self._generator.manual_seed(self._number)
+        return self._generator
+
+    def log(self, **metrics: float) -> None:
+        """Record named numbers for this batch; they appear in `run.logged`."""
+        self._log(self.update, self.batch, {name: float(value) for name, value in metrics.items()})
+
+    def start(self, update: int, batch: int) -> int:
+        """Begin a batch of that update; returns the number that its generators are seeded by."""
+        self.update = update
+        self.batch = batch
+        self._number = mix(self.seed, batch)
+        if self._known:
+            self._generator.manual_seed(self._number)
+        return self._number
+
+
+_local = threading.local()
+
+
+def worker_info() -> WorkerInfo | None:
+    """Inside a worker, what it may know of itself; outside, None."""
+    return getattr(_local, "info", None)
+
+
+@contextmanager
+def informed(info: WorkerInfo) -> Iterator[None]:
+    """Inside, this thread is that worker."""
+    _local.info = info
+    try:
+        yield
+    finally:
+        _local.info = None
