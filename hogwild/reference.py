@@ -1,0 +1,213 @@
+"""What every rule computes, as plain serial PyTorch: no shared memory, no workers.
+
+Training makes one version of the model after another. Commit k makes version k + 1 out of version k and a gradient,
+which was computed on version v ≤ k:
+
+    w[k + 1] = step(w[k], g)                    w: parameters; step: that of the `torch.optim` optimizer
+    g = mean over b of ∇ loss(w[v], batch b)    b: the batches of update u, in order
+
+A rule says no more than which update, batches and version those are:
+
+    rule                                                update u   batches b               version read v
+    ordered, staleness τ                                k          k                       max(0, k − τ)
+    sync, M micro-batches                               k          k M, …, k M + M − 1     k
+    racing, hogwild, locked, snapshot with one worker   k          k                       k
+    a run whose journal has (u, v) in row k             u          u                       v
+
+A batch, and what is drawn while its gradient is computed, depend on (seed, b) alone; the learning rate on u. A
+parameter without a gradient is not stepped. Buffers are those that the forward pass left, corrected for what was
+committed since version v (see `_rebased`). `hogwild.train` leaves these very bits: under `ordered` and `sync` with any
+number of workers, under the other rules with one, and under `snapshot` with several by the rows of the run's journal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from hogwild.data.seeding import mix, preserved_generators
+
+_Version = dict[str, Tensor]  # name → value of each parameter and buffer
+_Part = tuple[float, Sequence[Tensor | None]]  # a loss and its gradient: a tensor or None for each trained parameter
+
+
+def train_serially(
+    model: nn.Module,
+    data: Any,
+    loss: Callable[[nn.Module, Any], Any],
+    *,
+    optimizer: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
+    update: str = "hogwild",
+    staleness: int = 1,
+    micro_batches: int = 2,
+    journal: Iterable[tuple[int, int]] | None = None,
+    epochs: int = 1,
+    updates: int | None = None,
+    batch_size: int = 64,
+    shuffle: bool = True,
+    seed: int = 0,
+    lr_schedule: Callable[[int], float] | None = None,
+    clip_grad_norm: float | None = None,
+) -> list[float]:
+    """Train a model in place; returns the loss of each commit.
+
+    The arguments are those of `hogwild.train`; `updates` goes before `epochs`. `data` is a tuple of equally long
+    tensors, or a `Source`. `journal` has the (update, version_read) of each commit of a run that is to be made again.
+    """
+    source = data if hasattr(data, "batch") else _Batches(data, batch_size, shuffle, seed)
+    M = micro_batches if update == "sync" else 1
+    batches = epochs * len(source) if updates is None else updates * M
+    plan = _plan(update, batches, staleness, M) if journal is None else [(u, [u], v) for u, v in journal]
+    stepper = optimizer(list(model.named_parameters()))
+    rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
+    stepped = {parameter for group in stepper.param_groups for parameter in group["params"]}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter in stepped]
+    oldest = max((k - v for k, (_, _, v) in enumerate(plan)), default=0)  # how many commits ago a version may be read
+    versions, losses = {0: _version(model)}, []
+    with _as_in_a_worker():
+        for k, (u, numbers, v) in enumerate(plan):
+            parts, newest = [], versions[k]
+            for b in numbers:
+                _load(model, versions[v])
+                batch = source.batch(b, _seeded(mix(seed, b)))
+                parts.append(_shared(update, _differentiate(loss(model, batch), trained), trained))
+                after = _version(model)
+                exact = v == k and update != "sync"  # nothing was committed meanwhile
+                newest = after if exact else newest | _rebased(model, versions[v], after, newest)
+            value, gradient = _mean(parts)
+            _load(model, newest)
+            for parameter, part in zip(trained, gradient, strict=True):
+                parameter.grad = part
+            if clip_grad_norm is not None:
+                nn.utils.clip_grad_norm_(trained, clip_grad_norm)
+            if lr_schedule is not None:
+                for group, rate in zip(stepper.param_groups, rates, strict=True):
+                    group["lr"] = rate * lr_schedule(u)
+            stepper.step()
+            versions[k + 1] = _version(model)
+            versions.pop(k - oldest, None)  # read for the last time
+            losses.append(value)
+    stepper.zero_grad()
+    return losses
+
+
+def _plan(update: str, batches: int, staleness: int, M: int) -> list[tuple[int, Sequence[int], int]]:
+    """(update, its batches, version read) for each commit; the last of `sync` may have fewer than M batches."""
+    if update == "sync":
+        return [(k, range(first, min(first + M, batches)), k) for k, first in enumerate(range(0, batches, M))]
+    delay = {"racing": 0, "hogwild": 0, "locked": 0, "snapshot": 0, "ordered": staleness}[update]
+    return [(k, [k], max(0, k - delay)) for k in range(batches)]
+
+
+class _Batches:
+    """Every epoch each sample once, in an order that depends on (seed, epoch); the last batch has what is left."""
+
+    def __init__(self, data: Sequence[Tensor], batch_size: int, shuffle: bool, seed: int) -> None:
+        self.data, self.batch_size, self.shuffle, self.seed = data, batch_size, shuffle, seed
+
+    def __len__(self) -> int:
+        return -(-len(self.data[0]) // self.batch_size)
+
+    def batch(self, number: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        epoch, place = divmod(number, len(self))
+        order = torch.arange(len(self.data[0]))
+        if self.shuffle:
+            order = torch.randperm(len(order), generator=generator.manual_seed(mix(self.seed, 1, epoch)))
+        rows = order[place * self.batch_size : (place + 1) * self.batch_size]
+        return tuple(tensor.index_select(0, rows) for tensor in self.data)
+
+
+def _version(model: nn.Module) -> _Version:
+    """A copy of all parameters and buffers."""
+    return {name: tensor.detach().clone() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+
+
+@torch.no_grad()
+def _load(model: nn.Module, version: _Version) -> None:
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        tensor.copy_(version[name])
+
+
+def _differentiate(output: Any, trained: Sequence[nn.Parameter]) -> _Part:
+    """Of what the loss returned: a scalar, a list of scalars (averaged), or a generator of them (one by one)."""
+    if isinstance(output, list | tuple):
+        output = torch.stack([scalar.reshape(()) for scalar in output]).mean()
+    parts = []
+    for scalar in [output] if isinstance(output, Tensor) else output:
+        for parameter in trained:
+            parameter.grad = None
+        scalar.backward()
+        parts.append((scalar.item(), [parameter.grad for parameter in trained]))
+    return _mean(parts)
+
+
+def _mean(parts: Sequence[_Part]) -> _Part:
+    """Summed in order and divided by the number of parts; None only where no part has a gradient."""
+    values, gradients = zip(*parts, strict=True)
+    present = [[gradient for gradient in column if gradient is not None] for column in zip(*gradients, strict=True)]
+    return sum(values) / len(parts), [reduce(torch.add, some) / len(parts) if some else None for some in present]
+
+
+def _shared(update: str, part: _Part, trained: Sequence[nn.Parameter]) -> _Part:
+    """What workers share of a gradient is dense: under `racing` added to one `.grad` that is zeroed, never None."""
+    value, gradient = part
+    if update == "racing":
+        return value, [torch.zeros_like(p) + (0 if g is None else g) for p, g in zip(trained, gradient, strict=True)]
+    if update == "sync":
+        return value, [None if g is None else g.to_dense() for g in gradient]
+    return part
+
+
+def _rebased(model: nn.Module, before: _Version, after: _Version, base: _Version) -> _Version:
+    """What the buffers become: a forward pass took them from `before` to `after`, and they are `base` by now.
+
+    A running average with momentum m, after n passes: after + (1 − m)ⁿ (base − before). One with momentum None: the
+    mean over base's batches and these. An integer: base + (after − before). Any other: after. Left alone: base.
+    """
+    committed = {}
+    for name, _ in model.named_buffers():
+        b, a, newest = before[name], after[name], base[name]
+        path, _, own_name = name.rpartition(".")
+        layer, counter = model.get_submodule(path), f"{path}.num_batches_tracked".lstrip(".")
+        if torch.equal(a, b):
+            committed[name] = newest
+        elif isinstance(layer, _NormBase) and own_name in ("running_mean", "running_var"):
+            seen, others = int(before[counter]), int(base[counter])
+            passes = int(after[counter]) - seen or 1  # InstanceNorm does not count
+            if layer.momentum is not None:
+                committed[name] = a + (1 - layer.momentum) ** passes * (newest - b)
+            else:
+                committed[name] = (newest * others + (a * (seen + passes) - b * seen)) / (others + passes)
+        elif a.dtype.is_floating_point or a.dtype.is_complex or a.dtype is torch.bool:
+            committed[name] = a
+        else:
+            committed[name] = newest + (a - b)
+    return committed
+
+
+def _seeded(number: int) -> torch.Generator:
+    """Seed the generators of the process, as a worker does before each batch; returns one that is seeded too."""
+    torch.manual_seed(number)
+    np.random.seed(number & 0xFFFFFFFF)  # as many bits as it takes
+    random.seed(number)
+    return torch.Generator().manual_seed(number)
+
+
+@contextmanager
+def _as_in_a_worker() -> Iterator[None]:
+    """One torch thread; their number and the generators are put back afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with preserved_generators():
+            yield
+    finally:
+        torch.set_num_threads(threads)
