@@ -7,6 +7,8 @@ does not wait for torch. Threads that ask for one at the same time wait in the i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hogwild._moved import keep_old_imports
+
 if TYPE_CHECKING:
     from hogwild.api import launch, train
     from hogwild.data.schedule import Schedule
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from hogwild.workers.worker import Worker
     from hogwild.workers.worker_info import WorkerInfo, worker_info
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+keep_old_imports()
 
 _HOMES = {
     "api": (

@@ -17,15 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from hogwild._moved import names_from
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.optim.factory import Factory
-from hogwild.rules import Rule
 from hogwild.rules.registry import refuse_idle
-from hogwild.run.progress import Progress
-from hogwild.run.result import Run
-from hogwild.run.training import train_config
-from hogwild.workers.spawn import start_server
+
+__getattr__ = names_from("hogwild.experiment", ("run.training",))  # train_experiment was here
 
 ENTRY_POINTS = "hogwild.experiments"
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -161,33 +159,6 @@ def optimizer_named(name: str, lr: float | None) -> Factory:
     if name not in OPTIMIZERS:
         raise ArgumentError(f"optimizer {name!r} is not known; {', '.join(OPTIMIZERS)} are")
     return OPTIMIZERS[name] if lr is None else partial(OPTIMIZERS[name], lr=lr)
-
-
-def train_experiment(
-    training: Training,
-    config: RunConfig,
-    *,
-    rule: Rule | None = None,
-    out: Path | None = None,
-    resume: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Run:
-    """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
-    if config.kind == "processes":
-        start_server()
-    problem = training.build(config.seed, Path(config.data) if config.data else None)
-    return train_config(
-        config,
-        problem.model,
-        problem.data,
-        problem.loss,
-        optimizer=optimizer_named(config.optimizer or "sgd", config.lr),
-        rule=rule,
-        evaluate=problem.evaluate,
-        out=out,
-        resume=resume,
-        progress=progress,
-    )
 
 
 LEARNING_RATES: Mapping[str, float] = {

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hogwild._moved import names_from
 from hogwild.data.seeding import mix
 from hogwild.determinism.check import check
 from hogwild.determinism.verdict import Verdict
@@ -37,6 +38,8 @@ __all__ = [
     "both",
     "planted",
 ]
+
+__getattr__ = names_from("hogwild.testing", ("testing",), {"Seam": "Hook"})
 
 
 def assert_deterministic(

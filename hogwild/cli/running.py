@@ -16,13 +16,14 @@ from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible
-from hogwild.experiment import Study, StudySettings, Training, find, settings_of, train_experiment
+from hogwild.experiment import Study, StudySettings, Training, find, settings_of
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
 from hogwild.rules.registry import title_of
 from hogwild.run.directory import new_directory
+from hogwild.run.training import train_experiment
 
 if TYPE_CHECKING:
     from hogwild.cli.run import Run

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-State = Mapping[str, Tensor]
+StepState = Mapping[str, Tensor]
 
-Step = Callable[[Mapping[str, Any], Tensor, Tensor, State, State, Tensor, Tensor, bool], None]
+WrittenStep = Callable[[Mapping[str, Any], Tensor, Tensor, StepState, StepState, Tensor, Tensor, bool], None]
 """(options, parameter, gradient, before, after, into, scratch, begun): one step from `parameter` and the state `before`
 into `into` and `after`, which may be the same memory. Parameter, gradient, scratch and what has a value per element of
 the state have one shape, dtype and strides; nobody else writes to scratch. Not `begun`: it is the first step, and
@@ -34,7 +34,7 @@ FLAT_DTYPES = (torch.float32, torch.float64)
 _NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
 
 
-def written_step(optimizer: Optimizer) -> Step | None:
+def written_step(optimizer: Optimizer) -> WrittenStep | None:
     """The step of that optimizer, where it is written here."""
     if type(optimizer) is torch.optim.SGD and _has_only(optimizer, _SGD_OPTIONS):
         return sgd
@@ -71,8 +71,8 @@ def sgd(
     options: Mapping[str, Any],
     parameter: Tensor,
     gradient: Tensor,
-    before: State,
-    after: State,
+    before: StepState,
+    after: StepState,
     into: Tensor,
     scratch: Tensor,
     begun: bool,
@@ -105,8 +105,8 @@ def adam(
     options: Mapping[str, Any],
     parameter: Tensor,
     gradient: Tensor,
-    before: State,
-    after: State,
+    before: StepState,
+    after: StepState,
     into: Tensor,
     scratch: Tensor,
     begun: bool,  # noqa: ARG001

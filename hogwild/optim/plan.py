@@ -16,7 +16,7 @@ from torch.optim import optimizer as optimizer_module
 
 from hogwild.errors import ArgumentError, one_line
 from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
-from hogwild.optim.kernels import FLAT_DTYPES, Step, is_plain_sgd, written_keys, written_step
+from hogwild.optim.kernels import FLAT_DTYPES, WrittenStep, is_plain_sgd, written_keys, written_step
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import Cell, StateForm
 
@@ -85,7 +85,7 @@ class OptimizerPlan:
     """
 
     form: StateForm
-    written: Step | None
+    written: WrittenStep | None
     plain: bool
 
     @classmethod

@@ -12,6 +12,7 @@ from torch import nn
 from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
 from hogwild.errors import ArgumentError
+from hogwild.experiment import Training, optimizer_named
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule
@@ -73,6 +74,33 @@ def train_config(
         intra_op=intra_op,
     )
     return run_job(job, began)
+
+
+def train_experiment(
+    training: Training,
+    config: RunConfig,
+    *,
+    rule: Rule | None = None,
+    out: Path | None = None,
+    resume: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
+    if config.kind == "processes":
+        start_server()
+    problem = training.build(config.seed, Path(config.data) if config.data else None)
+    return train_config(
+        config,
+        problem.model,
+        problem.data,
+        problem.loss,
+        optimizer=optimizer_named(config.optimizer or "sgd", config.lr),
+        rule=rule,
+        evaluate=problem.evaluate,
+        out=out,
+        resume=resume,
+        progress=progress,
+    )
 
 
 def _refuse_uncallable(**functions: Any) -> None:

@@ -1,7 +1,7 @@
 """Watches the workers of a run from its first claim to its last commit, and decides what a failure means.
 
     start all → hear events, show versions to the evaluation → all ended and every ticket done → return
-                  │ a worker raised, died or hung: bury it, then replace it, go on without it, or
+                  │ a worker raised, died or hung: settle what it owned, then replace it, go on without it,
                   └ stop the others and raise
 
 An exception of this package's own is always raised: what a worker found wrong, another would find again. So is that of

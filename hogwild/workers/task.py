@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -18,14 +18,12 @@ from hogwild.workers.bit_flags import BitFlags
 from hogwild.workers.milestones import VersionSaver
 from hogwild.workers.seat import Pause
 
-if TYPE_CHECKING:
-    from hogwild.workers.worker import Worker
-
 
 @dataclass(frozen=True)
 class Task:
     """What every worker of a run is given; the parts that are functions may be lambdas and closures.
 
+    `work` is called with the `Worker`.
     `evaluate_every` and the plan's `digest_every` count versions; 0 is never. The versions in `traced` are shown to
     the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at
     each hook.
@@ -35,7 +33,7 @@ class Task:
     plan: StatePlan
     optimizer_plan: OptimizerPlan
     rule: Rule
-    work: Callable[[Worker], None]
+    work: Callable[[Any], None]
     source: Source | None
     loss: Callable[[nn.Module, Any], Any] | None
     optimizer: Factory

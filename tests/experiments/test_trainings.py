@@ -18,7 +18,8 @@ from torch.nn.functional import interpolate
 
 from hogwild import experiment
 from hogwild.errors import ArgumentError
-from hogwild.experiment import Training, train_experiment
+from hogwild.experiment import Training
+from hogwild.run.training import train_experiment
 from hogwild.run.result import Run
 
 KINDS = ("threads", "processes")
