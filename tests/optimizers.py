@@ -1,4 +1,4 @@
-"""Optimizers of every sort, the loop one would write by hand, and a model that has most of what a model may have."""
+"""Optimizers of every sort, serial training with them, and a model that has most of what a model may have."""
 
 from __future__ import annotations
 
@@ -55,25 +55,10 @@ def plain(
     model: nn.Module,
     optimizer: Callable[..., Optimizer],
     loss: Callable[[nn.Module, Any], Tensor] = problems.cross_entropy,
-    updates: int = UPDATES,
-    lr_schedule: Callable[[int], float] | None = None,
-    clip_grad_norm: float | None = None,
+    **arguments: Any,
 ) -> str:
-    """The digest after the loop one would write by hand, over the batches of the schedule."""
-    x, y = problems.data()
-    schedule = hogwild.Schedule(len(x), 16)
-    stepper = optimizer(list(model.named_parameters()))
-    rates = [group.get("lr") for group in stepper.param_groups]
-    for update in range(updates):
-        rows = schedule.indices(update)
-        stepper.zero_grad()
-        loss(model, (x[rows], y[rows])).backward()
-        if clip_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip_grad_norm)
-        if lr_schedule is not None:
-            for group, rate in zip(stepper.param_groups, rates, strict=True):
-                group["lr"] = rate * lr_schedule(update)
-        stepper.step()
+    """The digest that serial training leaves, by the reference."""
+    problems.train_serially(model, optimizer=optimizer, loss=loss, **{"updates": UPDATES, **arguments})
     return hogwild.digest(model)
 
 

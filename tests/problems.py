@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hogwild
+from hogwild import reference
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
@@ -76,26 +76,12 @@ def train(model: nn.Module | None = None, **arguments: Any) -> hogwild.Run:
     return hogwild.train(mlp() if model is None else model, samples, settings.pop("loss"), **settings)
 
 
-def plain_loop(
-    model: nn.Module,
-    optimizer: Callable[..., torch.optim.Optimizer],
-    updates: int,
-    loss: Callable[[nn.Module, Any], Tensor] = cross_entropy,
-    micro_batches: int = 1,
-    seed: int = 0,
-) -> nn.Module:
-    """The loop one would write by hand, over the batches of the schedule, in torch's own arithmetic."""
-    x, y = data()
-    schedule = hogwild.Schedule(len(x), 16, True, seed)
-    stepper = optimizer(list(model.named_parameters()))
-    for update in range(updates):
-        stepper.zero_grad()
-        for member in range(micro_batches):
-            rows = schedule.indices(update * micro_batches + member)
-            loss(model, (x[rows], y[rows])).backward()
-        if micro_batches > 1:
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad /= micro_batches
-        stepper.step()
-    return model
+def train_serially(model: nn.Module, **arguments: Any) -> list[float]:
+    """Train by the reference, with the same defaults; returns the losses."""
+    settings: dict[str, Any] = {"optimizer": SGD, "batch_size": 16, "loss": cross_entropy}
+    settings |= arguments
+    if "epochs" not in settings:
+        settings.setdefault("updates", 40)
+    samples = settings.pop("data", None)
+    samples = data() if samples is None else samples
+    return reference.train_serially(model, samples, settings.pop("loss"), **settings)

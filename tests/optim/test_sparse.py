@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hogwild
 from hogwild.optim.sparse import LARGEST_TABLES
+from hogwild.reference import train_serially
 from hogwild.rules import NAMES, Hogwild, Locked, Ordered, Snapshot
 
 ROWS, WIDTH, CLASSES = 50, 8, 3
@@ -63,16 +64,10 @@ def loss(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(x), y)
 
 
-def plain(model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer]) -> str:
-    """The digest after the loop one would write by hand."""
-    x, y = words()
-    schedule = hogwild.Schedule(len(x), BATCH)
-    stepper = optimizer([p for p in model.parameters() if p.requires_grad])
-    for update in range(UPDATES):
-        rows = schedule.indices(update)
-        stepper.zero_grad()
-        loss(model, (x[rows], y[rows])).backward()
-        stepper.step()
+def plain(model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer], update: str = "hogwild") -> str:
+    """The digest that serial training leaves, by the reference."""
+    settings = {"update": update, "micro_batches": 1, "updates": UPDATES, "batch_size": BATCH}
+    train_serially(model, words(), loss, optimizer=optimizer, **settings)
     return hogwild.digest(model)
 
 
@@ -105,12 +100,14 @@ def test_in_a_process(update: str, optimizer: str) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 @pytest.mark.parametrize("update", ["racing", "sync"])
 def test_rules_that_share_dense_gradients_come_to_the_same(update: str, optimizer: str, mixed: bool) -> None:
-    """Rows that come twice are added up before the step, so the last bits differ. Adam steps only dense gradients."""
-    model, expected = made(), made()
-    for each in (model, expected):
+    """Rows that come twice are added up before the step, so the last bits differ from those of a sparse step, and Adam
+    can make it too."""
+    model, dense, expected = made(), made(), made()
+    for each in (model, dense, expected):
         each.head.requires_grad_(mixed)
     expected.table.sparse = optimizer != "adam"
     train(model, optimizer, update=update, micro_batches=1)
+    assert hogwild.digest(model) == plain(dense, OPTIMIZERS[optimizer], update)
     plain(expected, OPTIMIZERS[optimizer])
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-6)
 
@@ -134,21 +131,18 @@ def test_a_sparse_and_a_dense_gradient_in_one_model() -> None:
 
 @by_optimizer
 def test_clipping_is_that_of_the_dense_gradient(optimizer: str) -> None:
-    """torch's own clipping takes no sparse gradients, so the plain loop here makes them dense for it."""
+    """torch's own clipping takes no sparse gradients, so a hook on the table clips for the reference."""
     norm = 0.02
-    model, expected = made(), made()
-    train(model, optimizer, clip_grad_norm=norm)
-    x, y = words()
-    stepper, schedule = OPTIMIZERS[optimizer]([expected.table.weight]), hogwild.Schedule(len(x), BATCH)
-    for update in range(UPDATES):
-        rows = schedule.indices(update)
-        stepper.zero_grad()
-        loss(expected, (x[rows], y[rows])).backward()
-        gradient = expected.table.weight.grad.coalesce()
+
+    def clipped(gradient: Tensor) -> Tensor:
         total = gradient.to_dense().norm()
         assert total > norm
-        expected.table.weight.grad = gradient * min(1.0, norm / (total.item() + 1e-6))
-        stepper.step()
+        return gradient.coalesce() * min(1.0, norm / (total.item() + 1e-6))
+
+    model, expected = made(), made()
+    train(model, optimizer, clip_grad_norm=norm)
+    expected.table.weight.register_hook(clipped)
+    plain(expected, OPTIMIZERS[optimizer])
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-4, atol=1e-5)
 
 

@@ -64,28 +64,50 @@ def test_the_digest_depends_on_what_it_should():
     assert len(set(digests)) == len(others)
 
 
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS.values(), problems.SGD], ids=[*OPTIMIZERS, "sgd"])
+by_optimizer = pytest.mark.parametrize("optimizer", [*OPTIMIZERS.values(), problems.SGD], ids=[*OPTIMIZERS, "sgd"])
+
+
+def same_as_the_reference(make, *, workers, kind="threads", **settings):
+    model, serial = make(), make()
+    run = problems.train(model, workers=workers, kind=kind, **settings)
+    problems.train_serially(serial, **settings)
+    assert run.digest == hogwild.digest(serial)
+    return run
+
+
+@by_optimizer
 @pytest.mark.parametrize("model", ["mlp", "conv_bn"])
-def test_without_staleness_ordered_is_the_plain_loop(model, optimizer):
-    expected = problems.plain_loop(MODELS[model](), optimizer, 48)
-    run = problems.train(MODELS[model](), optimizer=optimizer, update="ordered", staleness=0, workers=1, updates=48)
-    assert run.digest == hogwild.digest(expected)
+def test_without_staleness_ordered_is_serial_training(model, optimizer):
+    settings = {"update": "ordered", "staleness": 0, "updates": 48}
+    same_as_the_reference(MODELS[model], optimizer=optimizer, workers=1, **settings)
 
 
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS.values(), problems.SGD], ids=[*OPTIMIZERS, "sgd"])
+@by_optimizer
 @pytest.mark.parametrize("micro_batches", [1, 3])
-def test_sync_is_the_plain_loop_that_accumulates(micro_batches, optimizer):
-    expected = problems.plain_loop(problems.mlp(), optimizer, 30, micro_batches=micro_batches)
-    run = problems.train(
-        optimizer=optimizer, update="sync", micro_batches=micro_batches, workers=micro_batches, updates=30
-    )
-    assert run.digest == hogwild.digest(expected)
+def test_sync_accumulates(micro_batches, optimizer):
+    settings = {"update": "sync", "micro_batches": micro_batches, "updates": 30}
+    same_as_the_reference(problems.mlp, optimizer=optimizer, workers=micro_batches, **settings)
 
 
-def test_sync_with_batch_norm_has_the_parameters_of_the_plain_loop():
+class Fours:
+    """Four batches of the schedule at a time."""
+
+    def batch(self, update, generator):
+        (x, y), schedule = problems.data(), hogwild.Schedule(200, 16)
+        numbers = [schedule.indices(number) for number in range(4 * update, 4 * update + 4)]
+        return [(x[rows], y[rows]) for rows in numbers]
+
+
+def one_by_one(model, batches):
+    return (problems.cross_entropy(model, batch) for batch in batches)
+
+
+def test_sync_with_batch_norm_has_the_parameters_of_serial_accumulation():
     """Running averages do not enter a training step; they are re-based, and agree to rounding."""
-    expected = problems.plain_loop(problems.conv_bn(), problems.SGD, 20, micro_batches=4).state_dict()
-    run = problems.train(problems.conv_bn(), update="sync", micro_batches=4, workers=2, updates=20)
+    serial = problems.conv_bn()
+    problems.train_serially(serial, data=Fours(), loss=one_by_one, updates=20)
+    expected = serial.state_dict()
+    run = same_as_the_reference(problems.conv_bn, update="sync", micro_batches=4, workers=2, updates=20)
     for name, value in run.state.items():
         if "running" in name:
             torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6)
@@ -93,20 +115,8 @@ def test_sync_with_batch_norm_has_the_parameters_of_the_plain_loop():
             assert torch.equal(value, expected[name]), name
 
 
-def test_dropout_in_processes_equals_the_plain_loop_with_the_same_seeds():
-    from hogwild.data.seeding import preserved_generators, seed_update
-
-    model, (x, y) = problems.dropout(), problems.data()
-    schedule, optimizer = hogwild.Schedule(len(x), 16), problems.SGD(model.parameters())
-    with preserved_generators():
-        for update in range(20):
-            seed_update(0, update)
-            rows = schedule.indices(update)
-            optimizer.zero_grad()
-            problems.cross_entropy(model, (x[rows], y[rows])).backward()
-            optimizer.step()
-    run = problems.train(problems.dropout(), update="ordered", staleness=0, workers=1, kind="processes", updates=20)
-    assert run.digest == hogwild.digest(model)
+def test_dropout_in_processes_draws_what_serial_training_draws():
+    same_as_the_reference(problems.dropout, update="ordered", staleness=0, workers=1, kind="processes", updates=20)
 
 
 @pytest.mark.parametrize("update", ["ordered", "sync"])
