@@ -80,8 +80,8 @@ def train_serially(
                 batch = source.batch(b, _seeded(mix(seed, b)))
                 parts.append(_shared(update, _differentiate(loss(model, batch), trained), trained))
                 after = _version(model)
-                exact = v == k and update != "sync"  # nothing was committed meanwhile
-                newest = after if exact else newest | _rebased(model, versions[v], after, newest)
+                serial = v == k and update != "sync"  # nothing came between; `sync` treats all M batches alike
+                newest = after if serial else newest | _rebased(model, versions[v], after, newest)
             value, gradient = _mean(parts)
             _load(model, newest)
             for parameter, part in zip(trained, gradient, strict=True):
