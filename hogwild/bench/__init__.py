@@ -8,4 +8,5 @@ contenders   all of them by name, each with a line that says what it is
 measure      repeats in turn, and ratios within a repeat
 table, plot  what a person sees
 profile      where a worker's step goes, and the commit beside the memory bandwidth
+doctor       what will bite on this machine
 """

@@ -25,7 +25,16 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hogwild.bench.children import in_children
 from hogwild.bench.problems import Batch
-from hogwild.bench.work import ContenderError, Outcome, StartLine, State, Work, judge_states, own_copy, state_of
+from hogwild.bench.work import (
+    ContenderError,
+    Measurement,
+    StartLine,
+    StateArrays,
+    Work,
+    judge_states,
+    private_copy,
+    state_of,
+)
 
 
 @dataclass(frozen=True)
@@ -36,43 +45,43 @@ class Report:
     ended: float
     batches: int
     samples: int
-    state: State
+    state: StateArrays
     pss: int | None
-    looks: list[tuple[float, State]] = field(default_factory=list)
+    looks: list[tuple[float, StateArrays]] = field(default_factory=list)
 
 
 # --- the contenders, called in the parent
 
 
-def serial(work: Work) -> Outcome:
+def serial(work: Work) -> Measurement:
     """The loop that one would write by hand."""
     return _outcome(work, _serial, 1, 1)
 
 
-def intra_op(work: Work, *, workers: int) -> Outcome:
+def intra_op(work: Work, *, workers: int) -> Measurement:
     """The hand-written loop, torch's operations split over threads."""
     return _outcome(work, _serial, 1, workers)
 
 
-def recipe(work: Work, *, workers: int) -> Outcome:
+def recipe(work: Work, *, workers: int) -> Measurement:
     """The Hogwild recipe of PyTorch's documentation (notes on multiprocessing, and examples/mnist_hogwild)."""
     return _outcome(work, _recipe, workers, work.problem.model().share_memory())
 
 
-def ddp(work: Work, *, workers: int) -> Outcome:
+def ddp(work: Work, *, workers: int) -> Measurement:
     """DistributedDataParallel on gloo, as in its tutorial; the processes meet by a file, so no port is fixed."""
     with tempfile.TemporaryDirectory(prefix="hogwild-bench-") as folder:
         return _outcome(work, _ddp, workers, (Path(folder) / "store", StartLine(workers)))
 
 
-def _outcome(work: Work, program: Callable[..., Report], processes: int, extra: object) -> Outcome:
+def _outcome(work: Work, program: Callable[..., Report], processes: int, extra: object) -> Measurement:
     called = time.monotonic()
     line = StartLine(processes)
     reports: list[Report] = in_children(program, processes, (work, line, extra), work.limit)
     began = min(report.began for report in reports)
     states = [*reports[0].looks, (0.0, reports[0].state)]
     *curve, (_, loss) = judge_states(work, states)
-    return Outcome(
+    return Measurement(
         batches=sum(report.batches for report in reports),
         samples=sum(report.samples for report in reports),
         seconds=max(report.ended for report in reports) - began,
@@ -89,14 +98,14 @@ def _outcome(work: Work, program: Callable[..., Report], processes: int, extra: 
 def _serial(rank: int, work: Work, line: StartLine, threads: int) -> Report:
     torch.set_num_threads(threads)
     torch.manual_seed(work.seed)
-    model, data = work.problem.model(), own_copy(work.data)
+    model, data = work.problem.model(), private_copy(work.data)
     return _train(rank, work, line, model, _shuffled(data, work.batch_size), work.batches)
 
 
 def _recipe(rank: int, work: Work, line: StartLine, model: nn.Module) -> Report:
     torch.set_num_threads(1)
     torch.manual_seed(work.seed + rank)
-    loader = DataLoader(TensorDataset(*own_copy(work.data)), batch_size=work.batch_size, shuffle=True)
+    loader = DataLoader(TensorDataset(*private_copy(work.data)), batch_size=work.batch_size, shuffle=True)
     return _train(rank, work, line, model, _epochs(loader), _part(work, rank, line.workers))
 
 
@@ -117,7 +126,7 @@ def _ddp(rank: int, work: Work, line: StartLine, meeting: tuple[Path, StartLine]
     torch.set_num_threads(1)
     torch.manual_seed(work.seed)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=line.workers)
-    dataset = TensorDataset(*own_copy(work.data))
+    dataset = TensorDataset(*private_copy(work.data))
     sampler: DistributedSampler[Batch] = DistributedSampler(dataset, seed=work.seed)
     loader = DataLoader(dataset, batch_size=work.batch_size, sampler=sampler)
     model = DistributedDataParallel(work.problem.model())
@@ -130,7 +139,7 @@ def _ddp(rank: int, work: Work, line: StartLine, meeting: tuple[Path, StartLine]
 def _train(rank: int, work: Work, line: StartLine, model: nn.Module, batches: Iterator[Batch], number: int) -> Report:
     optimizer = work.problem.optimizer(work.optimizer, work.batch_size)(list(model.parameters()))
     inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    looks: list[tuple[float, State]] = []
+    looks: list[tuple[float, StateArrays]] = []
     mine: Iterator[Batch] = islice(batches, number)
     if work.looks and rank == 0:
         mine = _looking(mine, max(1, number // work.looks), inner, looks)
@@ -176,7 +185,7 @@ def _epochs(loader: DataLoader[Batch], sampler: DistributedSampler[Batch] | None
 
 
 def _looking(
-    batches: Iterator[Batch], every: int, model: nn.Module, looks: list[tuple[float, State]]
+    batches: Iterator[Batch], every: int, model: nn.Module, looks: list[tuple[float, StateArrays]]
 ) -> Iterator[Batch]:
     """The batches; keeps the model's state before the first and after every so many."""
     for number, batch in enumerate(batches):

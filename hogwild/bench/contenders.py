@@ -8,14 +8,15 @@ from functools import partial
 
 from hogwild.bench import alternatives
 from hogwild.bench.ours import ours
-from hogwild.bench.work import Start
+from hogwild.bench.work import StartContender
 from hogwild.config import KINDS
-from hogwild.rules import NAMES
+from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, RULES, SAME_BITS, rule_class
 
 SERIAL = "serial"
-ALTERNATIVES = (SERIAL, "intra-op", "recipe", "ddp")
+SEVERAL_PROCESSES = ("recipe", "ddp")
+ALTERNATIVES = (SERIAL, "intra-op", *SEVERAL_PROCESSES)
 FAMILIES = (*ALTERNATIVES, *NAMES)
-QUICK = (SERIAL, "hogwild", "ordered")
+QUICK_RULES = (LEAST_OVERHEAD, SAME_BITS)
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Contender:
     about: str
     family: str
     workers: int
-    start: Start = field(repr=False)
+    start: StartContender = field(repr=False)
     kind: str = ""
 
 
@@ -98,9 +99,10 @@ def _rules(workers: int, kinds: Sequence[str]) -> Iterator[Contender]:
 
 
 def _setting(rule: str, workers: int) -> str:
-    if rule == "ordered":
-        return f", staleness {max(1, workers - 1)}"
-    return f", an update averages {max(2, workers)} batches" if rule == "sync" else ""
+    """The options that keep so many workers busy, in words."""
+    said = RULES[rule].options
+    options = rule_class(rule).options_for(workers)
+    return "".join(f", {said[name].format(value)}" for name, value in options.items())
 
 
 def who(kind: str, number: int) -> str:

@@ -18,12 +18,13 @@ from typing import Any, Literal
 import psutil
 import torch
 
-from hogwild.api import train
+from hogwild.config import RunConfig
 from hogwild.errors import HogwildError
 from hogwild.run.result import Run
+from hogwild.run.training import train_config
 from hogwild.shared.limits import cgroup_memory, cgroup_quota, usable_cores
 
-Verdict = Literal["ok", "note", "problem"]
+Severity = Literal["ok", "note", "problem"]
 
 _GIB = 1 << 30
 _SLOW_FIRST, _SLOW_SECOND = 4.0, 1.5  # seconds until two workers train
@@ -39,7 +40,7 @@ class Finding:
 
     name: str
     found: str
-    verdict: Verdict = "ok"
+    verdict: Severity = "ok"
     advice: str = ""
 
 
@@ -50,7 +51,7 @@ def examine() -> Iterator[Finding]:
     yield from _workers()
 
 
-def summary(findings: list[Finding]) -> dict[str, Any]:
+def doctor_summary(findings: list[Finding]) -> dict[str, Any]:
     """The findings as plain values: what `hogwild doctor --json` prints."""
     worst = max((finding.verdict for finding in findings), key=("ok", "note", "problem").index, default="ok")
     return {"verdict": worst, "findings": [asdict(finding) for finding in findings]}
@@ -167,8 +168,8 @@ def _workers() -> Iterator[Finding]:
 
 def _tiny_run() -> Run:
     data = torch.ones(8, 1)
-    sgd = partial(torch.optim.SGD, lr=0.1)
-    return train(torch.nn.Linear(1, 1), data, _tiny_loss, optimizer=sgd, updates=4, batch_size=4)
+    config = RunConfig(name="doctor", updates=4, batch_size=4)
+    return train_config(config, torch.nn.Linear(1, 1), data, _tiny_loss, optimizer=partial(torch.optim.SGD, lr=0.1))
 
 
 def _tiny_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hogwild.bench.contenders import SERIAL, Contender
-from hogwild.bench.problems import Problem
-from hogwild.bench.work import NotFinishedError, Outcome, Work, share
+from hogwild.bench.problems import BenchProblem
+from hogwild.bench.work import Measurement, NotFinishedError, Work, share
 from hogwild.errors import ArgumentError
 
 _FIRST_GUESS, _GROWTH = 48, 16  # batches, while looking for how many there should be
@@ -27,7 +27,7 @@ _LONGER = 2  # times the batches are trained where the loss over time is wanted
 class Case:
     """A problem, an optimizer and a batch size."""
 
-    problem: Problem
+    problem: BenchProblem
     optimizer: str
     batch_size: int
 
@@ -63,7 +63,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedMeasurement:
     """A contender that did not do its work in one measurement; `refused` where it says that it never will, `late` where
     an alternative was ended because it took too long."""
 
@@ -72,7 +72,7 @@ class Failure:
     late: bool = False
 
 
-Attempt = Outcome | Failure
+Attempt = Measurement | FailedMeasurement
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ class CaseResult:
     attempts: Mapping[str, Sequence[Attempt]]
     curves: Mapping[str, Sequence[Attempt]]
 
-    def spread(self, name: str, measure: Callable[[Outcome], float]) -> Spread | None:
+    def spread(self, name: str, value: Callable[[Measurement], float]) -> Spread | None:
         """Of one contender's outcomes."""
-        return Spread.of([measure(outcome) for outcome in self.outcomes(name)])
+        return Spread.of([value(outcome) for outcome in self.outcomes(name)])
 
-    def outcomes(self, name: str) -> list[Outcome]:
+    def outcomes(self, name: str) -> list[Measurement]:
         """Of the repeats in which a contender did its work."""
-        return [attempt for attempt in self.attempts[name] if isinstance(attempt, Outcome)]
+        return [attempt for attempt in self.attempts[name] if isinstance(attempt, Measurement)]
 
     def ratio(self, of: str, over: str) -> Spread | None:
         """Samples per second of the one over those of the other, each pair from one repeat."""
@@ -115,24 +115,24 @@ class CaseResult:
             [
                 one.samples_per_second / other.samples_per_second
                 for one, other in pairs
-                if isinstance(one, Outcome) and isinstance(other, Outcome)
+                if isinstance(one, Measurement) and isinstance(other, Measurement)
             ]
         )
 
-    def failures(self, name: str) -> list[Failure]:
+    def failures(self, name: str) -> list[FailedMeasurement]:
         """In the repeats and in the curves."""
         attempts = (*self.attempts[name], *self.curves.get(name, ()))
-        return [attempt for attempt in attempts if isinstance(attempt, Failure)]
+        return [attempt for attempt in attempts if isinstance(attempt, FailedMeasurement)]
 
     @property
     def target(self) -> float | None:
         """The loss that the serial loop has after `batches` batches, in the first curve; None where there is none."""
-        first = next((attempt for attempt in self.curves.get(SERIAL, ()) if isinstance(attempt, Outcome)), None)
+        first = next((attempt for attempt in self.curves.get(SERIAL, ()) if isinstance(attempt, Measurement)), None)
         return first.curve[len(first.curve) // 2][1] if first and first.curve else None
 
     def seconds_to_target(self, name: str) -> tuple[Spread | None, int]:
         """Of those curves that reached the target, and how many did not."""
-        curves = [attempt.curve for attempt in self.curves.get(name, ()) if isinstance(attempt, Outcome)]
+        curves = [attempt.curve for attempt in self.curves.get(name, ()) if isinstance(attempt, Measurement)]
         if self.target is None:
             return None, 0
         reached = [seconds for curve in curves if (seconds := crossing(curve, self.target)) is not None]
@@ -152,7 +152,7 @@ def crossing(curve: Sequence[tuple[float, float]], target: float) -> float | Non
 
 
 @dataclass(frozen=True)
-class Step:
+class BenchProgress:
     """How far a benchmark is: `done` of `total` measurements, and what comes next; `seconds` since it began."""
 
     done: int
@@ -161,17 +161,17 @@ class Step:
     seconds: float
 
 
-Tell = Callable[[Step], None]
+TellProgress = Callable[[BenchProgress], None]
 
 
-def silent(step: Step) -> None:
+def silent(step: BenchProgress) -> None:
     """Tell nobody."""
 
 
 class _Teller:
     """Counts measurements, and tells of each before it is made: while one runs, nothing else does."""
 
-    def __init__(self, total: int, tell: Tell) -> None:
+    def __init__(self, total: int, tell: TellProgress) -> None:
         self._total = total
         self._tell = tell
         self._began = time.monotonic()
@@ -179,14 +179,14 @@ class _Teller:
 
     def __call__(self, what: str) -> None:
         """This is next."""
-        self._tell(Step(self._done, self._total, what, time.monotonic() - self._began))
+        self._tell(BenchProgress(self._done, self._total, what, time.monotonic() - self._began))
 
     def count(self) -> None:
         """A measurement was made."""
         self._done += 1
 
 
-def measure(plan: Plan, tell: Tell = silent) -> Iterator[CaseResult]:
+def measure_cases(plan: Plan, tell: TellProgress = silent) -> Iterator[CaseResult]:
     """Measure case by case.
 
     Raises:
@@ -227,24 +227,24 @@ def _repeats(plan: Plan, work: Work, repeats: int, say: _Teller, title: str) -> 
         for contender in plan.contenders:
             say(f"{title}: repeat {repeat + 1} of {repeats}, {contender.name}")
             mine = attempts[contender.name]
-            refusal = next((a for a in mine if isinstance(a, Failure) and a.refused), None)
+            refusal = next((a for a in mine if isinstance(a, FailedMeasurement) and a.refused), None)
             mine.append(refusal or attempt(contender, replace(work, seed=repeat)))
             say.count()
     return attempts
 
 
 def attempt(contender: Contender, work: Work) -> Attempt:
-    """Let a contender do the work; whatever it raises becomes a `Failure`."""
+    """Let a contender do the work; whatever it raises becomes a `FailedMeasurement`."""
     try:
         outcome = contender.start(work)
     except ArgumentError as error:
-        return Failure(str(error), refused=True)
+        return FailedMeasurement(str(error), refused=True)
     except NotFinishedError as error:
-        return Failure(str(error), late=True)
+        return FailedMeasurement(str(error), late=True)
     except Exception as error:
-        return Failure(f"{type(error).__name__}: {error}")
+        return FailedMeasurement(f"{type(error).__name__}: {error}")
     if outcome.batches != work.batches:
-        return Failure(f"trained on {outcome.batches} batches instead of {work.batches}")
+        return FailedMeasurement(f"trained on {outcome.batches} batches instead of {work.batches}")
     if not math.isfinite(outcome.loss):
-        return Failure(f"its loss is {outcome.loss}")
+        return FailedMeasurement(f"its loss is {outcome.loss}")
     return outcome

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hogwild.bench.work import ContenderError, Outcome, StartLine, State, Work, judge_states, state_of
+from hogwild.bench.work import ContenderError, Measurement, StartLine, StateArrays, Work, judge_states, state_of
 from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
 from hogwild.rules.registry import make_rule, rule_class
@@ -36,26 +36,26 @@ class Together:
         train_loop(worker)
 
 
-def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outcome:
+def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Measurement:
     """Train by one of the rules.
 
-    `allow` is the number of workers that staleness (`allow` − 1) and micro-batches (`allow`) are set for, both at
-    least their defaults; they decide the result, so they stay the same when there are fewer workers.
+    `allow` is the number of workers that the rule's options are set for: they decide the result, so they stay the same
+    when there are fewer workers.
     """
-    looks: list[State] = []
+    looks: list[StateArrays] = []
 
     def look(model: nn.Module) -> dict[str, float]:
         looks.append(state_of(model))
         return {"look": len(looks) - 1}
 
     together = Together(StartLine(workers))
-    run, model = train(work, rule, kind, workers, allow, together, look if work.looks else None)
+    run, model = train_rule(work, rule, kind, workers, allow, together, look if work.looks else None)
     trained = run.updates * make_rule(rule, run.config).tickets_per_update
     if run.failures or trained != work.batches:
         raise ContenderError(f"trained on {trained} of {work.batches} batches; {'; '.join(run.failures)}")
     initial = [(0.0, state_of(work.problem.model()))] if looks else []
     curve = [(row["seconds"], looks[int(row["look"])]) for row in run.evaluations]
-    return Outcome(
+    return Measurement(
         batches=trained,
         samples=run.samples,
         seconds=run.seconds,
@@ -66,7 +66,7 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Outco
     )
 
 
-def train(
+def train_rule(
     work: Work,
     rule_name: str,
     kind: str,

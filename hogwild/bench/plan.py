@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hogwild.bench.contenders import FAMILIES, QUICK, SERIAL, contenders
+from hogwild.bench.contenders import FAMILIES, QUICK_RULES, SERIAL, contenders
 from hogwild.bench.measure import Case, Plan
-from hogwild.bench.problems import COMPARED, OPTIMIZERS, PROBLEMS
+from hogwild.bench.problems import BENCH_OPTIMIZERS, COMPARED, PROBLEMS
 from hogwild.bench.profile import ProfilePlan
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
-from hogwild.rules import NAMES
+from hogwild.rules.registry import NAMES
 
 BATCH_SIZES = (1, 16, 64)
 _QUICK_CASES = (("mlp", 64), ("small-mlp", 16), ("conv", 16))
@@ -19,7 +19,7 @@ _MOST = 8192  # samples that every problem has
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """What to measure; an empty choice is all of them, or of a quick benchmark those that it has.
 
     Attributes:
@@ -41,14 +41,14 @@ class Settings:
     quick: bool = False
 
 
-def plan_of(settings: Settings) -> Plan:
+def plan_of(settings: BenchSettings) -> Plan:
     """The plan of these settings.
 
     Raises:
         ArgumentError: a name is not known, or a number cannot work.
     """
     _check(settings, FAMILIES)
-    families = settings.contenders or (QUICK if settings.quick else FAMILIES)
+    families = settings.contenders or (QUICK_RULES if settings.quick else FAMILIES)
     kinds = settings.kinds or (("processes",) if settings.quick else KINDS)
     return Plan(
         cases=_cases(settings),
@@ -60,9 +60,9 @@ def plan_of(settings: Settings) -> Plan:
     )
 
 
-def profile_plan_of(settings: Settings) -> ProfilePlan:
-    """The plan of a profile of these settings; by default every problem, batch 16, SGD, the rules
-    `hogwild` and `ordered` with processes, at one worker and at `workers`.
+def profile_plan_of(settings: BenchSettings) -> ProfilePlan:
+    """The plan of a profile of these settings; by default every problem, batch 16, SGD, the rule with the
+    least overhead and the one with the same bits, with processes, at one worker and at `workers`.
 
     Raises:
         ArgumentError: a name is not known, or a number cannot work.
@@ -76,16 +76,16 @@ def profile_plan_of(settings: Settings) -> ProfilePlan:
     ]
     runners = [
         (rule, kind, number)
-        for rule in settings.contenders or ("hogwild", "ordered")
+        for rule in settings.contenders or QUICK_RULES
         for kind in settings.kinds or ("processes",)
         for number in sorted({1, settings.workers})
     ]
     return ProfilePlan(cases, runners, settings.workers, settings.repeats, settings.seconds)
 
 
-def _check(settings: Settings, contenders: Iterable[str]) -> None:
+def _check(settings: BenchSettings, contenders: Iterable[str]) -> None:
     _known("problem", settings.problems, PROBLEMS)
-    _known("optimizer", settings.optimizers, OPTIMIZERS)
+    _known("optimizer", settings.optimizers, BENCH_OPTIMIZERS)
     _known("contender", settings.contenders, contenders)
     _known("kind", settings.kinds, KINDS)
     for size in settings.batch_sizes:
@@ -97,8 +97,8 @@ def _check(settings: Settings, contenders: Iterable[str]) -> None:
         raise ArgumentError(f"seconds {settings.seconds} is not above 0; 0.5 works")
 
 
-def _cases(settings: Settings) -> list[Case]:
-    optimizers = settings.optimizers or (("sgd",) if settings.quick else OPTIMIZERS)
+def _cases(settings: BenchSettings) -> list[Case]:
+    optimizers = settings.optimizers or (("sgd",) if settings.quick else BENCH_OPTIMIZERS)
     if settings.quick and not settings.problems and not settings.batch_sizes:
         pairs: Iterable[tuple[str, int]] = _QUICK_CASES
     else:

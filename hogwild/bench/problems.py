@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 Batch = tuple[Tensor, ...]
 
-OPTIMIZERS = ("sgd", "adam")
+BENCH_OPTIMIZERS = ("sgd", "adam")
 _CLASSES = 10
 _JUDGED = 512  # samples on which a trained model is judged
 _VOCABULARY, _WIDTH = 10_000, 32  # rows of each embedding table, and factors in a row
@@ -26,7 +26,7 @@ _LR_BATCH = 64  # the batch that a problem's learning rate is for
 
 
 @dataclass(frozen=True)
-class Problem:
+class BenchProblem:
     """A model, its data and its loss.
 
     Attributes:
@@ -99,7 +99,7 @@ def large() -> nn.Module:
 def conv() -> nn.Module:
     """The net of PyTorch's mnist_hogwild example without its dropout; 21,840 parameters.
 
-    Threads share the generator that dropout draws from, so `ordered` and `sync` would refuse them.
+    Threads share the generator that dropout draws from, so rules that promise the same bits would refuse them.
     """
     return nn.Sequential(
         nn.Conv2d(1, 10, 5),
@@ -161,7 +161,7 @@ def rated_pairs(samples: int) -> Batch:
 
 
 _ALL = (
-    Problem(
+    BenchProblem(
         name="small-mlp",
         about="MLP 64-32-10, 2,410 parameters",
         build=small_mlp,
@@ -169,7 +169,7 @@ _ALL = (
         loss=cross_entropy,
         sgd_lr=0.1,
     ),
-    Problem(
+    BenchProblem(
         name="mlp",
         about="MLP 784-256-10, 203,530 parameters",
         build=mlp,
@@ -177,7 +177,7 @@ _ALL = (
         loss=cross_entropy,
         sgd_lr=0.1,
     ),
-    Problem(
+    BenchProblem(
         name="conv",
         about="the conv net of PyTorch's mnist_hogwild example, without dropout, 21,840 parameters",
         build=conv,
@@ -185,7 +185,7 @@ _ALL = (
         loss=cross_entropy,
         sgd_lr=0.05,
     ),
-    Problem(
+    BenchProblem(
         name="embedding",
         about="matrix factorisation, two sparse tables of 10,000 × 32",
         build=Factors,
@@ -194,7 +194,7 @@ _ALL = (
         sgd_lr=1.0,
         sparse=True,
     ),
-    Problem(
+    BenchProblem(
         name="large",
         about="MLP 1000-9900-10, 10,008,910 parameters",
         build=large,
@@ -203,5 +203,5 @@ _ALL = (
         sgd_lr=0.1,
     ),
 )
-PROBLEMS: Mapping[str, Problem] = {problem.name: problem for problem in _ALL}
+PROBLEMS: Mapping[str, BenchProblem] = {problem.name: problem for problem in _ALL}
 COMPARED = tuple(name for name in PROBLEMS if name != "large")  # where none is named; one step of the large one is slow

@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from hogwild.bench.measure import Case, Spread, Step, Tell, silent
-from hogwild.bench.ours import Together, train
+from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, silent
+from hogwild.bench.ours import Together, train_rule
 from hogwild.bench.work import StartLine, Work, share
 from hogwild.errors import ArgumentError
 from hogwild.shared.locks import Lock
@@ -209,14 +209,14 @@ def copy_rate() -> float:
     return 2 * _COPIED / statistics.median(seconds)
 
 
-def profiles(plan: ProfilePlan, rate: float, tell: Tell = silent) -> Iterator[Profile | str]:
+def profiles(plan: ProfilePlan, rate: float, tell: TellProgress = silent) -> Iterator[Profile | str]:
     """Profile case by case; in place of a runner that was refused, a line that says why."""
     total, done, began = len(plan.cases) * len(plan.runners), 0, time.monotonic()
     for case in plan.cases:
         work = Work(case.problem, share(case.problem.generate()), case.batch_size, case.optimizer, 0)
         for runner in plan.runners:
             name = f"{runner[0]}, {runner[2]} {runner[1]}"
-            tell(Step(done, total, f"{case.name}: {name}", time.monotonic() - began))
+            tell(BenchProgress(done, total, f"{case.name}: {name}", time.monotonic() - began))
             try:
                 yield _profile(plan, case, work, runner, rate)
             except ArgumentError as error:
@@ -232,7 +232,7 @@ def _profile(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, str, 
         """(seconds per update of a worker's time, the same by phase)."""
         program = (Timed if timed else Together)(StartLine(workers))
         mine = replace(work, batches=batches, seed=seed)
-        done, _ = train(mine, rule, kind, workers, plan.allow, program)
+        done, _ = train_rule(mine, rule, kind, workers, plan.allow, program)
         spent = {phase: sum(row[phase] for row in done.logged) / 1e9 / batches for phase in PHASES if done.logged}
         return done.seconds * workers / batches, spent
 

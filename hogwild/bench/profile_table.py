@@ -22,7 +22,7 @@ _HOLDS = {
     "backward": "its gradient",
     "wait": "locks, version, turn",
     "commit": "gather, clip, step",
-    "telemetry": "finite?, journal, seals",
+    "telemetry": "finite?, journal, digests",
     "rest": "loop, freeing",
 }
 _NOTE = (

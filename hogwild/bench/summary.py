@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from hogwild.bench.contenders import ALTERNATIVES, Contender
+from hogwild.bench.contenders import ALTERNATIVES, SEVERAL_PROCESSES, Contender
 from hogwild.bench.measure import CaseResult, Plan, Spread
-from hogwild.rules import NAMES
+from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, rule_class
 
 _BUSY = 0.2  # load per core above which figures are not to be trusted
-_COMPARED = ("ordered", "locked", "snapshot", "sync")  # with hogwild, of the same kind and number of workers
 _FEW = 5  # repeats below which a median says little
 
 
@@ -65,7 +64,7 @@ def warnings_of(machine: Machine, workers: int, repeats: int) -> list[str]:
     return found
 
 
-def summary(machine: Machine, plan: Plan, results: Sequence[CaseResult]) -> dict[str, Any]:
+def bench_summary(machine: Machine, plan: Plan, results: Sequence[CaseResult]) -> dict[str, Any]:
     """Everything, as JSON has it."""
     return {
         "machine": asdict(machine),
@@ -154,14 +153,22 @@ def _result(result: CaseResult, contender: Contender, best: str | None) -> dict[
 
 
 def _comparisons(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
-    """The pairs that people ask for, beside those with the serial loop; each from the same repeat."""
+    """The pairs that people ask for, beside those with the serial loop; each from the same repeat.
+
+    Rules that lose no step, over the rule with the least overhead, of the same kind and number of workers; and that
+    rule over what else trains with several processes.
+    """
     everyone = [contender for contender in plan.contenders if contender.workers == plan.workers]
     for one in everyone:
         for other in everyone:
-            rules = one.family in _COMPARED and other.family == "hogwild"
-            against = one.family == "hogwild" and other.family in ("recipe", "ddp")
+            rules = _is_exact(one.family) and other.family == LEAST_OVERHEAD
+            against = one.family == LEAST_OVERHEAD and other.family in SEVERAL_PROCESSES
             if (rules and one.kind == other.kind) or against:
                 yield {"of": one.name, "over": other.name, "ratio": plain(result.ratio(one.name, other.name))}
+
+
+def _is_exact(family: str) -> bool:
+    return family in NAMES and rule_class(family).exact
 
 
 def _scaling(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hogwild.bench.measure import Step, Tell
+from hogwild.bench.measure import BenchProgress, TellProgress
 
 _LINE_EVERY = 5.0  # seconds between plain lines
 _NOTE = """samples/s: median over the repeats
@@ -27,8 +27,8 @@ All contenders train on the same number of batches, summed over workers. What ea
 
 
 @contextmanager
-def following(console: Console) -> Iterator[Tell]:
-    """What to give `measure(tell=...)`: a live line in a terminal, now and then a plain one elsewhere.
+def following_bench(console: Console) -> Iterator[TellProgress]:
+    """What to give `measure_cases(tell=...)`: a live line in a terminal, now and then a plain one elsewhere.
 
     It is drawn between measurements, by no thread of its own, so that it takes no time from them.
     """
@@ -44,14 +44,14 @@ class _Lines:
         self._console = console
         self._told = float("-inf")
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: BenchProgress) -> None:
         if time.monotonic() - self._told >= _LINE_EVERY:
             self._told = time.monotonic()
             line = f"{step.done} of {step.total} measurements, {_remaining(step)}; {step.what}"
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _display(step: Step) -> RenderableType:
+def _display(step: BenchProgress) -> RenderableType:
     bar = Table.grid(padding=(0, 2), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
@@ -60,14 +60,14 @@ def _display(step: Step) -> RenderableType:
     return Group(bar, Text(step.what, "dim"))
 
 
-def _remaining(step: Step) -> str:
+def _remaining(step: BenchProgress) -> str:
     if not step.done:
         return "–"
     seconds = round(step.seconds * (step.total - step.done) / step.done)
     return f"{seconds // 60}:{seconds % 60:02} min to go"
 
 
-def report(found: Mapping[str, Any]) -> RenderableType:
+def bench_report(found: Mapping[str, Any]) -> RenderableType:
     """The tables of a summary."""
     machine = found["machine"]
     head = (

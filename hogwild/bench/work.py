@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hogwild.bench.problems import Batch, Problem
+from hogwild.bench.problems import Batch, BenchProblem
 from hogwild.errors import HogwildError
 
-State = Mapping[str, NDArray[Any]]
+StateArrays = Mapping[str, NDArray[Any]]
 _LOOK_EVERY = 0.0005  # seconds, while waiting for the other workers
 
 
@@ -42,7 +42,7 @@ class Work:
         limit: seconds after which a contender is ended.
     """
 
-    problem: Problem
+    problem: BenchProblem
     data: Batch
     batch_size: int
     optimizer: str
@@ -53,7 +53,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measurement:
     """What one contender did in one measurement.
 
     Attributes:
@@ -105,12 +105,12 @@ class StartLine:
         return time.monotonic()
 
 
-def state_of(model: nn.Module) -> State:
+def state_of(model: nn.Module) -> StateArrays:
     """A copy of a model's parameters and buffers."""
     return {name: np.array(value.numpy()) for name, value in model.state_dict().items()}
 
 
-def judge_states(work: Work, states: list[tuple[float, State]]) -> tuple[tuple[float, float], ...]:
+def judge_states(work: Work, states: list[tuple[float, StateArrays]]) -> tuple[tuple[float, float], ...]:
     """(seconds, state) pairs → (seconds, loss) pairs."""
     model = work.problem.model()
     losses = []
@@ -125,9 +125,9 @@ def share(data: Batch) -> Batch:
     return tuple(tensor.share_memory_() for tensor in data)  # type: ignore[no-untyped-call]
 
 
-Start = Callable[[Work], Outcome]
+StartContender = Callable[[Work], Measurement]
 
 
-def own_copy(data: Batch) -> tuple[Tensor, ...]:
+def private_copy(data: Batch) -> tuple[Tensor, ...]:
     """The data in ordinary memory of this process, as a program that loads its data has it."""
     return tuple(tensor.clone() for tensor in data)

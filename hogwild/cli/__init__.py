@@ -3,8 +3,8 @@
     argv → parsing.parse → a command → command.run() → exit status
 
 A command is a frozen dataclass whose fields are its flags. To add one, write its module and name it in `COMMANDS`.
-What it works with is imported when it runs, so that a help text and a slip of the pen do not wait for torch: the larger
-commands have a module for their flags and one for their work (`run` and `running`).
+What it works with is imported when it runs, so that a help text or a mistyped flag does not wait for torch: the larger
+commands have a module for their flags and one for their work (`run` and `running`), which knows nothing of the flags.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from hogwild.cli.bench import Bench
-from hogwild.cli.check import Check
-from hogwild.cli.doctor import Doctor
-from hogwild.cli.listing import List
+from hogwild.cli.bench import BenchCommand
+from hogwild.cli.check import CheckCommand
+from hogwild.cli.doctor import DoctorCommand
+from hogwild.cli.listing import ListCommand
 from hogwild.cli.parsing import Command, parse
-from hogwild.cli.probe import Probe
-from hogwild.cli.replay import Replay
-from hogwild.cli.run import Run
+from hogwild.cli.probe import ProbeCommand
+from hogwild.cli.replay import ReplayCommand
+from hogwild.cli.run import RunCommand
 from hogwild.cli.status import status_of
 
 COMMANDS: Mapping[str, type[Command]] = {
-    "run": Run,
-    "list": List,
-    "check": Check,
-    "replay": Replay,
-    "probe": Probe,
-    "bench": Bench,
-    "doctor": Doctor,
+    "run": RunCommand,
+    "list": ListCommand,
+    "check": CheckCommand,
+    "replay": ReplayCommand,
+    "probe": ProbeCommand,
+    "bench": BenchCommand,
+    "doctor": DoctorCommand,
 }
 
 

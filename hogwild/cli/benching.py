@@ -3,80 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.console import Console
 
-from hogwild.bench.measure import measure
-from hogwild.bench.plan import Settings, plan_of, profile_plan_of
+from hogwild.bench.measure import measure_cases
+from hogwild.bench.plan import BenchSettings, plan_of, profile_plan_of
 from hogwild.bench.plot import plot
 from hogwild.bench.profile import copy_rate, profiles
 from hogwild.bench.profile_table import profile_report, profile_summary
-from hogwild.bench.summary import Machine, summary, warnings_of
-from hogwild.bench.table import following, report
+from hogwild.bench.summary import Machine, bench_summary, warnings_of
+from hogwild.bench.table import bench_report, following_bench
 from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
 from hogwild.report.plots import can_plot
 
-if TYPE_CHECKING:
-    from hogwild.cli.bench import Bench
 
-
-def run(flags: Bench) -> int:
-    """Measure and report; returns the exit status."""
-    return _profile(flags) if flags.profile else _compare(flags)
-
-
-def _compare(flags: Bench) -> int:
-    plan, machine, console = plan_of(_settings(flags)), Machine.here(), Console(stderr=True)
-    _check_plot(flags)
+def bench_command(settings: BenchSettings, *, plot_file: Path | None, json: bool) -> int:
+    """Measure every contender, and report; returns the exit status."""
+    plan, machine, console = plan_of(settings), Machine.here(), Console(stderr=True)
+    _check_plot(plot_file)
     _warn(console, warnings_of(machine, plan.workers, plan.repeats))
-    with following(console) as tell:
-        found = summary(machine, plan, list(measure(plan, tell)))
-    show(found, report(found), json=flags.json)
-    if flags.plot is not None:
-        plot(found, flags.plot)
+    with following_bench(console) as tell:
+        found = bench_summary(machine, plan, list(measure_cases(plan, tell)))
+    show(found, bench_report(found), json=json)
+    if plot_file is not None:
+        plot(found, plot_file)
     return FAILED_CHECK if found["failed"] else DONE
 
 
-def _profile(flags: Bench) -> int:
-    if flags.plot is not None:
-        raise ArgumentError(f"--plot {flags.plot} draws a comparison, and --profile makes none; leave one out")
-    plan, machine, console = profile_plan_of(_settings(flags)), Machine.here(), Console(stderr=True)
+def profile_command(settings: BenchSettings, *, json: bool) -> int:
+    """Measure where a worker's step goes, and report; returns the exit status."""
+    plan, machine, console = profile_plan_of(settings), Machine.here(), Console(stderr=True)
     warnings = warnings_of(machine, plan.allow, plan.repeats)
     _warn(console, warnings)
     rate = copy_rate()
-    with following(console) as tell:
+    with following_bench(console) as tell:
         found = profile_summary(machine, plan, rate, warnings, list(profiles(plan, rate, tell)))
-    show(found, profile_report(found), json=flags.json)
+    show(found, profile_report(found), json=json)
     return DONE
 
 
-def _settings(flags: Bench) -> Settings:
-    return Settings(
-        problems=flags.problems,
-        batch_sizes=flags.batch_size,
-        optimizers=flags.optimizer,
-        contenders=flags.contenders,
-        kinds=flags.kind,
-        workers=flags.workers,
-        repeats=flags.repeats,
-        seconds=flags.seconds,
-        quick=flags.quick,
-    )
-
-
-def _check_plot(flags: Bench) -> None:
+def _check_plot(file: Path | None) -> None:
     """What would keep the result from being drawn, found before hours of measuring."""
-    if flags.plot is None:
+    if file is None:
         return
     if not can_plot():
-        raise ArgumentError(f"--plot {flags.plot} needs matplotlib; pip install 'hogwild[experiments]'")
-    if not flags.plot.absolute().parent.is_dir() or flags.plot.is_dir():
-        raise ArgumentError(f"--plot {flags.plot} is not a file in a folder that exists")
-    if flags.plot.suffix not in (".png", ".svg", ".pdf"):
-        raise ArgumentError(f"--plot {flags.plot} does not end with .png, .svg or .pdf")
+        raise ArgumentError(f"--plot {file} needs matplotlib; pip install 'hogwild[experiments]'")
+    if not file.absolute().parent.is_dir() or file.is_dir():
+        raise ArgumentError(f"--plot {file} is not a file in a folder that exists")
+    if file.suffix not in (".png", ".svg", ".pdf"):
+        raise ArgumentError(f"--plot {file} does not end with .png, .svg or .pdf")
 
 
 def _warn(console: Console, lines: Sequence[str]) -> None:

@@ -8,25 +8,31 @@ from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
-from hogwild.cli.numbers import whole
-from hogwild.cli.settings import Settings
+from hogwild.cli.settings import SettingFlags, setting_flags
+from hogwild.cli.values import whole
 from hogwild.errors import ArgumentError
 
 _MORE = """Examples:
-  hogwild check digits                          how far do runs that race diverge?
-  hogwild check digits --update ordered         the same bits in every run
-  hogwild check digits --explain                what does each source of differences do alone?
-  hogwild check --command 'python train.py --out {out}'   somebody else's training
+  hogwild check digits                      how far do runs that race diverge?
+  hogwild check digits --update ordered     the same bits in every run
+  hogwild check digits --explain            what does each source of differences
+                                            do alone?
+  hogwild check --command 'python train.py --out {out}'
+                                            somebody else's training
 
 Exit status:
   0      all runs have the same bits, or are within the tolerance
   1      they have not
   2      an argument is wrong, told in one line
   3      a repeat could not be made"""
+# A check makes an audit of its own, saves nothing on the way, and counts no repeat that lost a worker.
+_Training = setting_flags(
+    "evaluate_every", "checkpoint_every", "digest_every", "audit", "on_worker_failure", "max_restarts"
+)
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckCommand:
     """Repeat a training, and measure how far the runs diverge."""
 
     more: ClassVar[str] = _MORE
@@ -51,9 +57,7 @@ class Check:
     """Train with so many workers too."""
     window: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 100)")] = None
     """Updates over which race damage is measured before chaos has grown."""
-    training: Settings = field(default_factory=Settings)
-    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder of the data, for experiments that do not bring their own."""
+    training: Annotated[SettingFlags, arg(constructor=_Training, name="")] = field(default_factory=_Training)
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/check-NAME-TIME)")] = None
     """Folder to save the verdict in."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -63,8 +67,35 @@ class Check:
 
     def run(self) -> int:
         """Repeat, compare and report."""
-        if not self.experiment and not self.command:
-            raise ArgumentError("no experiment named; hogwild check digits is a good first one (hogwild list)")
-        from hogwild.cli.checking import run
+        given = self.training.given()
+        self._refuse_what_does_not_fit(given)
+        named = {
+            "runs": self.runs,
+            "explain": self.explain,
+            "other_seed": self.other_seed,
+            "other_workers": self.other_workers,
+            "window": self.window,
+        }
+        from hogwild.cli.checking import check_command, check_settings, command_subject, experiment_subject
 
-        return run(self)
+        settings = check_settings(self.tolerance, {key: value for key, value in named.items() if value is not None})
+        if self.command:
+            subject = command_subject(self.command)
+        else:
+            subject = experiment_subject(self.experiment, given, fresh_process=self.fresh_process)
+        with subject as (name, checked):
+            return check_command(
+                name, checked, settings, out=self.out, plot=self.plot, json=self.json, quiet=self.quiet
+            )
+
+    def _refuse_what_does_not_fit(self, given: dict[str, object]) -> None:
+        """Refuse flags beside each other of which one would do nothing."""
+        if not self.command:
+            if not self.experiment:
+                raise ArgumentError("no experiment named; hogwild check digits is a good first one (hogwild list)")
+            return
+        if self.plot:
+            raise ArgumentError("--plot given beside --command, whose runs leave nothing on the way to draw")
+        if self.experiment or given or self.fresh_process:
+            other = self.experiment or (f"--{next(iter(given)).replace('_', '-')}" if given else "--fresh-process")
+            raise ArgumentError(f"{other} given beside --command, which says by itself how to train")

@@ -12,8 +12,8 @@ from hogwild.cli.status import DONE, FAILED_CHECK
 
 
 @dataclass(frozen=True)
-class Doctor:
-    """Look at this machine: cores, memory, interpreter, torch, and how fast workers start."""
+class DoctorCommand:
+    """Look at this machine: cores, memory, torch, and how fast workers start."""
 
     more: ClassVar[str] = "Ends with status 1 where something will keep training from working."
 
@@ -28,6 +28,6 @@ class Doctor:
 
         with Console(stderr=True).status("looking at this machine, and starting workers twice …"):
             findings = list(doctor.examine())
-        summary = doctor.summary(findings)
+        summary = doctor.doctor_summary(findings)
         show(summary, doctor_report(findings), json=self.json)
         return FAILED_CHECK if summary["verdict"] == "problem" else DONE

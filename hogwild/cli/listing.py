@@ -1,4 +1,4 @@
-"""`hogwild list`: what there is to run."""
+"""`hogwild list`: what there is to run, and the rules to run it by."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hogwild.cli.status import DONE
 
 
 @dataclass(frozen=True)
-class List:
-    """List the experiments: trainings, and studies that settle claims by measurement."""
+class ListCommand:
+    """List the experiments, which are trainings and studies, and the rules."""
 
     more: ClassVar[str] = "A package of yours adds its own under the entry point group hogwild.experiments."
 
@@ -23,11 +23,25 @@ class List:
         """Load and list."""
         from hogwild import experiment
         from hogwild.cli.output import show
-        from hogwild.report.tables import experiments_report
+        from hogwild.report.tables import list_report
+        from hogwild.rules.registry import NAMES, rule_class
 
         rows = [_row(name) for name in experiment.names()]
-        found = [{"name": name, "type": what, "question": question} for name, what, question in rows]
-        show({"experiments": found}, experiments_report(rows), json=self.json)
+        rules = [rule_class(name) for name in NAMES]
+        found = {
+            "experiments": [{"name": name, "type": what, "question": question} for name, what, question in rows],
+            "rules": [
+                {
+                    "name": rule.name,
+                    "summary": rule.summary,
+                    "exact": rule.exact,
+                    "versioned": rule.versioned,
+                    "same_bits": rule.same_bits,
+                }
+                for rule in rules
+            ],
+        }
+        show(found, list_report(rows, rules), json=self.json)
         return DONE
 
 

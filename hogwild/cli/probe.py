@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
-from hogwild.cli.numbers import whole
+from hogwild.cli.values import folder, whole
+from hogwild.config import KINDS
+from hogwild.errors import ArgumentError
+from hogwild.rules.registry import NAMES
 
-_MORE = """Every gradient is exactly one and every value begins at zero, so each value ends at the number of
-updates that were applied to it. One lost and one doubled in the same value are seen as none.
+_MORE = """How it counts:
+  Every gradient is exactly one and every value begins at zero, so each value
+  ends at the number of updates that were applied to it. One lost and one
+  doubled in the same value are seen as none.
 
-  hogwild probe                          a model that takes no time, so workers meet as often as they can
-  hogwild probe digits-conv              at the size and step time of an experiment's model
+Examples:
+  hogwild probe                  a model that takes no time, so workers meet as
+                                 often as they can
+  hogwild probe digits-conv      at the size and step time of an experiment
   hogwild probe --update racing --workers 4
 
-Exit status 1: a rule that promises to lose nothing (locked, snapshot, ordered, sync) did."""
+Exit status:
+  1      a rule that promises to lose no step did (hogwild list: exact)"""
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeCommand:
     """Count the updates that each rule loses or applies twice on this machine."""
 
     more: ClassVar[str] = _MORE
@@ -30,7 +37,7 @@ class Probe:
     """Probe at the size and step time of this experiment's model."""
     update: Annotated[str | None, arg(metavar="RULE", help_behavior_hint="(default: every rule)")] = None
     """The rule to probe."""
-    kind: Annotated[str | None, arg(metavar="threads|processes", help_behavior_hint="(default: both)")] = None
+    kind: Annotated[str | None, arg(metavar="|".join(KINDS), help_behavior_hint="(default: both)")] = None
     """What a worker is."""
     workers: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 2)")] = None
     """Workers that update one model at once."""
@@ -38,7 +45,7 @@ class Probe:
     """Updates to count."""
     size: Annotated[int | None, whole("V"), arg(help_behavior_hint="(default: 2,410)")] = None
     """Values of the model, where no experiment is named."""
-    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    data: Annotated[str | None, folder("FOLDER"), arg(help_behavior_hint="")] = None
     """Folder of the data, for experiments that do not bring their own."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print the result as one JSON object, and nothing else, on standard output."""
@@ -47,6 +54,14 @@ class Probe:
 
     def run(self) -> int:
         """Probe each rule and kind, and report."""
-        from hogwild.cli.probing import run
+        if self.experiment and self.size is not None:
+            raise ArgumentError(f"--size {self.size} given beside {self.experiment}, whose model has a size of its own")
+        rules = NAMES if self.update is None else (self.update,)
+        kinds = KINDS if self.kind is None else (self.kind,)
+        named = {"workers": self.workers, "updates": self.updates, "size": self.size}
+        from hogwild.cli.probing import model_of, probe_command
 
-        return run(self)
+        arguments = {key: value for key, value in named.items() if value is not None}
+        if self.experiment:
+            arguments |= model_of(self.experiment, self.data)
+        return probe_command(self.experiment, rules, kinds, arguments, json=self.json, quiet=self.quiet)

@@ -14,12 +14,15 @@ from hogwild.errors import ArgumentError
 
 
 @dataclass(frozen=True)
-class Replay:
-    """Compute a recorded run again, one update after another, and say whether the bits are equal."""
+class ReplayCommand:
+    """Compute a recorded run again, update by update, and compare the bits."""
 
     more: ClassVar[str] = (
-        "A run under ordered, sync or snapshot leaves a journal that determines every bit of it.\n"
-        "Exit status: 0 the bits are equal; 1 they differ; 2 the folder is not that of a whole, unchanged run."
+        "For runs whose journal determines every bit; hogwild list tells which rules.\n\n"
+        "Exit status:\n"
+        "  0      the bits are equal\n"
+        "  1      they differ\n"
+        "  2      the folder is not that of a whole, unchanged run"
     )
 
     run_dir: Annotated[Positional[Path | None], arg(metavar="RUN_DIR", help_behavior_hint="")] = None

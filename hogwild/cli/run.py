@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
-from hogwild.cli.numbers import whole
-from hogwild.cli.settings import Settings
+from hogwild.cli.settings import SettingFlags, setting_flags
 from hogwild.errors import ArgumentError
 
 _MORE = """Examples:
@@ -25,27 +24,22 @@ Exit status:
   2      an argument is wrong, told in one line
   3      training failed, told with the worker's traceback
   130    Ctrl-C; what was trained so far is saved, as on SIGTERM (143)"""
+_Training = setting_flags()
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCommand:
     """Train an experiment, or answer a study's question by measurement."""
 
     more: ClassVar[str] = _MORE
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
     """The name of an experiment (hogwild list shows them), or the config.toml that a run wrote."""
-    training: Settings = field(default_factory=Settings)
-    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder of the data, for experiments that do not bring their own."""
+    training: Annotated[SettingFlags, arg(constructor=_Training, name="")] = field(default_factory=_Training)
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/NAME-TIME)")] = None
     """Folder to save the run in."""
-    checkpoint_every: Annotated[int | None, whole("N"), arg(help_behavior_hint="")] = None
-    """Save a checkpoint every N updates, in case the run is killed; Ctrl-C saves one by itself."""
     resume: Annotated[Path | None, arg(metavar="RUN_DIR", help_behavior_hint="")] = None
     """Go on with the run in this folder from its last checkpoint."""
-    audit: Annotated[bool, arg(help_behavior_hint="")] = False
-    """Measure what share of the computed gradient was applied (sgd only; costs time and memory)."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
     """For studies: measure at length."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -55,12 +49,13 @@ class Run:
 
     def run(self) -> int:
         """Train or study, save, and report."""
-        wanted = self.wanted()
-        from hogwild.cli.running import run
+        wanted, given = self._wanted(), self.training.given()
+        from hogwild.cli.running import run_command
 
-        return run(self, wanted)
+        out, resume = self.out, self.resume
+        return run_command(wanted, given, out=out, resume=resume, full=self.full, json=self.json, quiet=self.quiet)
 
-    def wanted(self) -> str:
+    def _wanted(self) -> str:
         """The name or the file of the experiment.
 
         Raises:
@@ -81,12 +76,3 @@ class Run:
         if not self.experiment:
             raise ArgumentError("no experiment named; hogwild run digits is a good first one (hogwild list)")
         return self.experiment
-
-    def given(self) -> dict[str, Any]:
-        """The settings that were named."""
-        others = {
-            "checkpoint_every": self.checkpoint_every,
-            "data": str(self.data.absolute()) if self.data else None,
-            "audit": self.audit or None,
-        }
-        return self.training.given() | {key: value for key, value in others.items() if value is not None}

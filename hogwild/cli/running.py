@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from json import loads
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 
@@ -25,58 +25,61 @@ from hogwild.rules.registry import title_of
 from hogwild.run.directory import new_directory
 from hogwild.run.training import train_experiment
 
-if TYPE_CHECKING:
-    from hogwild.cli.run import Run
+_OF_A_STUDY = ("seed", "data")  # settings that a study has too
 
 
-def run(flags: Run, wanted: str) -> int:
+def run_command(
+    wanted: str, given: Mapping[str, Any], *, out: Path | None, resume: Path | None, full: bool, json: bool, quiet: bool
+) -> int:
     """Train or study what is wanted, save, and report; returns the exit status."""
     found, saved = find(wanted)
     if isinstance(found, Study):
-        return _study(flags, found)
-    return _train(flags, found, settings_of(found, flags.given(), saved))
+        return _study(found, given, out=out, full=full, json=json, quiet=quiet)
+    config = settings_of(found, given, saved)
+    if full:
+        raise ArgumentError(f"--full is for studies, and {found.name} is a training; --epochs trains longer")
+    return _train(found, config, out=out, resume=resume, json=json, quiet=quiet)
 
 
-def _train(flags: Run, training: Training, config: RunConfig) -> int:
-    if flags.full:
-        raise ArgumentError(f"--full is for studies, and {training.name} is a training; --epochs trains longer")
+def _train(
+    training: Training, config: RunConfig, *, out: Path | None, resume: Path | None, json: bool, quiet: bool
+) -> int:
     console = Console(stderr=True)
     with (
-        new_directory(config.name, flags.out or flags.resume) as out,
-        _telling_what_is_saved(out),
-        following(title_of(config), console, quiet=flags.quiet) as progress,
+        new_directory(config.name, out or resume) as folder,
+        _telling_what_is_saved(folder),
+        following(title_of(config), console, quiet=quiet) as progress,
     ):
         try:
-            run = train_experiment(training, config, out=out, resume=flags.resume, progress=progress)
+            run = train_experiment(training, config, out=folder, resume=resume, progress=progress)
         except NotReproducible as error:
-            if (out / "config.toml").exists():  # workers had started, and one of them found it
+            if (folder / "config.toml").exists():  # workers had started, and one of them found it
                 raise
             raise ArgumentError(str(error)) from error
-    show(run.summary(), run_report(run), json=flags.json)
+    show(run.summary(), run_report(run), json=json)
     if can_plot():
-        plot_run(run, out / "run.png")
+        plot_run(run, folder / "run.png")
     return DONE
 
 
-def _study(flags: Run, study: Study) -> int:
-    given = flags.given()
-    seed, _ = given.pop("seed", 0), given.pop("data", None)
-    if given:
-        flag = f"--{next(iter(given)).replace('_', '-')}"
-        raise ArgumentError(f"{flag} is for trainings, and {study.name} is a study; it takes --full, --seed, --data")
+def _study(study: Study, given: Mapping[str, Any], *, out: Path | None, full: bool, json: bool, quiet: bool) -> int:
+    for name in given:
+        if name not in _OF_A_STUDY:
+            flag = f"--{name.replace('_', '-')}"
+            raise ArgumentError(
+                f"{flag} is for trainings, and {study.name} is a study; it takes --full, --seed, --data"
+            )
     began = time.monotonic()
-    with new_directory(study.name, flags.out) as out:
-        settings = StudySettings(out, flags.full, seed, flags.data)
-        with telling(study.name, quiet=flags.quiet) as tell:
+    with new_directory(study.name, out) as folder:
+        data = Path(given["data"]) if "data" in given else None
+        settings = StudySettings(folder, full, given.get("seed", 0), data)
+        with telling(study.name, quiet=quiet) as tell:
             tell("measuring")
             findings = study.run(settings)
         seconds = time.monotonic() - began
-        result = to_json(study_object(study, findings, seconds=seconds, seed=settings.seed, out=out))
-        (out / "findings.json").write_text(result + "\n", encoding="utf-8")
-    if flags.json:
-        sys.stdout.write(result + "\n")
-    else:
-        Console().print(study_report(study, findings))
+        found = study_object(study, findings, seconds=seconds, seed=settings.seed, out=folder)
+        (folder / "findings.json").write_text(to_json(found) + "\n", encoding="utf-8")
+    show(found, study_report(study, findings), json=json)
     return DONE if all(claim.settled for claim in findings.claims) else FAILED_CHECK
 
 
@@ -88,7 +91,7 @@ def _telling_what_is_saved(out: Path) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         record = out / "run.json"
         if record.is_file():
-            updates = json.loads(record.read_text(encoding="utf-8"))["updates"]
+            updates = loads(record.read_text(encoding="utf-8"))["updates"]
             sys.stderr.write(f"hogwild: interrupted; {updates} updates are saved in {out}\n")
             sys.stderr.write(f"         hogwild run --resume {out} goes on\n")
         else:

@@ -1,51 +1,120 @@
-"""The flags that say how to train: fields of `RunConfig` that were named on the command line, or None."""
+"""The flags that say how to train, made from the fields of `RunConfig`: a new setting there is a new flag here.
+
+A field gives its flag everything: the name, the type, what the help shows for a value and for the default, and, in the
+docstring under it, the help text.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import ast
+import inspect
+from dataclasses import Field, dataclass, field, fields, make_dataclass
+from functools import cache
+from itertools import groupby, pairwise
 from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from hogwild.cli.numbers import number, whole
+from hogwild import config
+from hogwild.cli.values import folder, number, truth, whole
 from hogwild.config import RunConfig
+from hogwild.rules.registry import NAMES, owner_of
 
-_OWN = "(default: the experiment's)"
-
-
-def _default(name: str) -> str:
-    return f"(default: {getattr(RunConfig, name)})"
+_NO_FLAG = ("name",)  # the experiment's, which is named without a flag
+_FOLDER = "FOLDER"  # what the help shows for a path
+_GROUPS = {
+    "update": ("rule", "How the model is shared, and by whom."),
+    "optimizer": ("training", "What is not given is the experiment's own setting, or that of the config.toml."),
+    "evaluate_every": ("record", "What is measured and saved on the way."),
+    "on_nonfinite": ("failure", "What to do when something goes wrong."),
+}
+"""The first setting of each group of the help → the group's name, and a line about it. Settings stand as in
+`RunConfig`."""
+_WIDEST = 24  # letters of a flag and its value, up to which tyro gives all of them a column of their own
+_MORE = {"update": f" One of {', '.join(NAMES)}; hogwild list tells them apart."}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How to train. What is not given is the experiment's own setting, or that of the config.toml."""
-
-    workers: Annotated[int | None, whole("N"), arg(help_behavior_hint=_default("workers"))] = None
-    """Workers that train one model at once. More than the machine has cores does not help."""
-    kind: Annotated[str | None, arg(metavar="threads|processes", help_behavior_hint=_default("kind"))] = None
-    """What a worker is. Processes are faster for small models, which the interpreter's lock makes threads wait for."""
-    update: Annotated[str | None, arg(metavar="RULE", help_behavior_hint=_default("update"))] = None
-    """How a gradient reaches the shared model: racing, hogwild, locked, snapshot; with the same bits: ordered, sync."""
-    staleness: Annotated[int | None, whole("T"), arg(help_behavior_hint=_default("staleness"))] = None
-    """For ordered: a gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
-    micro_batches: Annotated[int | None, whole("M"), arg(help_behavior_hint=_default("micro_batches"))] = None
-    """For sync: the batches that are averaged into one update. Allows M workers."""
-    gradient: Annotated[str | None, arg(metavar="backward|grad", help_behavior_hint="(default: the rule's)")] = None
-    """Take gradients by loss.backward() or by torch.autograd.grad()."""
-    optimizer: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=_OWN)] = None
-    """sgd, momentum (SGD with momentum 0.9), adam, adamw, adagrad, rmsprop or adafactor."""
-    lr: Annotated[float | None, number("RATE"), arg(help_behavior_hint=_OWN)] = None
-    """The learning rate."""
-    epochs: Annotated[int | None, whole("N"), arg(help_behavior_hint=_OWN)] = None
-    """Train for so many passes over the data ..."""
-    updates: Annotated[int | None, whole("N"), arg(help_behavior_hint="")] = None
-    """... or for so many updates of the model."""
-    batch_size: Annotated[int | None, whole("N"), arg(help_behavior_hint=_OWN)] = None
-    """Samples in a batch."""
-    seed: Annotated[int | None, whole("N"), arg(help_behavior_hint=_default("seed"))] = None
-    """Decides the initial model, the order of the samples, and what updates draw."""
+class SettingFlags:
+    """Flags for settings: those of one group of the help, or all groups of a command."""
 
     def given(self) -> dict[str, Any]:
-        """The settings that were named."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        """The settings that were named on the command line."""
+        found: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, SettingFlags):
+                found |= value.given()
+            elif value is not one.default:
+                found[one.name] = value
+        return found
+
+
+@cache
+def setting_flags(*left_out: str) -> type[SettingFlags]:
+    """The class of the flags for all settings but these."""
+    texts = _docstrings()
+    first, flags = "", []
+    for one in fields(RunConfig):
+        first = one.name if one.name in _GROUPS else first
+        if one.name not in (*_NO_FLAG, *left_out):
+            flags.append((first, (one.name, *_flag(one, texts[one.name]))))
+    groups = []
+    for first, members in groupby(flags, key=lambda flag: flag[0]):
+        title, about = _GROUPS[first]
+        group = _class_of([flag for _, flag in members], about)
+        groups.append((title, Annotated[group, arg(name=title)], field(default_factory=group)))
+    return _class_of(groups, "How to train.")
+
+
+def _class_of(members: list[tuple[str, Any, Any]], about: str) -> type[SettingFlags]:
+    made: type[SettingFlags] = make_dataclass("SettingFlags", members, bases=(SettingFlags,), frozen=True)
+    made.__doc__ = about
+    return made
+
+
+def _flag(setting: Field[Any], text: str) -> tuple[Any, Any]:
+    """(type, default) of a setting's flag; the default stands for not given."""
+    owner = owner_of(setting.name)
+    text = text if owner is None else f"For {owner}: {text[0].lower()}{text[1:]}"
+    text += _MORE.get(setting.name, "")
+    form, metavar, choices = str(setting.type).split(" | ")[0], setting.metadata["metavar"], setting.metadata["choices"]
+    if choices:
+        metavar = "|".join(choices)
+        if len(f"--{setting.name} {metavar}") > _WIDEST:
+            metavar, text = "WORD", f"{text} One of {', '.join(choices)}."
+    shown: dict[str, Any] = {"help": text, "help_behavior_hint": _hint(setting)}
+    flag: Any
+    if form == "bool" and not setting.default:
+        return Annotated[bool, arg(**shown)], field(default=False)
+    if form == "bool":
+        flag = Annotated[bool | None, truth(), arg(**shown)]
+    elif form == "int":
+        flag = Annotated[int | None, whole(metavar), arg(**shown)]
+    elif form == "float":
+        flag = Annotated[float | None, number(metavar), arg(**shown)]
+    elif metavar == _FOLDER:
+        flag = Annotated[str | None, folder(metavar), arg(**shown)]
+    else:
+        flag = Annotated[str | None, arg(metavar=metavar, **shown)]
+    return flag, field(default=None)
+
+
+def _hint(setting: Field[Any]) -> str:
+    """What the help says of a setting that is not given."""
+    unset = setting.metadata["unset"]
+    if unset is None:
+        unset = "" if setting.default is False else str(setting.default).replace("True", "true")
+    return f"(default: {unset})" if unset else ""
+
+
+def _docstrings() -> dict[str, str]:
+    """The docstring under each field of `RunConfig`."""
+    tree = ast.parse(inspect.getsource(config))
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == RunConfig.__name__)
+    found = {}
+    for node, after in pairwise(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(after, ast.Expr):
+            text = ast.literal_eval(after.value)
+            found[node.target.id] = " ".join(text.split())
+    return found

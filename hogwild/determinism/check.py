@@ -24,7 +24,7 @@ from hogwild.determinism.controls import Controls, Tell, measure_controls, own_o
 from hogwild.determinism.damage import Damage, measure_damage, races
 from hogwild.determinism.explain import explain as explained
 from hogwild.determinism.first import find_first
-from hogwild.determinism.foreign import Function
+from hogwild.determinism.foreign import ForeignFunction
 from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject, Variation
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
@@ -125,7 +125,7 @@ def check(
             f"it was given a {type(make_run).__name__}{beside}"
         )
     else:
-        subject = Function(make_run)
+        subject = ForeignFunction(make_run)
     if fresh_process:
         subject = Fresh(subject)
     return check_subject(subject, settings, tell)

@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hogwild.determinism.measure import Totals, measure
-from hogwild.determinism.states import Entry, State, StateLike, digest, opened
+from hogwild.determinism.measure import DistanceSums, compare_tensors
+from hogwild.determinism.states import OpenedState, StateEntry, StateLike, digest, opened
 from hogwild.determinism.ulp import FORMATS
 from hogwild.errors import ArgumentError, printable
 
@@ -216,11 +216,11 @@ def distance(a: StateLike, b: StateLike) -> Divergence:
         return _divergence(state_a, state_b)
 
 
-def _divergence(a: State, b: State) -> Divergence:
+def _divergence(a: OpenedState, b: OpenedState) -> Divergence:
     tensors: list[TensorDivergence] = []
     reshaped: list[Mismatch] = []
     retyped: list[Mismatch] = []
-    overall = Totals()
+    overall = DistanceSums()
     names_a, names_b = set(a.names), set(b.names)
     for name in sorted(names_a & names_b):
         entry_a, entry_b = a.entry(name), b.entry(name)
@@ -230,7 +230,7 @@ def _divergence(a: State, b: State) -> Divergence:
             retyped.append(Mismatch(name, entry_a.dtype, entry_b.dtype))
         if (entry_a.shape, entry_a.dtype) != (entry_b.shape, entry_b.dtype):
             continue
-        totals = measure(entry_a, entry_b)
+        totals = compare_tensors(entry_a, entry_b)
         if entry_a.format.floating:
             overall.add(totals)
         tensors.append(_tensor_divergence(name, entry_a, totals))
@@ -255,7 +255,7 @@ def _divergence(a: State, b: State) -> Divergence:
     )
 
 
-def _tensor_divergence(name: str, entry: Entry, totals: Totals) -> TensorDivergence:
+def _tensor_divergence(name: str, entry: StateEntry, totals: DistanceSums) -> TensorDivergence:
     return TensorDivergence(
         name=name,
         dtype=entry.dtype,

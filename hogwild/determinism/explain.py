@@ -18,7 +18,7 @@ import torch
 from hogwild.determinism.compare import Comparison, compare, compare_all, worst
 from hogwild.determinism.controls import ALONE, Tell
 from hogwild.determinism.flip import first_gradients
-from hogwild.determinism.foreign import Command, Function
+from hogwild.determinism.foreign import ForeignCommand, ForeignFunction
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 from hogwild.errors import HogwildError, one_line
 
@@ -27,7 +27,7 @@ _NAMED = re.compile(r"^(\S+).* does not have a deterministic implementation")
 
 
 @dataclass(frozen=True)
-class Source:
+class DifferenceSource:
     """One possible source of differences: what was varied, and what that alone did.
 
     `comparison` is None where it could not be varied, and `note` says why, or what was found.
@@ -46,23 +46,25 @@ class Source:
 
 def explain(
     subject: Subject, own: OwnTraining | None, runs: Sequence[Outcome], serial: Outcome | None, tell: Tell
-) -> list[Source]:
+) -> list[DifferenceSource]:
     """A row for each source; those that cannot be varied say why."""
     if own is not None and serial is not None:
         return _of_own(subject, own, runs, serial, tell)
-    if isinstance(subject, Function):
+    if isinstance(subject, ForeignFunction):
         return _of_function(subject, runs, tell)
-    why = "a command trains by itself" if isinstance(subject, Command) else "it needs controls, in this process"
-    return [Source("all", "", None, f"nothing was varied: {why}")]
+    why = "a command trains by itself" if isinstance(subject, ForeignCommand) else "it needs controls, in this process"
+    return [DifferenceSource("all", "", None, f"nothing was varied: {why}")]
 
 
-def _of_own(subject: Subject, own: OwnTraining, runs: Sequence[Outcome], serial: Outcome, tell: Tell) -> list[Source]:
+def _of_own(
+    subject: Subject, own: OwnTraining, runs: Sequence[Outcome], serial: Outcome, tell: Tell
+) -> list[DifferenceSource]:
     config = own.config
     kind = "threads" if config.kind == "processes" else "processes"
     threads = max(2, torch.get_num_threads())
-    rows = [Source("interleaving", f"the same {len(runs)} times", worst(compare_all(runs)))]
+    rows = [DifferenceSource("interleaving", f"the same {len(runs)} times", worst(compare_all(runs)))]
     if config.workers > 1:
-        rows.append(Source("worker count", f"1 instead of {config.workers}", compare(runs[0], serial)))
+        rows.append(DifferenceSource("worker count", f"1 instead of {config.workers}", compare(runs[0], serial)))
     for name, varied, variation, base in (
         ("worker kind", f"{kind} instead of {config.kind}, one worker", Variation({**ALONE, "kind": kind}), serial),
         ("torch threads", f"{threads} instead of 1, one worker", Variation(ALONE, intra_op=threads), serial),
@@ -70,23 +72,23 @@ def _of_own(subject: Subject, own: OwnTraining, runs: Sequence[Outcome], serial:
     ):
         tell(f"varying: {name}")
         try:
-            rows.append(Source(name, varied, compare(base, subject.repeat(variation))))
+            rows.append(DifferenceSource(name, varied, compare(base, subject.repeat(variation))))
         except HogwildError as error:
-            rows.append(Source(name, varied, None, one_line(error)))
+            rows.append(DifferenceSource(name, varied, None, one_line(error)))
     rows.append(_operations(named_operations(_one_step(own))))
     return rows
 
 
-def _of_function(subject: Function, runs: Sequence[Outcome], tell: Tell) -> list[Source]:
+def _of_function(subject: ForeignFunction, runs: Sequence[Outcome], tell: Tell) -> list[DifferenceSource]:
     threads = torch.get_num_threads()
-    rows = [Source(AS_IS, f"the same {len(runs)} times", worst(compare_all(runs)))]
+    rows = [DifferenceSource(AS_IS, f"the same {len(runs)} times", worst(compare_all(runs)))]
     tell("varying: torch threads")
     with _threads(1):
         alone = [subject.repeat(), subject.repeat()]
-    rows.append(Source(ONE_THREAD, "the same twice", compare(*alone)))
+    rows.append(DifferenceSource(ONE_THREAD, "the same twice", compare(*alone)))
     with _threads(max(2, threads)):
         many = subject.repeat()
-    rows.append(Source("torch threads", f"{max(2, threads)} instead of 1", compare(alone[0], many)))
+    rows.append(DifferenceSource("torch threads", f"{max(2, threads)} instead of 1", compare(alone[0], many)))
     tell("asking torch which operations are nondeterministic")
     rows.append(_operations(named_operations(subject.repeat)))
     return rows
@@ -100,14 +102,14 @@ def _one_step(own: OwnTraining) -> Callable[[], Any]:
     return step
 
 
-def _operations(names: Sequence[str] | None) -> Source:
+def _operations(names: Sequence[str] | None) -> DifferenceSource:
     if names is None:
-        return Source(OPERATIONS, "", None, "not found out: it raised when it was asked")
+        return DifferenceSource(OPERATIONS, "", None, "not found out: it raised when it was asked")
     note = f"{', '.join(names)}, by PyTorch's own account" if names else "none, by PyTorch's own account"
-    return Source(OPERATIONS, "", None, note)
+    return DifferenceSource(OPERATIONS, "", None, note)
 
 
-def blame(sources: Sequence[Source], serial: Comparison | None) -> str:
+def blame(sources: Sequence[DifferenceSource], serial: Comparison | None) -> str:
     """The source that the rows point at, in a sentence; empty where they point at none."""
     by_name = {source.name: source for source in sources}
     if serial is not None and serial.identical:

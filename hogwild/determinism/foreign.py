@@ -22,7 +22,7 @@ from hogwild.errors import ArgumentError, RunDirectoryError, WorkerError
 from hogwild.run.result import Run
 
 
-class Function(Subject):
+class ForeignFunction(Subject):
     """Any function that trains and returns a module, a state dict, a tensor or a `Run`. It knows no variation."""
 
     def __init__(self, make_run: Callable[[], Any], title: str | None = None) -> None:
@@ -99,7 +99,7 @@ def _refuse_empty(state: StateLike, whose: str) -> None:
             raise ArgumentError(f"{whose} a state without a single value; there is nothing to compare")
 
 
-class Command(Subject):
+class ForeignCommand(Subject):
     """A command that trains in an interpreter of its own and writes its final state to a file.
 
     Args:

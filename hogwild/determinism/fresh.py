@@ -17,7 +17,7 @@ from typing import cast
 import cloudpickle
 from torch import Tensor, nn
 
-from hogwild.determinism.foreign import Command, Function, in_own_group
+from hogwild.determinism.foreign import ForeignCommand, ForeignFunction, in_own_group
 from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation
 from hogwild.errors import ArgumentError, HogwildError, WorkerError, one_line
 
@@ -30,7 +30,7 @@ class Fresh(Subject):
     """
 
     def __init__(self, inner: Subject) -> None:
-        if isinstance(inner, Command):
+        if isinstance(inner, ForeignCommand):
             raise ArgumentError("fresh_process given with a command, which always runs in a process of its own")
         self.inner = inner
         self.title = inner.title
@@ -59,7 +59,7 @@ def _main(task: Path, result: Path) -> None:
     with task.open("rb") as file:
         sys.path[:] = pickle.load(file)  # what is pickled by name is found where the parent found it
         subject, variation = pickle.load(file)
-    if isinstance(subject, Function):
+    if isinstance(subject, ForeignFunction):
         subject.remember(value for value in gc.get_objects() if type(value) in (Tensor, nn.Parameter))
     made: Outcome | HogwildError
     try:

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hogwild.determinism.states import Entry
+from hogwild.determinism.states import StateEntry
 from hogwild.determinism.ulp import Bits, Floats, Format, gap, no_distance, ulp_distance
 
 _CHUNK = 1 << 15
@@ -23,7 +23,7 @@ _SAFE = 2.0**400
 
 
 @dataclass
-class Totals:
+class DistanceSums:
     """What was counted, summed and found over one tensor, or summed and found over many.
 
     Attributes:
@@ -47,7 +47,7 @@ class Totals:
     ab: Fraction = Fraction(0)
     dd: Fraction = Fraction(0)
 
-    def add(self, other: Totals) -> None:
+    def add(self, other: DistanceSums) -> None:
         """Take in the sums and maxima of another tensor, but not its counts."""
         self.unbounded |= other.unbounded
         self.max_abs = max(self.max_abs, other.max_abs)
@@ -76,10 +76,10 @@ class Totals:
         return size if self.ab >= 0 else -size
 
 
-def measure(a: Entry, b: Entry) -> Totals:
+def compare_tensors(a: StateEntry, b: StateEntry) -> DistanceSums:
     """Compare two tensors of one dtype and one shape, value by value."""
     form, bits_a, bits_b = a.format, a.bits, b.bits
-    totals = Totals(size=bits_a.size, max_ulp=None if form.infinity is None else 0)
+    totals = DistanceSums(size=bits_a.size, max_ulp=None if form.infinity is None else 0)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for start in range(0, bits_a.size, _CHUNK):
             part_a, part_b = bits_a[start : start + _CHUNK], bits_b[start : start + _CHUNK]
@@ -95,7 +95,7 @@ def measure(a: Entry, b: Entry) -> Totals:
     return totals
 
 
-def _add_equal(totals: Totals, x: Floats) -> None:
+def _add_equal(totals: DistanceSums, x: Floats) -> None:
     if not math.isfinite(_peak(x)):
         finite = np.isfinite(x)
         totals.nonfinite += x.size - int(np.count_nonzero(finite))
@@ -106,7 +106,7 @@ def _add_equal(totals: Totals, x: Floats) -> None:
     totals.ab += squares
 
 
-def _add_floats(totals: Totals, form: Format, bits_a: Bits, bits_b: Bits) -> None:
+def _add_floats(totals: DistanceSums, form: Format, bits_a: Bits, bits_b: Bits) -> None:
     if form.infinity is not None:
         steps = int(ulp_distance(bits_a, bits_b, form.infinity).max())
         found = math.inf if steps == no_distance(bits_a.dtype) else steps
@@ -124,7 +124,7 @@ def _add_floats(totals: Totals, form: Format, bits_a: Bits, bits_b: Bits) -> Non
     _add_products(totals, x, y, squares)
 
 
-def _drop_nonfinite(totals: Totals, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+def _drop_nonfinite(totals: DistanceSums, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     finite = np.isfinite(x) & np.isfinite(y)
     totals.nonfinite += x.size - int(np.count_nonzero(finite))
     if np.any(~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))):
@@ -133,14 +133,14 @@ def _drop_nonfinite(totals: Totals, x: Floats, y: Floats) -> tuple[Floats, Float
     return x[finite], y[finite]
 
 
-def _add_integers(totals: Totals, form: Format, bits_a: Bits, bits_b: Bits) -> None:
+def _add_integers(totals: DistanceSums, form: Format, bits_a: Bits, bits_b: Bits) -> None:
     sign = form.bits.type(form.sign)
     difference = gap(bits_a ^ sign, bits_b ^ sign).astype(np.float64)
     totals.max_abs = max(totals.max_abs, _peak(difference))
     _add_products(totals, form.decode(bits_a), form.decode(bits_b), _dot(difference, difference))
 
 
-def _add_products(totals: Totals, x: Floats, y: Floats, squares: Fraction) -> None:
+def _add_products(totals: DistanceSums, x: Floats, y: Floats, squares: Fraction) -> None:
     totals.aa += _dot(x, x)
     totals.bb += _dot(y, y)
     totals.ab += _dot(x, y)

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.api import train
+from hogwild.config import RunConfig
 from hogwild.data.sources import Source
 from hogwild.errors import ArgumentError
 from hogwild.rules.base import Rule
-from hogwild.rules.registry import rule_for
+from hogwild.rules.registry import LEAST_OVERHEAD, rule_for, rule_name
 from hogwild.run.result import Run
+from hogwild.run.training import train_config
 
 _MOST = 1 << 24  # float32 counts no further
 SIZE = 2_410  # values of an MLP 64-32-10
@@ -95,7 +96,7 @@ class NoProbe:
 
 
 def probe(
-    update: str | Rule = "hogwild",
+    update: str | Rule = LEAST_OVERHEAD,
     kind: str = "processes",
     workers: int = 2,
     *,
@@ -135,20 +136,17 @@ def probe(
         source, shapes = data, [p.shape for p in model.parameters() if p.requires_grad]
         count = partial(_ones_after, copy.deepcopy(model), loss)
     counter = Counter(shapes)
-    run = train(
-        counter,
-        source,
-        count,
-        optimizer=partial(torch.optim.SGD, lr=1.0),
-        update=rule,
+    config = RunConfig(
+        name="probe",
+        update=rule_name(rule),
         kind=kind,
         workers=workers,
         updates=updates,
         batch_size=batch_size,
         on_worker_failure="raise",
-        name="probe",
     )
-    return _count(counter, run)
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    return _count(counter, train_config(config, counter, source, count, optimizer=sgd, rule=rule))
 
 
 class Counter(nn.Module):

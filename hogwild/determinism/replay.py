@@ -35,7 +35,7 @@ _MAX_RECORD_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
-class FirstDifference:
+class ReplayDifference:
     """Where a replay first leaves the record.
 
     The versions up to `after` have the recorded bits and version `version` has not: they differ by an update from
@@ -63,7 +63,7 @@ class Replay:
     updates: int
     compared: int
     seconds: float
-    first_difference: FirstDifference | None
+    first_difference: ReplayDifference | None
 
 
 @dataclass(frozen=True)
@@ -230,12 +230,12 @@ def _compare(record: Record, run: Run) -> Replay:
     if wrong is not None:
         after = max((version for version in versions if version < wrong), default=0)
         parameters = run.seals[wrong].differing(record.seals[wrong], names)
-        first = FirstDifference(after, wrong, tuple(parameters), _first_loss(record, run))
+        first = ReplayDifference(after, wrong, tuple(parameters), _first_loss(record, run))
     elif run.digest != record.digest:
         state = distance(record.state, dict(run.state))
         parameters = [tensor.name for tensor in state.tensors if not tensor.identical]
         after = versions[-1] if versions else 0
-        first = FirstDifference(after, record.updates, tuple(parameters), _first_loss(record, run))
+        first = ReplayDifference(after, record.updates, tuple(parameters), _first_loss(record, run))
     return Replay(
         equal=first is None,
         digest=run.digest,

@@ -34,7 +34,7 @@ _MAX_EXPANDED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Entry:
+class StateEntry:
     """One tensor of a state.
 
     Attributes:
@@ -59,7 +59,7 @@ class Entry:
         return self.data.view(self.format.bits)
 
 
-class State:
+class OpenedState:
     """The tensors of one state by name.
 
     Attributes:
@@ -84,7 +84,7 @@ class State:
         """One tensor or array as it is."""
         return self._tensors[name]()
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> StateEntry:
         """Read one tensor.
 
         Raises:
@@ -101,7 +101,7 @@ class State:
             ) from error
 
 
-def entry_of(value: object) -> Entry:
+def entry_of(value: object) -> StateEntry:
     """The bytes of one tensor, numpy array or numpy scalar of any shape and strides.
 
     Raises:
@@ -115,10 +115,10 @@ def entry_of(value: object) -> Entry:
     if array.dtype.name not in FORMATS:
         raise ArgumentError(f"has the dtype {array.dtype}, which cannot be measured")
     native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return Entry(native.dtype.name, array.shape, native.reshape(-1).view(np.uint8))
+    return StateEntry(native.dtype.name, array.shape, native.reshape(-1).view(np.uint8))
 
 
-def _entry_of_tensor(tensor: torch.Tensor) -> Entry:
+def _entry_of_tensor(tensor: torch.Tensor) -> StateEntry:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         kind = "meta" if tensor.is_meta else "quantized" if tensor.is_quantized else str(tensor.layout)
@@ -126,7 +126,7 @@ def _entry_of_tensor(tensor: torch.Tensor) -> Entry:
     if dtype not in FORMATS:
         raise ArgumentError(f"has the dtype {dtype}, which cannot be measured")
     row_major = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    return Entry(dtype, tuple(tensor.shape), row_major.reshape(-1).view(torch.uint8).numpy())
+    return StateEntry(dtype, tuple(tensor.shape), row_major.reshape(-1).view(torch.uint8).numpy())
 
 
 def digest(state: StateLike) -> str:
@@ -158,7 +158,7 @@ def digest(state: StateLike) -> str:
 
 
 @contextmanager
-def opened(state: StateLike, label: str = "the state") -> Iterator[State]:
+def opened(state: StateLike, label: str = "the state") -> Iterator[OpenedState]:
     """Open a state for reading, tensor by tensor.
 
     Containers inside a state dict (a checkpoint `{"model": …, "optimizer": …}`) are entered, and their
@@ -196,7 +196,7 @@ def _from_mapping(
     mapping: object,
     error: type[HogwildError],
     check: Callable[[torch.Tensor], None] = lambda _: None,
-) -> State:
+) -> OpenedState:
     if not isinstance(mapping, Mapping):
         raise error(f"{label}: holds a {type(mapping).__name__}, not a state dict; save model.state_dict()")
     tensors: dict[str, object] = {}
@@ -221,7 +221,7 @@ def _from_mapping(
 
         return read
 
-    return State(label, {name: reader(value) for name, value in tensors.items()}, others, error)
+    return OpenedState(label, {name: reader(value) for name, value in tensors.items()}, others, error)
 
 
 def _leaves(label: str, root: object, error: type[HogwildError]) -> Iterator[tuple[str, object]]:
@@ -256,7 +256,7 @@ def _is_safetensors(path: Path) -> bool:
 
 
 @contextmanager
-def _safetensors_state(path: Path) -> Iterator[State]:
+def _safetensors_state(path: Path) -> Iterator[OpenedState]:
     try:
         handle: Any = safetensors.safe_open(path, framework="pt")
     except (safetensors.SafetensorError, OSError) as error:
@@ -271,7 +271,7 @@ def _safetensors_state(path: Path) -> Iterator[State]:
             raise RunDirectoryError(f"{path}: none of its 0 entries is a tensor")
         if any("\0" in name for name in names):
             raise RunDirectoryError(f"{path}: the name of an entry contains a zero byte")
-        yield State(str(path), {name: reader(name) for name in names}, [], RunDirectoryError)
+        yield OpenedState(str(path), {name: reader(name) for name in names}, [], RunDirectoryError)
 
 
 def _load_torch(path: Path) -> object:

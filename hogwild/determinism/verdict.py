@@ -13,7 +13,7 @@ from hogwild.determinism.compare import Comparison, Course, spread
 from hogwild.determinism.controls import Controls
 from hogwild.determinism.damage import Damage
 from hogwild.determinism.distance import json_number, refuse_limit
-from hogwild.determinism.explain import Source, blame
+from hogwild.determinism.explain import DifferenceSource, blame
 from hogwild.determinism.first import FirstDifference
 from hogwild.rules.registry import gives_same_bits
 from hogwild.run.audit import Audit
@@ -94,7 +94,7 @@ class Verdict:
     controls: Controls = field(default_factory=Controls)
     damage: tuple[Damage, ...] = ()
     audit: Audit | None = None
-    sources: tuple[Source, ...] = ()
+    sources: tuple[DifferenceSource, ...] = ()
     remedy: Remedy | None = None
     courses: tuple[Course, ...] = ()
     tolerance: Tolerance | None = None

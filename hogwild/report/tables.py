@@ -16,14 +16,17 @@ from hogwild.determinism.replay import Replay
 from hogwild.determinism.verdict import Verdict
 from hogwild.experiment import Claim, Findings, Study
 from hogwild.report.words import count, duration, figure, plural, size
-from hogwild.rules import NAMES
-from hogwild.rules.registry import title_of
+from hogwild.rules.base import Rule
+from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits, title_of
 from hogwild.run.result import Run
 
-_SAME_BITS = ("ordered", "sync")
 _SAME = "the same on every run, at any --workers and --kind"
-_OTHER = "differs from run to run; --update ordered gives the same every time"
-_VERDICT = {"ok": "green", "note": "yellow", "problem": "bold red"}
+_OTHER = f"differs from run to run; --update {SAME_BITS} gives the same every time"
+_PROMISES = (
+    "exact: no step is lost, and none applied twice. replayable: exact, and hogwild replay computes the run again to "
+    "the bit. same bits: replayable, and the result is the same on every run, at any --workers and --kind."
+)
+_SEVERITY_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
 def run_report(run: Run) -> RenderableType:
@@ -50,9 +53,8 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
         yield "audit", "none: it needs plain SGD without clipping, and workers that live to the end"
     yield "start-up", f"{duration(run.startup_seconds)} until the first update"
     yield "digest", run.digest
-    if run.config.update in NAMES:
-        same = run.config.update in _SAME_BITS
-        yield "", _SAME if same else _OTHER
+    if run.config.update in RULES:
+        yield "", _SAME if gives_same_bits(run.config.update) else _OTHER
     if run.out is not None:
         yield "saved in", str(run.out)
 
@@ -127,15 +129,32 @@ def _settled(claims: Sequence[Claim]) -> Text:
     return Text(f"all {len(claims)} claims came out as expected", "green")
 
 
-def experiments_report(rows: Sequence[tuple[str, str, str]]) -> RenderableType:
-    """What there is to run: (name, what it is, its question) each."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
-    table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("what", no_wrap=True)
-    table.add_column("question", ratio=1)
-    for name, what, question in rows:
+def list_report(experiments: Sequence[tuple[str, str, str]], rules: Sequence[type[Rule]]) -> RenderableType:
+    """What there is to run, (name, what it is, its question) each; and the rules to run it by."""
+    table = _list_table("experiment", "what", "question")
+    for name, what, question in experiments:
         table.add_row(name, Text(what, "red" if what == "broken" else "cyan"), Text(question))
+    ruled = _list_table("--update", "promises", "the gradient, and how it reaches the shared model")
+    for rule in rules:
+        ruled.add_row(rule.name, Text(_promises(rule), "cyan"), Text(rule.summary))
+    return Group(table, Text(), ruled, Text(), Text(_PROMISES, "dim"))
+
+
+def _list_table(name: str, what: str, told: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
+    table.add_column(name, no_wrap=True, style="bold")
+    table.add_column(what, no_wrap=True)
+    table.add_column(told, ratio=1)
     return table
+
+
+def _promises(rule: type[Rule]) -> str:
+    """The strongest promise: each includes those before it."""
+    if rule.same_bits:
+        return "same bits"
+    if rule.versioned:
+        return "replayable"
+    return "exact" if rule.exact else "–"
 
 
 def doctor_report(findings: Sequence[Finding]) -> RenderableType:
@@ -148,7 +167,7 @@ def doctor_report(findings: Sequence[Finding]) -> RenderableType:
         told = Text(finding.found)
         if finding.advice:
             told.append(f"\n{finding.advice}", "dim")
-        grid.add_row(Text(finding.verdict, _VERDICT[finding.verdict]), finding.name, told)
+        grid.add_row(Text(finding.verdict, _SEVERITY_STYLES[finding.verdict]), finding.name, told)
     return Padding(grid, (1, 0, 1, 2))
 
 

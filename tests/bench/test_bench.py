@@ -16,14 +16,14 @@ from torch import nn
 
 from hogwild.bench import measure
 from hogwild.bench.contenders import FAMILIES, Contender, counts
-from hogwild.bench.measure import Attempt, Case, CaseResult, Failure, Plan, Spread, Step, crossing
-from hogwild.bench.plan import Settings, plan_of
+from hogwild.bench.measure import Attempt, BenchProgress, Case, CaseResult, FailedMeasurement, Plan, Spread, crossing
+from hogwild.bench.plan import BenchSettings, plan_of
 from hogwild.bench.plot import plot
-from hogwild.bench.problems import Problem, clusters, cross_entropy
-from hogwild.bench.summary import Machine, failed, summary, warnings_of
-from hogwild.bench.table import following, report
-from hogwild.bench.work import ContenderError, Outcome, Start, Work
-from hogwild.cli.bench import Bench
+from hogwild.bench.problems import BenchProblem, clusters, cross_entropy
+from hogwild.bench.summary import Machine, bench_summary, failed, warnings_of
+from hogwild.bench.table import bench_report, following_bench
+from hogwild.bench.work import ContenderError, Measurement, StartContender, Work
+from hogwild.cli.bench import BenchCommand
 from hogwild.errors import ArgumentError
 
 IDLE = Machine("a system", "a processor", 4, "3", "2", 0.1)
@@ -33,15 +33,15 @@ def tiny() -> nn.Module:
     return nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
 
 
-TINY = Problem("tiny", "for tests", tiny, partial(clusters, 512, 32), cross_entropy, sgd_lr=1.0)
+TINY = BenchProblem("tiny", "for tests", tiny, partial(clusters, 512, 32), cross_entropy, sgd_lr=1.0)
 CASE = Case(TINY, "sgd", 16)
 
 
 # --- contenders whose speed is made up
 
 
-def outcome(work: Work, seconds: float, **rest: Any) -> Outcome:
-    return Outcome(work.batches, work.batches * work.batch_size, seconds, 0.1, 1.0, **rest)
+def outcome(work: Work, seconds: float, **rest: Any) -> Measurement:
+    return Measurement(work.batches, work.batches * work.batch_size, seconds, 0.1, 1.0, **rest)
 
 
 def paced(
@@ -49,7 +49,7 @@ def paced(
 ) -> Contender:
     """Takes so many seconds for a batch, and notes that it was called."""
 
-    def start(work: Work) -> Outcome:
+    def start(work: Work) -> Measurement:
         if called is not None:
             called.append(f"{name} {work.seed}")
         curve = tuple((step * seconds(work), 2.0 - step / 10) for step in range(21)) if work.looks else ()
@@ -58,8 +58,8 @@ def paced(
     return Contender(name, "made up", family or name, 1, start)
 
 
-def raising(error: Exception) -> Start:
-    def start(work: Work) -> Outcome:
+def raising(error: Exception) -> StartContender:
+    def start(work: Work) -> Measurement:
         raise error
 
     return start
@@ -67,7 +67,7 @@ def raising(error: Exception) -> Start:
 
 def measured(*everyone: Contender, repeats: int = 5, curves: int = 0, **rest: Any) -> tuple[Plan, CaseResult]:
     plan = Plan([CASE], everyone, repeats=repeats, seconds=0.5, curves=curves, **rest)
-    (result,) = measure.measure(plan)
+    (result,) = measure.measure_cases(plan)
     return plan, result
 
 
@@ -122,16 +122,16 @@ def test_the_target_is_what_the_serial_loop_reaches() -> None:
 def test_what_fails_is_reported() -> None:
     calls: list[int] = []
 
-    def sometimes(work: Work) -> Outcome:
+    def sometimes(work: Work) -> Measurement:
         calls.append(work.seed)
         if work.seed == 1:
             raise ContenderError("it fell over")
         return outcome(work, 0.1)
 
-    def lazy(work: Work) -> Outcome:
+    def lazy(work: Work) -> Measurement:
         return replace(outcome(work, 0.1), batches=work.batches - 1)
 
-    def diverges(work: Work) -> Outcome:
+    def diverges(work: Work) -> Measurement:
         return replace(outcome(work, 0.1), loss=float("nan"))
 
     broken = {
@@ -147,9 +147,9 @@ def test_what_fails_is_reported() -> None:
     ratio = result.ratio("sometimes", "serial")
     assert ratio is not None and ratio.number == 4
     assert [failure.message for failure in result.failures("sometimes")] == ["ContenderError: it fell over"]
-    assert result.attempts["refuses"] == [Failure("not with this model", refused=True)] * 5
+    assert result.attempts["refuses"] == [FailedMeasurement("not with this model", refused=True)] * 5
 
-    found = summary(IDLE, plan, [result])
+    found = bench_summary(IDLE, plan, [result])
     rows = {row["name"]: row for row in found["cases"][0]["results"]}
     assert list(rows) == ["serial", *broken]
     assert rows["sometimes"]["samples_per_second"]["runs"] == 4 and rows["sometimes"]["failed_runs"] == 1
@@ -171,12 +171,12 @@ def test_a_serial_loop_that_fails_ends_the_benchmark() -> None:
 def text_of(found: dict[str, Any], width: int = 200) -> str:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as captured:
-        console.print(report(found))
+        console.print(bench_report(found))
     return captured.get()
 
 
 def made_up_result(attempts: Callable[[Contender], Attempt]) -> tuple[Plan, CaseResult]:
-    plan = plan_of(Settings(problems=["mlp"], batch_sizes=[64], optimizers=["sgd"]))
+    plan = plan_of(BenchSettings(problems=["mlp"], batch_sizes=[64], optimizers=["sgd"]))
     rows = {contender.name: [attempts(contender)] * 5 for contender in plan.contenders}
     return plan, CaseResult(plan.cases[0], 10, rows, rows)
 
@@ -185,12 +185,12 @@ def test_the_best_alternative_and_the_pairs_that_are_asked_for() -> None:
     speed = {"serial": 1.0, "intra-op": 1.5, "recipe": 1.2, "ddp": 0.5, "hogwild": 1.8, "ordered": 1.71}
 
     def attempts(contender: Contender) -> Attempt:
-        return Outcome(
+        return Measurement(
             10, 640, 1 / speed.get(contender.family, 1.0), 0.1, 1.0, (2 << 20, 4 << 20), ((0.0, 2.0), (1.0, 1.0))
         )
 
     plan, result = made_up_result(attempts)
-    case = summary(IDLE, plan, [result])["cases"][0]
+    case = bench_summary(IDLE, plan, [result])["cases"][0]
     assert case["best_alternative"] == "intra-op, 2 threads"
     rows = {row["name"]: row for row in case["results"]}
     assert rows["hogwild, 2 processes"]["over_best_alternative"]["median"] == pytest.approx(1.2)
@@ -203,10 +203,10 @@ def test_the_best_alternative_and_the_pairs_that_are_asked_for() -> None:
 
 
 def test_an_alternative_that_did_not_finish_is_reported_and_no_failure() -> None:
-    done = Outcome(10, 640, 1.0, 0.1, 1.0)
-    late = Failure("did not finish: ended after 60 s", late=True)
+    done = Measurement(10, 640, 1.0, 0.1, 1.0)
+    late = FailedMeasurement("did not finish: ended after 60 s", late=True)
     plan, result = made_up_result(lambda contender: late if contender.family == "ddp" else done)
-    found = summary(IDLE, plan, [result])
+    found = bench_summary(IDLE, plan, [result])
     row = next(row for row in found["cases"][0]["results"] if row["name"] == "ddp, 2 processes")
     assert found["failed"] == 0 and row["unfinished"] == row["failed_runs"] == 10
     assert "unfinished" in text_of(found) and "did not finish: ended after 60 s" in text_of(found)
@@ -214,10 +214,14 @@ def test_an_alternative_that_did_not_finish_is_reported_and_no_failure() -> None
 
 def test_the_number_of_workers_as_a_curve() -> None:
     assert [counts(number) for number in (1, 2, 3, 16)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8, 16]]
-    plan = plan_of(Settings(problems=["mlp"], batch_sizes=[64], optimizers=["sgd"], contenders=["ordered"], workers=4))
+    plan = plan_of(
+        BenchSettings(problems=["mlp"], batch_sizes=[64], optimizers=["sgd"], contenders=["ordered"], workers=4)
+    )
     seconds = {1: 1.0, 2: 0.5, 4: 0.4}
-    rows = {c.name: [Outcome(10, 640, seconds[c.workers] if c.kind else 1.0, 0.1, 1.0)] * 5 for c in plan.contenders}
-    found = summary(IDLE, plan, [CaseResult(plan.cases[0], 10, rows, {})])
+    rows = {
+        c.name: [Measurement(10, 640, seconds[c.workers] if c.kind else 1.0, 0.1, 1.0)] * 5 for c in plan.contenders
+    }
+    found = bench_summary(IDLE, plan, [CaseResult(plan.cases[0], 10, rows, {})])
     threads, processes = found["cases"][0]["scaling"]
     assert (threads["kind"], processes["kind"], threads["rule"]) == ("threads", "processes", "ordered")
     assert [(point["workers"], point["over_one"]["median"]) for point in processes["points"]] == [
@@ -230,9 +234,9 @@ def test_the_number_of_workers_as_a_curve() -> None:
 
 
 def test_the_table_fits_a_terminal_and_json_and_figure_can_be_made(tmp_path: Path) -> None:
-    made = Outcome(10, 640, 0.012, 0.1, 1.0, (150 << 20,), ((0.0, 2.0), (1.0, 1.0)))
-    plan, result = made_up_result(lambda c: Failure("RuntimeError: x") if c.family == "sync" else made)
-    found = summary(IDLE, plan, [result])
+    made = Measurement(10, 640, 0.012, 0.1, 1.0, (150 << 20,), ((0.0, 2.0), (1.0, 1.0)))
+    plan, result = made_up_result(lambda c: FailedMeasurement("RuntimeError: x") if c.family == "sync" else made)
+    found = bench_summary(IDLE, plan, [result])
     json.dumps(found, allow_nan=False)
     lines = text_of(found, width=80).splitlines()
     row = next(line for line in lines if "snapshot, 2 processes" in line)
@@ -242,7 +246,7 @@ def test_the_table_fits_a_terminal_and_json_and_figure_can_be_made(tmp_path: Pat
 
 
 def test_warnings() -> None:
-    plan = plan_of(Settings(quick=True))
+    plan = plan_of(BenchSettings(quick=True))
     assert warnings_of(IDLE, plan.workers, plan.repeats) == []
     assert "load average was 3.0" in warnings_of(replace(IDLE, load=3.0), plan.workers, plan.repeats)[0]
     assert "share 1 cores" in warnings_of(replace(IDLE, cores=1), plan.workers, plan.repeats)[0]
@@ -251,13 +255,13 @@ def test_warnings() -> None:
 
 
 def test_progress_names_what_runs_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    steps: list[Step] = []
+    steps: list[BenchProgress] = []
     plan = Plan([CASE, CASE], [paced("serial", lambda work: 0.01)], repeats=2, curves=1)
-    list(measure.measure(plan, steps.append))
+    list(measure.measure_cases(plan, steps.append))
     assert [step.done for step in steps] == [0, 0, 1, 2, 3, 3, 4, 5]
     assert {step.total for step in steps} == {6}
     assert "repeat 2 of 2, serial" in steps[2].what
-    with following(Console(stderr=True)) as tell:
+    with following_bench(Console(stderr=True)) as tell:
         tell(steps[2])
     out, err = capsys.readouterr()
     assert out == "" and "1 of 6 measurements" in err
@@ -269,32 +273,32 @@ def test_progress_names_what_runs_and_counts(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (Settings(problems=["mpl"]), "'mpl'"),
-        (Settings(optimizers=["sdg"]), "'sdg'"),
-        (Settings(contenders=["fast"]), "'fast'"),
-        (Settings(kinds=["fibres"]), "'fibres'"),
-        (Settings(batch_sizes=[0]), "batch size 0"),
-        (Settings(batch_sizes=[10_000]), "10000"),
-        (Settings(workers=0), "workers 0"),
-        (Settings(repeats=0), "repeats 0"),
-        (Settings(seconds=float("nan")), "seconds nan"),
+        (BenchSettings(problems=["mpl"]), "'mpl'"),
+        (BenchSettings(optimizers=["sdg"]), "'sdg'"),
+        (BenchSettings(contenders=["fast"]), "'fast'"),
+        (BenchSettings(kinds=["fibres"]), "'fibres'"),
+        (BenchSettings(batch_sizes=[0]), "batch size 0"),
+        (BenchSettings(batch_sizes=[10_000]), "10000"),
+        (BenchSettings(workers=0), "workers 0"),
+        (BenchSettings(repeats=0), "repeats 0"),
+        (BenchSettings(seconds=float("nan")), "seconds nan"),
     ],
 )
-def test_settings_that_cannot_work(settings: Settings, named: str) -> None:
+def test_settings_that_cannot_work(settings: BenchSettings, named: str) -> None:
     with pytest.raises(ArgumentError, match=named):
         plan_of(settings)
 
 
 def test_all_is_every_alternative_and_every_rule_of_both_kinds() -> None:
-    plan = plan_of(Settings())
+    plan = plan_of(BenchSettings())
     assert len(plan.cases) == 4 * 3 * 2
     assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 4 + 6 * 2 * 2
     assert {c.family for c in plan.contenders} == set(FAMILIES)
-    assert len(plan_of(Settings(workers=1)).contenders) == 4 + 6 * 2
+    assert len(plan_of(BenchSettings(workers=1)).contenders) == 4 + 6 * 2
 
 
 def test_quick_is_few() -> None:
-    plan = plan_of(Settings(quick=True))
+    plan = plan_of(BenchSettings(quick=True))
     assert [case.name for case in plan.cases] == [
         "mlp · batch 64 · sgd",
         "small-mlp · batch 16 · sgd",
@@ -305,14 +309,14 @@ def test_quick_is_few() -> None:
         *(f"{rule}, {who}" for rule in ("hogwild", "ordered") for who in ("1 process", "2 processes")),
     ]
     assert plan.curves == 0
-    assert [case.optimizer for case in plan_of(Settings(quick=True, optimizers=["adam"])).cases] == ["adam"] * 3
+    assert [case.optimizer for case in plan_of(BenchSettings(quick=True, optimizers=["adam"])).cases] == ["adam"] * 3
 
 
 # --- the command
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = Bench(
+    command = BenchCommand(
         problems=("small-mlp",),
         batch_size=(16,),
         optimizer=("sgd",),
@@ -339,4 +343,4 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 @pytest.mark.parametrize("path", ["nowhere/figure.png", "figure", "."])
 def test_a_figure_that_cannot_be_written_is_told_first(path: str) -> None:
     with pytest.raises(ArgumentError, match="--plot"):
-        Bench(plot=Path(path)).run()
+        BenchCommand(plot=Path(path)).run()

@@ -14,20 +14,21 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from traits import SAME_BITS
 
 from hogwild.bench import alternatives, children
 from hogwild.bench.contenders import Contender, contenders
-from hogwild.bench.measure import Failure, attempt
+from hogwild.bench.measure import FailedMeasurement, attempt
 from hogwild.bench.ours import ours
-from hogwild.bench.problems import PROBLEMS, Problem, clusters, cross_entropy
-from hogwild.bench.work import ContenderError, Outcome, StartLine, Work, share
+from hogwild.bench.problems import PROBLEMS, BenchProblem, clusters, cross_entropy
+from hogwild.bench.work import ContenderError, Measurement, StartLine, Work, share
 
 
 def tiny() -> nn.Module:
     return nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
 
 
-TINY = Problem("tiny", "for tests", tiny, partial(clusters, 512, 32), cross_entropy, sgd_lr=1.0)
+TINY = BenchProblem("tiny", "for tests", tiny, partial(clusters, 512, 32), cross_entropy, sgd_lr=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_alternatives_report_the_samples_that_the_model_saw(
     assert (tmp_path / "count").stat().st_size == done.samples == 72 * 16
 
 
-@pytest.mark.parametrize("family", ["serial", "recipe", "ddp", "ordered", "sync"])
+@pytest.mark.parametrize("family", ["serial", "recipe", "ddp", *SAME_BITS])
 def test_the_loss_over_time(family: str, data: tuple[Tensor, ...]) -> None:
     contender = contenders(2, [family], ["processes"])[-1]
     done = contender.start(Work(TINY, data, batch_size=16, optimizer="adam", batches=80, looks=5))
@@ -104,7 +105,7 @@ def test_all_come_to_the_same_loss_when_a_batch_is_the_whole_data(data: tuple[Te
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_problems_can_be_learned(problem: Problem, optimizer: str) -> None:
+def test_the_problems_can_be_learned(problem: BenchProblem, optimizer: str) -> None:
     model, rows = problem.model(), problem.generate()
     assert len({len(tensor) for tensor in rows}) == 1 and len(rows[0]) >= 8192
     step = problem.optimizer(optimizer, 64)(list(model.parameters()))
@@ -156,12 +157,12 @@ def test_nothing_that_lingers_in_a_process_is_waited_for() -> None:
 
 
 def test_an_alternative_that_is_late_has_not_finished() -> None:
-    def late(work: Work) -> Outcome:
+    def late(work: Work) -> Measurement:
         children.in_children(sleeps, 1, (), limit=0.5)
         raise AssertionError
 
     failure = attempt(Contender("ddp", "", "ddp", 2, late), Work(TINY, (), 16, "sgd", 4))
-    assert isinstance(failure, Failure) and failure.late and not failure.refused
+    assert isinstance(failure, FailedMeasurement) and failure.late and not failure.refused
     assert "did not finish" in failure.message
 
 

@@ -52,7 +52,7 @@ def test_a_problem_is_exit_status_1_and_stands_in_the_table(
     ("verdicts", "worst"), [([], "ok"), (["ok", "note"], "note"), (["problem", "ok"], "problem"), (["ok"], "ok")]
 )
 def test_the_verdict_is_the_worst(verdicts: list[doctor.Verdict], worst: str) -> None:
-    assert doctor.summary([Finding("x", "y", verdict) for verdict in verdicts])["verdict"] == worst
+    assert doctor.doctor_summary([Finding("x", "y", verdict) for verdict in verdicts])["verdict"] == worst
 
 
 @pytest.mark.parametrize(("text", "cores"), [("150000 100000", 1.5), ("max 100000", None), ("nonsense", None)])

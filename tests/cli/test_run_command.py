@@ -158,7 +158,7 @@ def test_a_study_gets_its_folder_of_data(offer: Offer) -> None:
 
     offer(Study("asks", "?", measure))
     assert main(["run", "asks", "--data", "here"]) == 0
-    assert asked == [Path("here")]
+    assert asked == [Path("here").absolute()]
 
 
 def test_the_seed_decides_the_model_and_the_batches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,21 +1,19 @@
-"""Numbers as flags: text that is none is refused in words of ours."""
+"""What the text behind a flag becomes; text that does not fit is refused in words of ours."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 from tyro.constructors import PrimitiveConstructorSpec
 
-LARGEST = (1 << 63) - 1
+LARGEST_WHOLE = (1 << 63) - 1
 
 
 def whole(metavar: str) -> PrimitiveConstructorSpec[int | None]:
     """A flag that takes a whole number."""
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda texts: _whole(texts[0]),
-        is_instance=lambda value: value is None or isinstance(value, int),
-        str_from_instance=lambda value: [str(value)],
-    )
+    return _one(metavar, _whole, int)
 
 
 def wholes(metavar: str) -> PrimitiveConstructorSpec[tuple[int, ...]]:
@@ -31,11 +29,25 @@ def wholes(metavar: str) -> PrimitiveConstructorSpec[tuple[int, ...]]:
 
 def number(metavar: str) -> PrimitiveConstructorSpec[float | None]:
     """A flag that takes a number."""
+    return _one(metavar, _number, int | float)
+
+
+def truth() -> PrimitiveConstructorSpec[bool | None]:
+    """A flag that takes `true` or `false`."""
+    return _one("true|false", _truth, bool)
+
+
+def folder(metavar: str) -> PrimitiveConstructorSpec[str | None]:
+    """A flag that takes a folder; what it becomes does not depend on the folder in which the command was given."""
+    return _one(metavar, lambda text: str(Path(text).absolute()), str)
+
+
+def _one(metavar: str, read: Callable[[str], Any], form: Any) -> PrimitiveConstructorSpec[Any]:
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=metavar,
-        instance_from_str=lambda texts: _number(texts[0]),
-        is_instance=lambda value: value is None or isinstance(value, int | float),
+        instance_from_str=lambda texts: read(texts[0]),
+        is_instance=lambda value: value is None or isinstance(value, form),
         str_from_instance=lambda value: [str(value)],
     )
 
@@ -45,8 +57,8 @@ def _whole(text: str) -> int:
         value = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number; 2 is one") from None
-    if abs(value) > LARGEST:
-        raise ValueError(f"{text} has over 64 bits; {LARGEST} is the largest that works")
+    if abs(value) > LARGEST_WHOLE:
+        raise ValueError(f"{text} has over 64 bits; {LARGEST_WHOLE} is the largest that works")
     return value
 
 
@@ -55,3 +67,9 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a number; 0.05 is one") from None
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text == "true"
