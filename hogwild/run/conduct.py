@@ -63,7 +63,7 @@ def conduct(run: OpenRun, began: float) -> Run:
         evaluator.take_newest()
         raise
     evaluator.take_newest()  # an evaluation in training mode moves running averages
-    stopped = "stop" if run.state.control[Word.TOTAL] < run.prepared.tickets else None
+    stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
     result = gather(run, supervisor.history, stopped, began)
     if out is not None:
         result.save(out)
@@ -105,7 +105,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
 
 def _audit(run: OpenRun, history: WorkerHistory) -> Audit | None:
     """The closed account; None where none was kept, or a worker died or was stopped with its own."""
-    totals, plan = run.state.audit, run.prepared.plan
+    totals, plan = run.state.audit, run.state.plan
     if totals is None or totals.reported < plan.workers or history.failures:
         return None
     return close_account(plan.parameters, totals, run.initial, run.parameters())

@@ -25,8 +25,12 @@ from hogwild.workers.threads import ThreadTeam
 class OpenRun:
     """A run that can be started.
 
+    What was prepared is not kept: the optimizer in it has a state, which would lie in memory once more.
+
     Attributes:
-        prepared: what it was made from.
+        job: what is to be done.
+        tickets: of the whole run.
+        first_samples: samples in the first batch.
         state: the parent's view of the shared memory.
         first: the version it goes on from; 0 where it does not resume another.
         initial: the parameters it begins with, where it is audited; else none.
@@ -34,21 +38,18 @@ class OpenRun:
         team: the workers.
     """
 
-    prepared: Prepared
+    job: Job
+    tickets: int
+    first_samples: int
     state: SharedState
     first: int
     initial: list[Tensor]
     evaluator: Evaluator
     team: Team
 
-    @property
-    def job(self) -> Job:
-        """What is to be done."""
-        return self.prepared.job
-
     def samples(self, version: int) -> int:
         """Samples that this run has trained on, from where it began up to that version."""
-        return self.job.samples_between(self.first, version, self.prepared.first_samples)
+        return self.job.samples_between(self.first, version, self.first_samples)
 
     def parameters(self) -> list[Tensor]:
         """The trained parameters of the newest version, in memory of their own."""
@@ -73,7 +74,9 @@ def open_run(prepared: Prepared) -> OpenRun:
     job.rule.begin(state.control, start.version)
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
     return OpenRun(
-        prepared=prepared,
+        job=job,
+        tickets=prepared.tickets,
+        first_samples=prepared.first_samples,
         state=state,
         first=start.version,
         initial=_newest_parameters(job, state) if prepared.plan.audited else [],

@@ -87,7 +87,7 @@ class Supervisor:
                 self._start(index)
             while True:
                 ended = not self._team.running()  # before the poll, which then hears all that they told
-                self._poll()
+                self._poll(0.0 if ended else self._pause)
                 if ended and not self._unfinished():
                     return
                 if ended:
@@ -98,8 +98,8 @@ class Supervisor:
         finally:
             self._team.close()
 
-    def _poll(self) -> None:
-        for event in self._team.events(self._pause):
+    def _poll(self, timeout: float) -> None:
+        for event in self._team.events(timeout):
             self._handle(event)
         if self._config.worker_timeout is not None:
             self._end_what_hangs(self._config.worker_timeout)
