@@ -17,19 +17,18 @@ import torch
 from torch import nn
 
 import hogwild
+from hogwild.config import KINDS
 from hogwild.determinism.check import own_training
 from hogwild.determinism.controls import Controls, measure_controls
 from hogwild.reference import train_serially
+from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, rule_class
 from hogwild.run.audit import Audit
 from hogwild.shared.limits import usable_cores
 
 from .digits import Batch, Held, build, loss, split
 
-RULES = ("racing", "hogwild", "locked", "snapshot", "ordered", "sync")
-KINDS = ("threads", "processes")
 WORKERS = (1, 2, 4)
 BATCH_SIZE, LR = 16, 0.1
-STALENESS, MICRO_BATCHES = max(WORKERS) - 1, max(WORKERS)  # one result for every number of workers
 _NEVER = 1 << 40
 
 
@@ -95,7 +94,7 @@ class Field:
     epochs: int
     repeats: int
     seed: int
-    settings: Sequence[Setting] = tuple(Setting(r, k, w) for r in RULES for k in KINDS for w in WORKERS)
+    settings: Sequence[Setting] = tuple(Setting(r, k, w) for r in NAMES for k in KINDS for w in WORKERS)
     cells: dict[Setting, Cell] = field(default_factory=dict)
     serial_speeds: list[float] = field(default_factory=list)
     serial_digest: str = ""
@@ -129,21 +128,22 @@ class Field:
 
     def controls(self) -> Controls:
         """Of serial training: the same again, one ULP more in one weight, another seed."""
-        arguments = self._arguments(Setting("hogwild", "processes", 1))
+        arguments = self._arguments(Setting(LEAST_OVERHEAD, "processes", 1))
         own = own_training(deepcopy(self.network), self.data, loss, **arguments)
         return measure_controls(
             own, own.repeat(), frozenset(), other_seed=self.seed + 1, other_workers=None, tell=_nobody
         )[0]
 
     def _arguments(self, setting: Setting) -> dict[str, Any]:
-        lr = LR * MICRO_BATCHES if setting.rule == "sync" else LR  # larger batches, fewer updates
+        make = rule_class(setting.rule)
+        options = make.options_for(max(WORKERS))  # one result for every number of workers
+        lr = LR * make(**options).tickets_per_update  # larger batches, fewer updates
         return {
             "optimizer": partial(torch.optim.SGD, lr=lr),
             "update": setting.rule,
+            **options,
             "kind": setting.kind,
             "workers": setting.workers,
-            "staleness": STALENESS,
-            "micro_batches": MICRO_BATCHES,
             "epochs": self.epochs,
             "batch_size": BATCH_SIZE,
             "seed": self.seed,

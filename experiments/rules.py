@@ -15,24 +15,28 @@ Seen on 2 cores in 48 s, with 2 processes: speed ÷ plain loop 1.84 hogwild, 1.8
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from hogwild.config import KINDS
 from hogwild.determinism.controls import Controls
 from hogwild.experiment import Claim, Findings, Study, StudySettings, Table
+from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, SAME_BITS, names_where
 
 from ._common import BLUE, GREEN, GREY, ORANGE, RED, crew, figure, measuring, save
-from ._rules import KINDS, RULES, WORKERS, Cell, Field, Setting, distinct
+from ._rules import WORKERS, Cell, Field, Setting, distinct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-IN_PLACE = ("racing", "hogwild", "locked")
-SAME = ("ordered", "sync")
-EXACT = ("locked", "snapshot", "ordered", "sync")
+SAME = names_where(lambda rule: rule.same_bits)
+DIFFER = names_where(lambda rule: not rule.same_bits)
+EXACT = names_where(lambda rule: rule.exact)
+RACING = names_where(lambda rule: rule.shares_gradients)
 NEAR = 0.03  # of the serial accuracy
-COLOURS = dict(zip(RULES, (RED, ORANGE, "#b8860b", GREY, BLUE, GREEN), strict=True))
+COLOURS = dict(zip(NAMES, cycle((RED, ORANGE, "#b8860b", GREY, BLUE, GREEN)), strict=False))
 
 
 def cells_of(found: Field, rules: Sequence[str], *, several: bool | None = None) -> list[Cell]:
@@ -49,9 +53,9 @@ def claims(found: Field, controls: Controls) -> list[Claim]:
     return [
         *(_one_digest(found, rule) for rule in SAME),
         _alone(found),
-        *(_differs(found, rule) for rule in (*IN_PLACE, "snapshot")),
+        *(_differs(found, rule) for rule in DIFFER),
         _audits(found),
-        _racing(found),
+        *(_racing(found, rule) for rule in RACING),
         _accuracy(found),
         _chaos(found, controls),
     ]
@@ -67,10 +71,10 @@ def _one_digest(found: Field, rule: str) -> Claim:
 
 
 def _alone(found: Field) -> Claim:
-    digests = distinct(cells_of(found, (*IN_PLACE, "snapshot"), several=False))
+    digests = distinct(cells_of(found, DIFFER, several=False))
     told = f"{len(digests)} digest{'s' * (len(digests) > 1)}, and the plain loop's is {found.serial_digest[:8]}…"
     return Claim(
-        "with one worker, racing, hogwild, locked and snapshot are the plain loop, to the bit",
+        f"with one worker, {', '.join(DIFFER[:-1])} and {DIFFER[-1]} are the plain loop, to the bit",
         told,
         digests == {found.serial_digest},
     )
@@ -88,17 +92,17 @@ def _audits(found: Field) -> Claim:
     audits = {cell.setting: cell.audit for cell in cells_of(found, EXACT)}
     whole = sum(audit is not None and audit.whole for audit in audits.values())
     return Claim(
-        "locked, snapshot, ordered, sync: every gradient is applied exactly once",
+        f"{', '.join(EXACT)}: every gradient is applied exactly once",
         f"{whole} of {len(audits)} audited runs, up to rounding",
         whole == len(audits),
     )
 
 
-def _racing(found: Field) -> Claim:
-    audits = [cell.audit for cell in cells_of(found, ("racing",), several=True) if cell.audit is not None]
+def _racing(found: Field, rule: str) -> Claim:
+    audits = [cell.audit for cell in cells_of(found, (rule,), several=True) if cell.audit is not None]
     shares = [audit.projection for audit in audits if audit.projection is not None]
     return Claim(
-        "racing: every gradient is applied exactly once",
+        f"{rule}: every gradient is applied exactly once",
         f"{100 * min(shares):.4g} to {100 * max(shares):.4g} % of the computed gradient was applied",
         all(audit.whole for audit in audits),
         expected=False,
@@ -122,7 +126,7 @@ def _chaos(found: Field, controls: Controls) -> Claim:
     assert controls.seed is not None
     assert controls.serial is not None
     bit, seed = controls.one_ulp.divergence.relative_l2, controls.seed.divergence.relative_l2
-    order = min(cell.apart for cell in cells_of(found, (*IN_PLACE, "snapshot"), several=True))
+    order = min(cell.apart for cell in cells_of(found, DIFFER, several=True))
     return Claim(
         "the order in which updates land does more to the weights than one flipped bit",
         f"{order:.2g} at least, one bit {bit:.2g}, samples in another order {seed:.2g}; serial again: "
@@ -166,7 +170,7 @@ LEGEND = (
 def draw(found: Field, controls: Controls, path: Path) -> None:
     """Speed, divergence and audit of every rule, as PNG."""
     drawn, (speed, apart, audit) = figure(
-        16, 4.8, 3, f"Six rules, one model: digits, SGD, batches of 16, on {found.cores:g} cores"
+        16, 4.8, 3, f"{len(NAMES)} rules, one model: digits, SGD, batches of 16, on {found.cores:g} cores"
     )
     _draw_speed(speed, found)
     _draw_apart(apart, found, controls)
@@ -175,7 +179,7 @@ def draw(found: Field, controls: Controls, path: Path) -> None:
 
 
 def _draw_speed(axes: Axes, found: Field) -> None:
-    for rule in RULES:
+    for rule in NAMES:
         for kind, style in zip(KINDS, ("--", "-"), strict=True):
             speeds = [found.cells[Setting(rule, kind, workers)].speed for workers in WORKERS]
             label = rule if kind == "processes" else None
@@ -192,7 +196,7 @@ def _draw_apart(axes: Axes, found: Field, controls: Controls) -> None:
     assert controls.one_ulp is not None
     assert controls.seed is not None
     floor = controls.one_ulp.divergence.relative_l2 / 10
-    for number, rule in enumerate(RULES):
+    for number, rule in enumerate(NAMES):
         for shift, workers in ((-0.2, 2), (0.2, 4)):
             values = [found.cells[Setting(rule, kind, workers)].apart for kind in KINDS]
             for value, kind in zip(values, KINDS, strict=True):
@@ -211,7 +215,7 @@ def _draw_apart(axes: Axes, found: Field, controls: Controls) -> None:
     ):
         axes.axhline(control.divergence.relative_l2, color=colour, linestyle="--", linewidth=1.2, label=name)
     axes.set_yscale("log")
-    axes.set_xticks(range(len(RULES)), RULES)
+    axes.set_xticks(range(len(NAMES)), NAMES)
     axes.set(
         title="Divergence: 2 and 4 processes ●, threads ■; hollow: identical",
         ylabel="relative L2 between the runs furthest apart",
@@ -220,7 +224,7 @@ def _draw_apart(axes: Axes, found: Field, controls: Controls) -> None:
 
 
 def _draw_audit(axes: Axes, found: Field) -> None:
-    for number, rule in enumerate(RULES):
+    for number, rule in enumerate(NAMES):
         for cell in cells_of(found, (rule,), several=True):
             if cell.audit is None or cell.audit.projection is None:
                 continue
@@ -231,7 +235,7 @@ def _draw_audit(axes: Axes, found: Field) -> None:
     bounds = [cell.audit.bound for cell in found.cells.values() if cell.audit is not None]
     axes.axhline(max(bounds), color=GREY, linestyle="--", linewidth=1.2, label="what rounding can do")
     axes.set_yscale("log")
-    axes.set_xticks(range(len(RULES)), RULES)
+    axes.set_xticks(range(len(NAMES)), NAMES)
     axes.set(title="Audit; hollow: all applied once, up to rounding", ylabel="| share of gradient applied − 1 |")
     axes.legend(fontsize=9, framealpha=0.9, edgecolor="none")
 
@@ -244,10 +248,11 @@ def run(settings: StudySettings) -> Findings:
         controls = found.controls()
     path = settings.out / "rules.png"
     draw(found, controls, path)
-    two = {rule: found.cells[Setting(rule, "processes", 2)].speed for rule in RULES}
+    two = {rule: found.cells[Setting(rule, "processes", 2)].speed for rule in NAMES}
     answer = (
-        f"With 2 processes hogwild trains at {two['hogwild']:.2f} × the speed of a loop written by hand, and ordered "
-        f"at {two['ordered']:.2f} ×, with the same bits on every run; racing on one .grad loses and doubles gradients."
+        f"With 2 processes {LEAST_OVERHEAD} trains at {two[LEAST_OVERHEAD]:.2f} × the speed of a loop written by hand, "
+        f"and {SAME_BITS} at {two[SAME_BITS]:.2f} ×, with the same bits on every run; {' and '.join(RACING)} on one "
+        f".grad loses and doubles gradients."
     )
     return Findings(tuple(claims(found, controls)), answer, (path,), (table(found),), LEGEND)
 
