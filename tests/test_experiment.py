@@ -12,7 +12,6 @@ from hogwild import experiment
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.experiment import OPTIMIZERS, Problem, Training, optimizer_named
-from hogwild.run.directory import new_directory
 
 
 def _training(**defaults: object) -> Training:
@@ -66,25 +65,6 @@ def test_every_optimizer_can_be_made(name: str) -> None:
     optimizer = optimizer_named(config.optimizer, config.lr)(list(nn.Linear(2, 2).named_parameters()))
     assert optimizer.param_groups[0]["lr"] == 0.25
     assert optimizer.param_groups[0].get("momentum", 0) == (0.9 if name == "momentum" else 0)
-
-
-def test_directories_are_never_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.strftime", lambda form: "now")
-    with new_directory("toy") as one, new_directory("toy") as two, new_directory("toy") as three:
-        assert [path.name for path in (one, two, three)] == ["toy-now", "toy-now-2", "toy-now-3"]
-        (two / "kept").touch()
-    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
-        "runs",
-        "runs/toy-now-2",
-        "runs/toy-now-2/kept",
-    ]
-
-
-def test_a_directory_is_removed_where_the_run_failed_before_it_wrote(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), new_directory("toy", tmp_path / "a" / "b"):
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_find_prefers_the_experiment_to_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

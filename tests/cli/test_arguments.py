@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import sklearn.datasets  # noqa: F401 - it sets environment variables when it is
 import torch
 
 from hogwild.cli import COMMANDS, main
+from hogwild.cli.parsing import parse
+from hogwild.config import RunConfig
 from hogwild.determinism.check import WINDOW
 from hogwild.determinism.probe import SIZE
+from hogwild.rules.registry import NAMES
 
 FLAGS = [
     "--workers",
@@ -56,6 +60,9 @@ WRONG = {
     "run digits --update wild": ["'wild'", "hogwild"],
     "run digits --kind fibres": ["'fibres'", "threads"],
     "run digits --gradient up": ["'up'", "backward"],
+    "run digits --shuffle maybe": ["--shuffle", "'maybe'", "true nor false"],
+    "run digits --on-nonfinite cry": ["'cry'", "skip"],
+    "run digits --clip-grad-norm 0": ["clip_grad_norm 0", "above 0"],
     "run digits --update racing --gradient grad": ["'grad'", "backward"],
     "run digits --update ordered --workers 3": ["3 workers", "staleness=2"],
     "run digits --optimizer lbfgs": ["'lbfgs'", "sgd"],
@@ -181,6 +188,30 @@ def test_help_says_the_defaults_that_are_in_force(capsys: pytest.CaptureFixture[
     assert f"(default: {WINDOW})" in capsys.readouterr().out
     main(["probe", "--help"])
     assert f"(default: {SIZE:,})" in capsys.readouterr().out
+
+
+def test_every_setting_is_a_flag_of_run(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "--help"])
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for setting in fields(RunConfig):
+        assert setting.name == "name" or f" --{setting.name.replace('_', '-')} " in out
+    for rule in NAMES:
+        assert rule in out
+    assert "--staleness T For ordered: a gradient is computed on" in out
+
+
+def test_a_flag_stands_beside_its_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in COMMANDS:
+        main([command, "--help"])
+        flags = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│ --")]
+        assert [line for line in flags if not line[28:].strip(" │")] == []
+
+
+def test_settings_that_are_true_or_false() -> None:
+    given = parse(COMMANDS, ["run", "digits", "--shuffle", "false", "--audit", "--max-restarts", "0"]).training.given()
+    assert given == {"shuffle": False, "audit": True, "max_restarts": 0}
+    assert parse(COMMANDS, ["run", "digits"]).training.given() == {}
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from traits import KINDS
 
 import hogwild
 from hogwild.data.seeding import DrawDetector, mix, preserved_generators, seed_update
@@ -138,7 +139,7 @@ def test_flags_are_captured_and_set(restored_flags):
     assert BitFlags.capture() == restored_flags
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_flags_reach_every_worker(restored_flags, kind):
     def loss(model: nn.Module, batch: Any) -> Tensor:
         flags = BitFlags.capture()
@@ -170,7 +171,7 @@ def test_what_an_update_draws_in_a_process_is_decided_by_seed_and_update(workers
     assert len(run.logged) == 6
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_run_leaves_the_callers_generators_alone(kind):
     with preserved_generators():
         model = problems.mlp()
@@ -185,10 +186,10 @@ def test_a_run_leaves_the_callers_generators_alone(kind):
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_generator_of_a_worker_is_decided_by_seed_and_update_whenever_it_is_asked_for(kind, first, kept):
     """Also where it is asked for late, or once and then kept."""
-    held: dict[int, torch.Generator] = {}  # by the info that gave it: the trial step has one of its own
+    held: dict[int, torch.Generator] = {}  # by the info that gave it: the dry run has one of its own
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         info = hogwild.worker_info()

@@ -10,13 +10,14 @@ import pytest
 import torch
 from checks import EverySecondRun, Fickle, FlipsOneBit, check, racing, seeded
 from torch import nn
+from traits import KINDS, SAME_BITS
 
 import hogwild
 from hogwild.determinism.verdict import _times
 from hogwild.rules.sync import Sync
+from hogwild.shared.words import Word
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
 
-KINDS = ("threads", "processes")
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
 
 
@@ -53,7 +54,8 @@ class LastSetFlips(EverySecondRun, Sync):
     def write_version(self, update, version, source, target, gathered):
         super().write_version(update, version, source, target, gathered)
         if self.flips and version == 6:
-            bits = 1 if self._members(update) == self.tickets_per_update else 3
+            members = self._members(update, self.control[Word.TOTAL])
+            bits = 1 if members == self.tickets_per_update else 3
             self.state.slots[target].parameters[0].view(torch.int32).view(-1)[0] += bits
 
 
@@ -64,7 +66,7 @@ def test_the_last_set_of_fewer_micro_batches_is_seen_as_it_was():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 def test_the_rules_with_the_same_bits_pass(update, kind):
     with planted(RandomDelays(seed=5)):
         verdict = check(update=update, kind=kind, runs=3, controls=False)

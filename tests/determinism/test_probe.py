@@ -9,6 +9,7 @@ import problems
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 from torch import nn
+from traits import EXACT, KINDS
 
 import hogwild
 from hogwild import experiment
@@ -17,8 +18,6 @@ from hogwild.experiment import Problem, Training
 from hogwild.rules.locked import Locked
 from hogwild.rules.ordered import Ordered
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
-
-KINDS = ("threads", "processes")
 
 
 class Drops(Locked):
@@ -58,7 +57,7 @@ def test_a_rule_that_doubles_every_hundredth_update_is_reported_as_exactly_that(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("update", ["locked", "snapshot", "ordered", "sync"])
+@pytest.mark.parametrize("update", EXACT)
 def test_rules_that_promise_it_lose_nothing(update, kind):
     with planted(RandomDelays(seed=3, longest=0.0005)):
         found = hogwild.probe(update, kind, updates=400, size=50)

@@ -9,13 +9,13 @@ import problems
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from traits import VERSIONED
 
 import hogwild
 from hogwild.run.directory import file_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 MODELS = {"mlp": problems.mlp, "conv_bn": problems.conv_bn, "dropout": problems.dropout}
-RULES = ("ordered", "sync", "snapshot")
 
 
 def record(out, update, model="conv_bn", **arguments):
@@ -30,7 +30,7 @@ def replay(out, model="conv_bn", data=None):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize("update", VERSIONED)
 def test_the_bits_are_those_of_the_run(update, model, tmp_path):
     run = record(tmp_path, update, model)
     result = replay(tmp_path, model)
@@ -52,7 +52,7 @@ def test_an_interrupted_run_is_replayed_as_far_as_it_went(tmp_path):
     assert 20 <= result.updates < 52
 
 
-@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize("update", VERSIONED)
 def test_other_data_is_found_at_the_update_that_first_used_it(update, tmp_path):
     record(tmp_path, update, epochs=None, updates=13 if update != "sync" else 3, shuffle=False)
     x, y = problems.data()

@@ -11,13 +11,12 @@ pytest.importorskip("matplotlib")
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 from hogwild.experiments import _rules, rules
 from hogwild.experiments._rules import Cell, Field, Setting
+from traits import KINDS, OWN_GRADIENTS, SAME_BITS
 
 from hogwild.determinism.compare import Comparison
 from hogwild.determinism.controls import Controls
 from hogwild.determinism.distance import distance
 from hogwild.run.audit import Audit, ParameterAudit
-
-EXACT = ("locked", "snapshot", "ordered", "sync", "hogwild")
 
 
 def apart(size: float) -> Comparison:
@@ -37,7 +36,7 @@ def made_up() -> Field:
     found = Field(1, 2, 0)
     found.serial_digest, found.serial_accuracy = "serial", 0.95
     for number, setting in enumerate(found.settings):
-        if setting.rule in ("ordered", "sync"):
+        if setting.rule in SAME_BITS:
             digests, values = [setting.rule] * 3, [1.0] * 3
         elif setting.alone:
             digests, values = ["serial"] * 3, [1.0] * 3
@@ -51,7 +50,7 @@ def made_up() -> Field:
             [0.5] * 3,
             3,
             [1.5, 1.6],
-            audit(setting.rule in EXACT or setting.alone),
+            audit(setting.rule in OWN_GRADIENTS or setting.alone),
         )
     return found
 
@@ -106,7 +105,7 @@ def test_controls_that_are_off_break_the_last_claim(controls):
 
 def test_it_measures_what_it_says(tmp_path, monkeypatch):
     monkeypatch.setattr(_rules, "split", _few)
-    settings = tuple(Setting(rule, kind, 2) for rule in ("locked", "ordered") for kind in ("threads", "processes"))
+    settings = tuple(Setting(rule, kind, 2) for rule in ("locked", "ordered") for kind in KINDS)
     found = Field(1, 1, 0, settings)
     found.measure()
     assert set(found.cells) == set(settings)

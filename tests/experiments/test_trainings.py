@@ -19,8 +19,8 @@ from torch.nn.functional import interpolate
 from hogwild import experiment
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Training
-from hogwild.run.training import train_experiment
 from hogwild.run.result import Run
+from hogwild.run.training import train_experiment
 
 KINDS = ("threads", "processes")
 

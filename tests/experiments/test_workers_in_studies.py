@@ -12,6 +12,7 @@ import pytest
 import torch
 from hogwild.experiments import _actors, _cartpole, _equation, _race, _shared_grad
 from torch import nn
+from traits import KINDS
 
 pytest.importorskip("sklearn")
 pytest.importorskip("gymnasium")
@@ -115,8 +116,7 @@ SAME = (
     "2 workers in order (ordered): autograd.grad and zeroed backward() still end with the same bits, those of 1 worker"
 )
 RACES = [
-    f"2 {kind}, zeroed backward() into one shared .grad (racing): every gradient is applied once"
-    for kind in ("threads", "processes")
+    f"2 {kind}, zeroed backward() into one shared .grad (racing): every gradient is applied once" for kind in KINDS
 ]
 FAILS = "2 workers, backward() without zeroing: it fails as it does with one"
 

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slots import Slot
 from torch import Tensor, nn
+from traits import KINDS, OWN_GRADIENTS, SAME_BITS
 
 import hogwild
 from hogwild import ArgumentError
 from hogwild.model.buffers import BufferRule
-
-KINDS = ("threads", "processes")
 
 
 class Reassigned(nn.Module):
@@ -36,10 +35,10 @@ class Reassigned(nn.Module):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("update", ["hogwild", "locked", "snapshot", "ordered", "sync"])
+@pytest.mark.parametrize("update", OWN_GRADIENTS)
 def test_other_buffers(update, kind):
     model = Reassigned()
-    problems.train(model, update=update, kind=kind, workers=2 if update in ("ordered", "sync") else 1, updates=5)
+    problems.train(model, update=update, kind=kind, workers=2 if update in SAME_BITS else 1, updates=5)
     x, _ = problems.data()
     batches = 10 if update == "sync" else 5
     last = hogwild.Schedule(len(x), 16).indices(batches - 1)
@@ -173,7 +172,7 @@ def test_a_committed_variance_stays_positive_and_exact_where_base_is_before(mome
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d, nn.InstanceNorm1d])
 def test_a_run_keeps_the_statistics_of_a_serial_pass(layer, update, momentum):
     """The layer comes first, so its statistics are those of the data, whatever was learned meanwhile."""

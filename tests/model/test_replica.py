@@ -10,11 +10,10 @@ import torch
 from slots import Slot
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from traits import KINDS
 
 import hogwild
 from hogwild import ArgumentError
-
-KINDS = ("threads", "processes")
 
 
 def test_replicas_share_memory_and_nothing_else():
@@ -112,7 +111,8 @@ def test_gradient_hooks_are_carried(kind, gradient):
 
 
 def scripted() -> nn.Module:
-    return nn.Sequential(torch.jit.trace(nn.Linear(8, 3), torch.zeros(1, 8)))
+    with pytest.warns(DeprecationWarning, match=r"`torch\.jit\.trace(_method)?` is deprecated"):
+        return nn.Sequential(torch.jit.trace(nn.Linear(8, 3), torch.zeros(1, 8)))
 
 
 def lazy() -> nn.Module:

@@ -12,6 +12,7 @@ import torch
 from optimizers import OPTIMIZERS, UPDATES, everything, everything_loss, plain, trained
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from traits import KINDS, ONE_OF_EACH
 
 import hogwild
 from hogwild.optim.factory import make_optimizer
@@ -43,14 +44,14 @@ class Counting(Optimizer):
                 p.add_(p.grad, alpha=-rate * (2 if state["odd"] else 1))
 
 
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_an_optimizer_of_ones_own_with_python_numbers_as_state(update):
     assert trained(problems.mlp(), Counting, update=update) == plain(problems.mlp(), Counting)
     expected = plain(everything(), Counting, everything_loss)
     assert trained(everything(), Counting, loss=everything_loss, update=update) == expected
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_python_numbers_as_state_are_shared_by_the_workers(kind):
     one = problems.train(optimizer=Counting, update="ordered", workers=1, updates=UPDATES).digest
     assert problems.train(optimizer=Counting, update="ordered", workers=2, kind=kind, updates=UPDATES).digest == one
@@ -69,7 +70,7 @@ def test_two_workers_step_one_optimizer(name):
     assert len(set(runs[1].journal["version"])) == 12
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("update", ["locked", "snapshot"])
 def test_under_a_lock_no_step_of_two_workers_is_lost(kind, update):
     steps = {"updates": 200, "update": update, "kind": kind, "workers": 2, "batch_size": 4}
@@ -94,7 +95,7 @@ def loaded_state(parameters: list[nn.Parameter], *, which: int) -> dict[str, Any
 
 
 @pytest.mark.parametrize("which", [4, 1])
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_a_factory_that_restores_a_saved_state(which, update):
     saved = loaded_state(list(problems.mlp().parameters()), which=which)
 
@@ -107,7 +108,7 @@ def test_a_factory_that_restores_a_saved_state(which, update):
     assert trained(problems.mlp(), optimizer, update=update) == plain(problems.mlp(), optimizer)
 
 
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_a_restored_state_with_nothing_in_it_is_none(update):
     """Older versions of torch saved it so where there was no momentum."""
 
@@ -207,9 +208,9 @@ def plan_of(optimizer: Callable[..., Optimizer]) -> OptimizerPlan:
 
 
 def test_elementwise_optimizers_and_no_others_step_on_the_flat_tensor():
-    flat = {name for name, optimizer in OPTIMIZERS.items() if plan_of(optimizer).flat}
+    flat = {name for name, optimizer in OPTIMIZERS.items() if plan_of(optimizer).form.flat}
     assert set(OPTIMIZERS) - flat == {"adafactor", "sgd in one call", "fused adam"}
-    assert not plan_of(Counting).flat
+    assert not plan_of(Counting).form.flat
 
 
 def test_making_the_plan_moves_neither_the_model_nor_its_gradients():

@@ -4,93 +4,37 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from tables import BATCH, OPTIMIZERS, UPDATES, WIDTH, loss, made, plain, train, words
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from traits import KINDS, NAMES, PRIVATE_IN_PLACE, SLOTS_OF_GRADIENTS, WITHOUT_SLOTS
 
 import hogwild
 from hogwild.optim.sparse import LARGEST_TABLES
-from hogwild.reference import train_serially
-from hogwild.rules import NAMES, Hogwild, Locked, Ordered, Snapshot
+from hogwild.rules import Hogwild, Locked, Ordered, Snapshot
 
-ROWS, WIDTH, CLASSES = 50, 8, 3
-UPDATES, BATCH = 30, 16
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, lr=0.5),
-    "sparse adam": partial(torch.optim.SparseAdam, lr=0.02),
-    "adagrad": partial(torch.optim.Adagrad, lr=0.2, lr_decay=0.01, initial_accumulator_value=0.1),
-    "adam": partial(torch.optim.Adam, lr=0.02),
-}
 by_optimizer = pytest.mark.parametrize("optimizer", ["sgd", "sparse adam", "adagrad"])
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-
-
-class Bag(nn.Module):
-    """Mean of a bag of rows, and a frozen layer: all that is trained has sparse gradients."""
-
-    def __init__(self, rows: int, bag: bool) -> None:
-        super().__init__()
-        kind = partial(nn.EmbeddingBag, mode="mean") if bag else nn.Embedding
-        self.table = kind(rows, WIDTH, sparse=True)
-        self.head = nn.Linear(WIDTH, CLASSES).requires_grad_(False)
-
-    def forward(self, words: Tensor) -> Tensor:
-        inner = self.table(words)
-        return self.head(inner if inner.dim() == 2 else inner.mean(1))
-
-
-def made(rows: int = ROWS, *, bag: bool = False) -> nn.Module:
-    torch.manual_seed(0)
-    return Bag(rows, bag)
-
-
-def words(rows: int = ROWS) -> tuple[Tensor, Tensor]:
-    """Words of which some come twice in a batch, and classes; the same few rows whatever the table."""
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.randint(rows, (ROWS,), generator=generator)
-    x = rows[torch.randint(ROWS, (200, 5), generator=generator)]
-    return x, torch.mode(x % CLASSES, 1).values
-
-
-def loss(model: nn.Module, batch: Any) -> Tensor:
-    x, y = batch
-    return nn.functional.cross_entropy(model(x), y)
-
-
-def plain(model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer], update: str = "hogwild") -> str:
-    """The digest that serial training leaves, by the reference."""
-    settings = {"update": update, "micro_batches": 1, "updates": UPDATES, "batch_size": BATCH}
-    train_serially(model, words(), loss, optimizer=optimizer, **settings)
-    return hogwild.digest(model)
-
-
-def train(model: nn.Module, optimizer: str = "sgd", **arguments: Any) -> hogwild.Run:
-    settings = {"kind": "threads", "workers": 1, "updates": UPDATES, "batch_size": BATCH, "staleness": 0}
-    return hogwild.train(
-        model, arguments.pop("data", words()), loss, optimizer=OPTIMIZERS[optimizer], **(settings | arguments)
-    )
-
 
 # --- the result
 
 
 @by_optimizer
 @pytest.mark.parametrize("bag", [False, True], ids=["embedding", "bag"])
-@pytest.mark.parametrize("update", ["hogwild", "locked", "snapshot", "ordered"])
+@pytest.mark.parametrize("update", WITHOUT_SLOTS)
 def test_one_worker_leaves_the_bits_of_the_plain_loop(update: str, bag: bool, optimizer: str) -> None:
     expected = plain(made(bag=bag), OPTIMIZERS[optimizer])
     assert train(made(bag=bag), optimizer, update=update).digest == expected != hogwild.digest(made(bag=bag))
 
 
 @by_optimizer
-@pytest.mark.parametrize("update", ["hogwild", "locked"])
+@pytest.mark.parametrize("update", PRIVATE_IN_PLACE)
 def test_in_a_process(update: str, optimizer: str) -> None:
     expected = plain(made(), OPTIMIZERS[optimizer])
     assert train(made(), optimizer, update=update, kind="processes").digest == expected
@@ -98,7 +42,7 @@ def test_in_a_process(update: str, optimizer: str) -> None:
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["sparse", "mixed"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
-@pytest.mark.parametrize("update", ["racing", "sync"])
+@pytest.mark.parametrize("update", SLOTS_OF_GRADIENTS)
 def test_rules_that_share_dense_gradients_come_to_the_same(update: str, optimizer: str, mixed: bool) -> None:
     """Rows that come twice are added up before the step, so the last bits differ from those of a sparse step, and Adam
     can make it too."""
@@ -113,8 +57,8 @@ def test_rules_that_share_dense_gradients_come_to_the_same(update: str, optimize
 
 
 @by_optimizer
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-@pytest.mark.parametrize("update", ["hogwild", "locked"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", PRIVATE_IN_PLACE)
 def test_two_workers_learn(update: str, kind: str, optimizer: str) -> None:
     run = train(made(), optimizer, update=update, kind=kind, workers=2, updates=400)
     assert run.updates == 400
@@ -323,7 +267,7 @@ def large() -> nn.Module:
     return made(LARGEST_TABLES // (4 * WIDTH) + 1)
 
 
-@pytest.mark.parametrize("update", sorted(set(NAMES) - {"hogwild", "locked"}))
+@pytest.mark.parametrize("update", [name for name in NAMES if name not in PRIVATE_IN_PLACE])
 def test_rules_that_touch_whole_tables_refuse_large_ones(update: str) -> None:
     with pytest.raises(hogwild.ArgumentError, match=rf"^{update} .*table\.weight.*'hogwild' and 'locked'") as refusal:
         train(large(), update=update)
@@ -331,8 +275,8 @@ def test_rules_that_touch_whole_tables_refuse_large_ones(update: str) -> None:
     train(made(LARGEST_TABLES // (4 * WIDTH)), update=update, updates=1, micro_batches=1)
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-@pytest.mark.parametrize("update", ["racing", "sync"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", SLOTS_OF_GRADIENTS)
 def test_an_optimizer_of_sparse_gradients_is_refused_where_they_are_made_dense(update: str, kind: str) -> None:
     model = made()
     before = hogwild.digest(model)

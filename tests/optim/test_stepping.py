@@ -13,6 +13,7 @@ from optimizers import OPTIMIZERS, everything, everything_loss, plain, trained
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
+from traits import ONE_OF_EACH
 
 import hogwild
 from hogwild.optim import kernels
@@ -30,14 +31,14 @@ by_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
 @by_optimizer
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_one_worker_leaves_the_bits_of_the_plain_loop(name, update):
     optimizer = OPTIMIZERS[name]
     assert trained(problems.mlp(), optimizer, update=update) == plain(problems.mlp(), optimizer)
 
 
 @by_optimizer
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_parameters_without_a_gradient_in_some_updates(name, update):
     optimizer = OPTIMIZERS[name]
     expected = plain(everything(name), optimizer, everything_loss)
@@ -45,7 +46,7 @@ def test_parameters_without_a_gradient_in_some_updates(name, update):
 
 
 @by_optimizer
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 @pytest.mark.parametrize("missing", [False, True], ids=["all gradients", "some missing"])
 def test_tensor_by_tensor_where_a_flat_step_does_not_pay(name, update, missing, monkeypatch):
     monkeypatch.setattr(optimizer_plan, "_ELEMENTS_PER_TENSOR", {})
@@ -57,7 +58,7 @@ def test_tensor_by_tensor_where_a_flat_step_does_not_pay(name, update, missing, 
 
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "decay alone", "adam", "adamw"])
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_piece_by_piece_where_caches_do_not_hold_a_tensor(name, update, dtype, monkeypatch):
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -111,7 +112,7 @@ def test_parameter_groups_keep_their_meaning(name, update):
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_a_hook_of_the_optimizer_is_called_at_every_step_with_the_gradients(name, update):
     def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
         made = OPTIMIZERS[name](named)
@@ -165,7 +166,7 @@ def test_an_optimizer_whose_step_was_replaced(name, scheduled):
     assert trained(problems.mlp(), optimizer) == expected != plain(problems.mlp(), OPTIMIZERS[name])
 
 
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_sparse_gradients_that_come_after_dense_ones(update, monkeypatch):
     """A step that is written for dense ones would leave the momentum out."""
     monkeypatch.setattr(optimizer_plan, "_ELEMENTS_PER_TENSOR", {torch.optim.SGD: 0})
@@ -183,7 +184,7 @@ def test_sparse_gradients_that_come_after_dense_ones(update, monkeypatch):
 
     calls: list[int] = [0]
     expected = plain(model(), OPTIMIZERS["momentum"], loss)
-    calls = []  # there is a trial step first
+    calls = []  # there is a dry run first
     assert trained(model(), OPTIMIZERS["momentum"], loss=loss, update=update) == expected
 
 
@@ -194,7 +195,7 @@ def test_named_parameter_groups():
     assert trained(problems.mlp(), optimizer) == plain(problems.mlp(), optimizer)
 
 
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_parameters_left_out_of_the_optimizer_stay(update):
     def optimizer(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
         return torch.optim.Adam(named[:2], lr=0.01)
@@ -251,7 +252,7 @@ def test_channels_last(name):
         OPTIMIZERS["adagrad"],
     ],
 )
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_other_dtypes(dtype, optimizer, update):
     """Half precision included, whose bits depend on where the vector loop over a tensor ends."""
 
@@ -277,7 +278,7 @@ def test_complex_parameters(name):
     assert trained(model(), optimizer, loss=loss) == plain(model(), optimizer, loss)
 
 
-@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
 def test_sparse_gradients(update):
     def model() -> nn.Module:
         torch.manual_seed(4)

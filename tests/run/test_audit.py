@@ -10,14 +10,12 @@ import problems
 import pytest
 import torch
 from torch import nn
+from traits import EXACT, KINDS, NAMES
 
 import hogwild
 from hogwild.rules.locked import Locked
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
-RULES = ("racing", "hogwild", "locked", "snapshot", "ordered", "sync")
-EXACT = ("locked", "snapshot", "ordered", "sync")
-KINDS = ("threads", "processes")
 LR = 0.1
 
 
@@ -35,7 +33,7 @@ def test_where_no_step_is_lost_the_projection_is_one_up_to_rounding(update, kind
     assert json.loads(json.dumps(run.summary()["audit"]))["whole"] is True
 
 
-@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize("update", NAMES)
 def test_one_worker_loses_nothing(update):
     assert problems.train(update=update, workers=1, updates=60, audit=True).audit.whole
 
@@ -193,12 +191,23 @@ def test_sparse_gradients_have_an_account():
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"optimizer": problems.MOMENTUM}, {"optimizer": problems.ADAM}, {"clip_grad_norm": 1.0}, {"audit": False}],
-    ids=["momentum", "adam", "clipping", "not asked for"],
+    ("arguments", "why"),
+    [
+        ({"optimizer": problems.MOMENTUM}, "the optimizer is not plain SGD"),
+        ({"optimizer": problems.ADAM}, "the optimizer is not plain SGD"),
+        ({"clip_grad_norm": 1.0}, "clip_grad_norm changes gradients after they were computed"),
+    ],
+    ids=["momentum", "adam", "clipping"],
 )
-def test_elsewhere_there_is_none(arguments):
-    run = problems.train(**{"audit": True, **arguments})
+def test_elsewhere_there_is_none_and_a_warning_says_why(arguments, why):
+    with pytest.warns(UserWarning, match=f"audit asked for, but {why}.*run.audit will be None"):
+        run = problems.train(audit=True, **arguments)
+    assert run.audit is None
+    assert run.summary()["audit"] is None
+
+
+def test_what_was_not_asked_for_there_is_not():
+    run = problems.train(audit=False)
     assert run.audit is None
     assert run.summary()["audit"] is None
 

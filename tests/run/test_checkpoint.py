@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from traits import OTHER_BITS, SAME_BITS
 
 import hogwild
 from hogwild.shared.tickets import Control
@@ -42,7 +43,7 @@ def interrupt_at(update, out, version, error=KeyboardInterrupt):
         train(update, out=out, evaluate=evaluate, evaluate_every=version // 2)
 
 
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interrupted_run_goes_on_with_the_same_bits(update, error, tmp_path):
     whole = train(update)
@@ -58,7 +59,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(update, error, tmp_path):
     assert 0 < resumed.samples < whole.samples
 
 
-@pytest.mark.parametrize("update", ["snapshot", "locked", "hogwild", "racing"])
+@pytest.mark.parametrize("update", OTHER_BITS)
 def test_the_other_rules_go_on_too(update, tmp_path):
     interrupt_at(update, tmp_path, 20)
     done = json.loads((tmp_path / "run.json").read_text())["updates"]
@@ -91,9 +92,9 @@ problems.train(problems.conv_bn(), loss=loss, update={update!r}, workers=2, kind
 """
 
 
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 def test_after_kill_9_of_the_program(update, tmp_path):
-    script = SCRIPT.format(tests=str(Path(__file__).parent), update=update, out=str(tmp_path))
+    script = SCRIPT.format(tests=str(Path(problems.__file__).parent), update=update, out=str(tmp_path))
     program = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
     deadline = time.monotonic() + 60
     while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < deadline:

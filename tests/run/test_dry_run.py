@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from traits import OTHER_BITS, SAME_BITS
 
 import hogwild
 from hogwild import ArgumentError, NotReproducible
@@ -212,13 +213,13 @@ def test_what_the_updates_own_generator_draws_is_no_draw():
     assert tried(problems.mlp(), loss).draws == ()
 
 
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 def test_threads_refuse_what_draws_where_they_promise_the_same_bits(update):
     with pytest.raises(NotReproducible, match=r"2 \(Dropout\) \(torch's default generator\), which all .*'processes'"):
         problems.train(problems.dropout(), update=update)
 
 
-@pytest.mark.parametrize("update", ["racing", "hogwild", "locked", "snapshot"])
+@pytest.mark.parametrize("update", OTHER_BITS)
 def test_threads_may_draw_where_nothing_is_promised(update):
     assert problems.train(problems.dropout(), update=update, updates=4).updates == 4
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from traits import KINDS
 
 import hogwild
 from hogwild import ArgumentError
-
-KINDS = ("threads", "processes")
 
 
 class Unfinished(nn.Module):

@@ -13,6 +13,7 @@ import problems
 import psutil
 import pytest
 import torch
+from traits import KINDS
 
 import hogwild
 from hogwild.config import RunConfig
@@ -20,8 +21,6 @@ from hogwild.determinism.replay import read_record
 from hogwild.run.directory import begin_directory
 from hogwild.shared import arena, limits
 from hogwild.shared.arena import Arena
-
-KINDS = ("threads", "processes")
 
 
 @contextmanager

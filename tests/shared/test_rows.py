@@ -11,8 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_sparse import OPTIMIZERS, loss, made, train, words
+from tables import OPTIMIZERS, loss, made, train, words
 from torch import Tensor, nn
+from traits import VERSIONED, WITHOUT_SLOTS
 
 import hogwild
 from hogwild.shared.arena import Arena
@@ -22,6 +23,7 @@ from hogwild.shared.words import Hook
 from hogwild.testing import planted
 
 ROWS, COPIES = 6, 4
+BY_ROW = [update for update in VERSIONED if update in WITHOUT_SLOTS]  # with versions that differ by rows
 START, HALF, WRITTEN, COMPLETE, DONE = range(5)
 
 attempts = st.tuples(
@@ -114,7 +116,7 @@ class Mixed(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-@pytest.mark.parametrize("update", ["snapshot", "ordered"])
+@pytest.mark.parametrize("update", BY_ROW)
 def test_tables_beside_layers_some_with_no_gradient_or_a_dense_one(update: str, optimizer: str) -> None:
     def part(model: nn.Module, batch: Any) -> Tensor:
         x, y = batch
@@ -140,7 +142,7 @@ class Shrinking(torch.optim.Adagrad):
             parameter.mul_(0.999)
 
 
-@pytest.mark.parametrize("update", ["snapshot", "ordered"])
+@pytest.mark.parametrize("update", BY_ROW)
 @pytest.mark.parametrize("how", ["subclass", "hook"])
 def test_what_writes_other_rows_too_gets_whole_tables(update: str, how: str) -> None:
     def shrink(stepper: Any, *_: Any) -> None:
@@ -160,7 +162,7 @@ def test_what_writes_other_rows_too_gets_whole_tables(update: str, how: str) -> 
     assert problems.train(made(), **settings, update=update).digest == expected
 
 
-@pytest.mark.parametrize("update", ["snapshot", "ordered", "sync"])
+@pytest.mark.parametrize("update", VERSIONED)
 def test_a_loss_that_writes_to_a_table_is_refused_where_versions_are_kept(update: str) -> None:
     model = made()
     model.table = nn.Embedding(50, 8, sparse=True, max_norm=1.0)

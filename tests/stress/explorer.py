@@ -21,8 +21,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 NOBODY = -1
-DEAD, ENDED, GONE = "dead", "ended", "gone"  # killed and not reaped; no more tickets; dead, buried, not replaced
-PARENT = ("bury", "look")  # how the names of the parent's steps begin; nothing kills the parent
+DEAD, ENDED, GONE = "dead", "ended", "gone"  # killed, not yet dealt with; no more tickets; dealt with, not replaced
+PARENT = ("died", "look")  # how the names of the parent's steps begin; nothing kills the parent
 
 
 class Worker(NamedTuple):

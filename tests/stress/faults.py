@@ -20,10 +20,10 @@ from typing import Any
 import problems
 import psutil
 import torch
-from test_random_kills import Killer
+from killer import Killer
+from traits import KINDS, NAMES, SAME_BITS, VERSIONED
 
 import hogwild
-from hogwild.rules import NAMES
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
 
 UPDATES = 16
@@ -31,8 +31,6 @@ MICRO_BATCHES = 3
 TIMEOUT = 1.0  # seconds after which a worker hangs
 MODELS = {"mlp": problems.mlp, "conv_bn": problems.conv_bn, "dropout": problems.dropout}
 OPTIMIZERS = {"sgd": problems.SGD, "momentum": problems.MOMENTUM, "adam": problems.ADAM}
-VERSIONED = ("ordered", "sync", "snapshot")
-SAME_BITS = ("ordered", "sync")
 DEATHS = {
     "SIGKILL at a named moment": Fault.KILL,
     "SIGTERM": Fault.TERMINATE,
@@ -106,7 +104,7 @@ def draw(choices: random.Random, fault: str) -> Case:
         case = Case(
             fault=fault,
             rule=rule,
-            kind=choices.choice(["threads", "processes"]),
+            kind=choices.choice(KINDS),
             workers=choices.randint(1, 3),
             model=choices.choice([*MODELS]),
             optimizer=choices.choice([*OPTIMIZERS]),
@@ -137,7 +135,7 @@ def possible(case: Case) -> bool:
 
 
 def at_the_ticket(ticket: int) -> bool:
-    """True in the worker that computes it; the trial step before the run is none."""
+    """True in the worker that computes it; the dry run is none."""
     in_worker = threading.current_thread() is not threading.main_thread() or multiprocessing.parent_process()
     info = hogwild.worker_info()
     return bool(in_worker) and info is not None and info.batch == ticket

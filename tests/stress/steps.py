@@ -96,19 +96,19 @@ class Model(Tickets):
         if s.slots[slot] != self.content(version, row):
             raise Violation(f"version {version} is read in slot {slot}, which holds {s.slots[slot]}")
 
-    # --- a version is made: hogwild.rules.ring, the journal, Worker.observe
+    # --- a version is made: hogwild.rules.versioned, the journal, Milestones.reach
 
     def making(self, publisher: str) -> list[Step]:
         steps = [
             Step("write", "Versioned.write_version", self.write, "write"),
             Step("written", "Versioned.write_version", self.written),
             Step("journal", "Journal.write", self.journal, "journal"),
-            Step("show.due", "Worker.observe", self.show_due),
-            Step("show.wait", "Worker._show", lambda s, i: s if s.evaluated == s.observed else None),
-            Step("show.look", "Worker._show", self.show_look),
-            Step("show.copy", "Worker._show", self.show_copy),
-            Step("show.publish", "Worker._show", self.show_publish),
-            Step("show.stop", "Worker._show", self.show_stop),
+            Step("show.due", "Milestones.reach", self.show_due),
+            Step("show.wait", "Milestones._show", lambda s, i: s if s.evaluated == s.observed else None),
+            Step("show.look", "Milestones._show", self.show_look),
+            Step("show.copy", "Milestones._show", self.show_copy),
+            Step("show.publish", "Milestones._show", self.show_publish),
+            Step("show.stop", "Milestones._show", self.show_stop),
         ]
         names = [step.name for step in steps]
         place = "write" if "head first" in self.faults else "journal" if "row last" in self.faults else None
@@ -172,33 +172,33 @@ class Model(Tickets):
             return s, self.after_show()
         return None
 
-    # --- the parent: hogwild.workers.supervisor, hogwild.watcher
+    # --- the parent: hogwild.workers.supervisor, hogwild.run.evaluator
 
     def parent(self) -> list[Step]:
         return [
             Step(ENDED, "Supervisor.supervise", self.start_again),
-            Step(DEAD, "Control.bury", self.begin_burial, "lock tickets"),
-            Step("bury.undo", "Control._enter", self.undo),
-            Step("bury.enter", "Control._enter", self.enter, "holder"),
-            Step("bury.settle", f"{self.rule.capitalize()}.settle", self.settle, "reissue"),
-            Step("bury.finish", "Control.finish", self.finish_in_lock, "no row"),
-            Step("bury.leave", "Control.bury", self.leave, "no holder, unlock tickets"),
-            Step("bury.policy", "Supervisor._bury", self.after_burial),
+            Step(DEAD, "Control.owner_died", self.begin_death, "lock tickets"),
+            Step("died.undo", "Control._enter", self.undo),
+            Step("died.enter", "Control._enter", self.enter, "holder"),
+            Step("died.settle", f"{self.rule.capitalize()}.settle", self.settle, "reissue"),
+            Step("died.finish", "Control.finish", self.finish_in_lock, "no row"),
+            Step("died.leave", "Control.owner_died", self.leave, "no holder, unlock tickets"),
+            Step("died.policy", "Supervisor._settle_death", self.after_death),
             Step(GONE, "Supervisor.supervise", self.start_again),
             Step("look.take", "Evaluator.look", self.look_take),
             Step("look.stop", "Evaluator.look", self.look_stop),
             Step("look.done", "Evaluator.look", self.look_done),
         ]
 
-    def begin_burial(self, s: State, i: int) -> Outcome:
-        busy = any(w.at.startswith("bury") or w.at in ("look.stop", "look.done") for w in s.workers)
+    def begin_death(self, s: State, i: int) -> Outcome:
+        busy = any(w.at.startswith("died") or w.at in ("look.stop", "look.done") for w in s.workers)
         return None if busy else self.lock_tickets(s, i)
 
     def settle(self, s: State, i: int) -> Outcome:
         row = s.workers[i].row
         return s if row == NOBODY or self.done(s, row) else self.reissued(s, row)
 
-    def after_burial(self, s: State, i: int) -> Outcome:
+    def after_death(self, s: State, i: int) -> Outcome:
         fresh = self.started(s, i)
         return fresh, self.start if self.size.policy == "replace" else GONE
 
@@ -220,7 +220,7 @@ class Model(Tickets):
         return s.head < self.updates(s.total) and "no last look" not in self.faults
 
     def look_take(self, s: State, i: int) -> Outcome:
-        if s.observed <= s.evaluated or any(w.at.startswith("bury") for w in s.workers):
+        if s.observed <= s.evaluated or any(w.at.startswith("died") for w in s.workers):
             return None
         if s.shown != s.observed:
             raise Violation(f"version {s.observed} is evaluated, and {s.shown} is shown")
@@ -240,7 +240,7 @@ class Model(Tickets):
         return self.nobody_runs(s) and not self.unfinished(s) and s.observed == s.evaluated
 
     def invariant(self, s: State) -> None:
-        """What stands at the head of `hogwild.control`, and that what is published is whole."""
+        """What stands at the head of `hogwild.shared.tickets`, and that what is published is whole."""
         living = [w.ticket for w in s.workers if w.at in _OWNING]
         if len(set(living)) < len(living):
             raise Violation(f"two living workers own one ticket: {sorted(living)}")

@@ -15,6 +15,7 @@ import pytest
 from explorer import explore
 from protocols import RULES
 from tickets import Size
+from traits import SAME_BITS
 
 pytestmark = pytest.mark.stress
 
@@ -90,7 +91,7 @@ PLANTED = [
     ("snapshot", "head first", "version 1 is to be made of -2"),
     *((rule, "row last", "row . of the journal is None|version 1 is read in slot 1") for rule in RULES),
     *((rule, "early stop", "the run is over at version 2 of 1") for rule in RULES),
-    *((rule, "no hand-back", "nothing can happen any more") for rule in ("ordered", "sync")),
+    *((rule, "no hand-back", "nothing can happen any more") for rule in SAME_BITS),
     ("sync", "no last look", "the run is over at version 1 of 2"),
 ]
 

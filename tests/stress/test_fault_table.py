@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import warnings
 from collections import defaultdict
 from pathlib import Path
 
@@ -39,20 +38,18 @@ def test_fault_table():
     files = shared_files()
     tried: dict[str, list[tuple[Case, Verdict]]] = defaultdict(list)
     began, missed, number = time.monotonic(), 0, 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        problems.train(kind="processes", updates=2)  # the fork server stays, and is no leak
-        while sum(map(len, tried.values())) < COUNT:
-            case = draw(choices, FAULTS[number % len(FAULTS)])
-            verdict = attempt(case)
-            if not verdict.met:
-                missed += 1
-                assert missed <= COUNT, "most faults meet nobody"
-                continue
-            number += 1
-            tried[case.fault].append((case, verdict))
-            if verdict.wrong:
-                print(f"WRONG {case}: {verdict.wrong}")
+    problems.train(kind="processes", updates=2)  # the fork server stays, and is no leak
+    while sum(map(len, tried.values())) < COUNT:
+        case = draw(choices, FAULTS[number % len(FAULTS)])
+        verdict = attempt(case)
+        if not verdict.met:
+            missed += 1
+            assert missed <= COUNT, "most faults meet nobody"
+            continue
+        number += 1
+        tried[case.fault].append((case, verdict))
+        if verdict.wrong:
+            print(f"WRONG {case}: {verdict.wrong}")
     print(table(tried))
     print(f"\n{COUNT} faults, {missed} more that met nobody, in {time.monotonic() - began:.0f} s")
     wrong = [f"{case}: {verdict.wrong}" for pairs in tried.values() for case, verdict in pairs if verdict.wrong]

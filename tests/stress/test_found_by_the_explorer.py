@@ -8,17 +8,17 @@ import time
 import numpy as np
 import problems
 import pytest
+from traits import VERSIONED
 
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 pytestmark = pytest.mark.stress
 
-SEAMS = [Hook.CLAIMING, Hook.COMMITTING, Hook.PUBLISHING, Hook.PUBLISHED]
-RULES = ("ordered", "sync", "snapshot")
+HOOKS = [Hook.CLAIMING, Hook.COMMITTING, Hook.PUBLISHING, Hook.PUBLISHED]
 
 
-@pytest.mark.parametrize("hook", SEAMS)
-@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("update", VERSIONED)
 def test_a_run_whose_every_worker_died_is_not_over(update, hook):
     """Under sync a ticket is done before its version is made: nothing was reissued, and nobody made the version."""
     fault = PlantedFault(Fault.KILL, hook, 9)
@@ -36,7 +36,7 @@ class Dawdle:
             time.sleep(30)
 
 
-@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize("update", VERSIONED)
 def test_an_interrupted_run_has_no_row_of_a_version_that_was_never_published(update, tmp_path):
     def interrupt(progress):
         if progress.updates >= 5:

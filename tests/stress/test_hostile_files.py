@@ -1,7 +1,7 @@
 """Files from elsewhere: damaged, hostile or random, each is read or refused in one line, soon and with little memory.
 
-pytest tests/test_hostile_files.py                               some hundred files a reader
-HOGWILD_FUZZ=20000 pytest tests/test_hostile_files.py            as many as you like, on new random seeds
+pytest tests/stress/test_hostile_files.py                          some hundred files a reader
+HOGWILD_FUZZ=20000 pytest tests/stress/test_hostile_files.py       as many as you like, on new random seeds
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 import tomli_w
 import torch
 from hostile import FUZZ, HOSTILE_NUMBERS, LONG, damaged, fuzz, hostile, read_or_refused
-from hypothesis import example, given, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
@@ -97,7 +97,7 @@ def test_hostile_settings(copy, values):
     try:
         content = tomli_w.dumps(values).encode()
     except (ValueError, TypeError):
-        return
+        reject()
     load_config(copy, content)
 
 

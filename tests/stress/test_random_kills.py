@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-import threading
-import time
 
 import problems
-import psutil
 import pytest
+from killer import Killer
+from traits import SAME_BITS, VERSIONED
 
 import hogwild
 from hogwild.testing import RandomDelays, planted
@@ -39,43 +38,9 @@ def train(update: str, workers: int, **arguments) -> hogwild.Run:
     )
 
 
-def worker_processes() -> list[psutil.Process]:
-    """The living workers of this process's runs: grandchildren, by way of the fork server."""
-    servers = [
-        child for child in psutil.Process().children() if "multiprocessing.forkserver" in " ".join(child.cmdline())
-    ]
-    return [worker for server in servers for worker in server.children()]
-
-
-class Killer(threading.Thread):
-    """Kills one worker at a random instant after the run has begun."""
-
-    def __init__(self, choices: random.Random, longest: float = 0.25) -> None:
-        super().__init__(name="killer")
-        self.delay = choices.uniform(0, longest)
-        self.choices = choices
-        self.began = threading.Event()
-        self.killed = 0
-
-    def begin(self, progress: hogwild.Progress) -> None:
-        """The run's first report."""
-        self.began.set()
-
-    def run(self) -> None:
-        self.began.wait()
-        time.sleep(self.delay)
-        for worker in self.choices.sample(found := worker_processes(), len(found)):
-            try:
-                worker.kill()
-                self.killed += 1
-                return
-            except psutil.NoSuchProcess:
-                continue
-
-
 @pytest.mark.filterwarnings("ignore:staleness")
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("update", ["ordered", "sync", "snapshot"])
+@pytest.mark.parametrize("update", VERSIONED)
 def test_random_kills(update, request):
     print(f"HOGWILD_SEED={SEED}")
     choices = random.Random(f"{SEED} {update}")
@@ -101,5 +66,5 @@ def test_random_kills(update, request):
     )
     assert kills >= KILLS
     assert failures > 0.3 * kills, "most kills should meet a worker at work"
-    if update != "snapshot":
+    if update in SAME_BITS:
         assert digests == {train(update, workers=1).digest}

@@ -1,4 +1,6 @@
-"""The model of `hogwild.control`: how tickets are claimed, given back and taken again; and what a model is made of.
+"""The model of `hogwild.shared.tickets`: how tickets are claimed, given back and taken again.
+
+What every model is made of stands here too.
 
 `faults` plants what must be found:
 
@@ -22,7 +24,7 @@ from explorer import ENDED, NOBODY, Outcome, State, Step, put
 FAULTS = ("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop")
 _TICKET_LOCK = frozenset(
     f"{section}.{step}"
-    for section in ("claim", "hand_back", "bury")
+    for section in ("claim", "hand_back", "died")
     for step in ("undo", "enter", "choose", "own", "take", "leave", "none", "reissue", "settle", "finish")
 )
 _FRESH = {"row": NOBODY, "ticket": NOBODY, "slot": NOBODY, "base": NOBODY}

@@ -10,6 +10,7 @@ import problems
 import pytest
 import torch
 from torch import nn
+from traits import SAME_BITS
 
 import hogwild
 from hogwild.testing import Hook, PlantedError, planted
@@ -88,7 +89,7 @@ class Overlapping:
         return {"seen": 1.0}
 
 
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 def test_an_evaluation_that_draws_neither_fails_threads_nor_changes_their_bits(update):
     settings = {"update": update, "kind": "threads", "workers": 2, "staleness": 3, "updates": 24}
     beside = Overlapping()
@@ -96,7 +97,7 @@ def test_an_evaluation_that_draws_neither_fails_threads_nor_changes_their_bits(u
     assert run.digest == problems.train(problems.conv_bn(), **settings).digest
     assert beside.overlapped, "no loss was computed while a version was evaluated"
     computed = run.updates * (2 if update == "sync" else 1)
-    assert beside.losses > computed + 1, "what was computed meanwhile is computed again"  # 1: the trial step
+    assert beside.losses > computed + 1, "what was computed meanwhile is computed again"  # 1: the dry run
 
 
 class DrawsOnce(nn.Module):

@@ -8,9 +8,13 @@ from types import SimpleNamespace
 
 import problems
 import pytest
+from traits import NAMES
 
 import hogwild
-from hogwild.rules import NAMES
+from hogwild.config import RunConfig
+from hogwild.rules import Hogwild
+from hogwild.shared.arena import Arena, Space
+from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers import supervisor
@@ -32,7 +36,7 @@ def hang_once(gate):
     return loss
 
 
-@pytest.mark.parametrize("update", ["hogwild", "locked", "snapshot", "ordered", "sync"])
+@pytest.mark.parametrize("update", NAMES)
 def test_a_process_that_hangs_is_replaced(update):
     import torch
 
@@ -98,14 +102,16 @@ def test_waiting_for_a_slow_worker_is_not_hanging():
 
 def test_time_in_which_nobody_looked_counts_little(monkeypatch):
     """As after Ctrl-Z, in a frozen container, or beside a long evaluation: the workers may have stood still, too."""
-    now, row, ended = [0.0], [0] * 16, []
+    now, ended, space = [0.0], [], Space()
+    offset = Control.reserve(space, 1, 1)
+    control = Control(Arena(space.nbytes), offset, 1, 1)
+    control.prepare(0, 9)
+    row = control.row(0)
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
     team = SimpleNamespace(running=lambda: {0}, start=lambda _: None, stacks=lambda _: "")
-    control = SimpleNamespace(row=lambda _: row, workers=1)
-    rule = SimpleNamespace(update_of=int, batch_of=int)
-    policy = supervisor.Policy("replace", 3, timeout=0.5)
+    config = RunConfig(updates=9, worker_timeout=0.5)
     watch = supervisor.Supervisor(
-        team, SimpleNamespace(control=control), rule, policy, lambda: None, shows=False, asks=False
+        team, SimpleNamespace(control=control), Hogwild(), config, lambda: None, shows=False, asks=False
     )
 
     def look_after(seconds):

@@ -15,6 +15,7 @@ from multiprocessing import forkserver
 import problems
 import pytest
 import torch
+from traits import IN_PLACE, KINDS, OWN_GRADIENTS, VERSIONED
 
 import hogwild
 from hogwild.shared.words import Hook
@@ -22,7 +23,7 @@ from hogwild.testing import Fault, PlantedFault, planted
 from hogwild.workers import supervisor, threads
 
 
-@pytest.mark.parametrize("update", ["hogwild", "locked", "snapshot", "ordered", "sync"])
+@pytest.mark.parametrize("update", OWN_GRADIENTS)
 def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
     """It comes out of its loss when the run has been interrupted and the caller has gone on."""
     monkeypatch.setattr(supervisor, "_GRACE", 0.1)
@@ -61,7 +62,7 @@ def stop_at_20(progress):
     return progress.updates >= 20
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["interrupted", "copied"])
 def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path):
     """Ctrl-C while version 20 is judged, or a copy of the directory made then, as a kill -9 would leave it."""
@@ -91,7 +92,7 @@ def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path):
     assert resumed.digest == whole.digest
 
 
-@pytest.mark.parametrize("update", ["ordered", "snapshot", "sync"])
+@pytest.mark.parametrize("update", VERSIONED)
 def test_a_run_that_was_stopped_stays_stopped(update, tmp_path):
     """Killed after the verdict and before the end, it leaves a checkpoint of the version that the verdict was on."""
     settings = {
@@ -123,7 +124,7 @@ def test_an_interrupt_in_the_last_evaluation_loses_nothing(tmp_path):
     assert (resumed.updates, resumed.digest) == (40, hogwild.digest(model))
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_comes_after_the_stop_does_not_fail_the_run(kind):
     """Update 20 is computed beside the judging of version 20, diverges, and is never come to."""
 
@@ -141,7 +142,7 @@ def test_what_comes_after_the_stop_does_not_fail_the_run(kind):
     assert one.digest == two.digest
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_first_update_that_is_not_finite_is_the_one_raised(kind):
     """Though its successor, computed beside it, is found first."""
 
@@ -157,7 +158,7 @@ def test_the_first_update_that_is_not_finite_is_the_one_raised(kind):
     assert caught.value.update == 20
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_under_sync_leaves_no_ticket_half_done(kind):
     for _ in range(3):
         run = problems.train(
@@ -180,7 +181,7 @@ def test_a_stop_that_draws_random_numbers():
     assert run.digest == problems.train(update="ordered", updates=60).digest
 
 
-@pytest.mark.parametrize("update", ["hogwild", "locked", "racing"])
+@pytest.mark.parametrize("update", IN_PLACE)
 def test_the_last_evaluation_is_of_the_model_that_is_returned(update):
     """Update 39 is committed, and shown as version 40, before update 38 is."""
     shown = threading.Event()

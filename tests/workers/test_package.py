@@ -19,12 +19,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from traits import KINDS
 
 import hogwild
 from hogwild.run.dry_run import DryRun
 from hogwild.workers.package import Package
 
-KINDS = ("threads", "processes")
 MEGABYTE = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the proportional set size is known on Linux only")
 
@@ -136,7 +136,7 @@ def test_what_a_worker_writes_into_the_data_stays_its_own():
 
     assert x.nbytes >= 1 << 16, "large enough for a place of its own"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hogwild.session.dry_run", lambda *arguments: DryRun(frozenset(), 16, ()))
+        patch.setattr("hogwild.run.prepare.dry_run", lambda *arguments: DryRun(frozenset(), 16, ()))
         problems.train(data=Rows(), loss=loss, kind="processes", updates=4)
     assert torch.equal(x, torch.ones(4000, 8))
 
@@ -227,7 +227,7 @@ def test_tensors_in_shared_memory_stay_shared(kind):
     run = problems.train(Counting(), loss=loss, optimizer=optimizer, kind=kind, updates=12)
     computed = sum(usage.computed for usage in run.workers)
     assert computed == 12
-    assert counts[0] + counts[1] == 12 + 1, "and the trial step's"
+    assert counts[0] + counts[1] == 12 + 1, "and the dry run's"
     assert counts[2] == 2 + 1, "each worker's, and the caller's"
     assert counts[4] + counts[5] == 12 + 1, "those the model holds too"
 
@@ -332,11 +332,10 @@ def test_a_program_without_a_guard_runs_once_and_its_classes_reach_the_workers(w
     assert output.splitlines() == ["top of the program", "told of it", "end of the program"]
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
 def test_a_program_needs_no_room_in_dev_shm():
     """Containers give /dev/shm 64 MB. What a run shares lies elsewhere."""
     folder = Path("/dev/shm")
-    if not folder.is_dir():
-        return
     seen = []
 
     def evaluate(model: nn.Module) -> dict[str, float]:

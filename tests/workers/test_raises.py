@@ -9,15 +9,13 @@ import time
 import problems
 import pytest
 import torch
+from traits import KINDS, NAMES, SAME_BITS, VERSIONED, hooks_of
 
 import hogwild
-from hogwild.rules import NAMES
 from hogwild.testing import Fault, Hook, PlantedError, PlantedFault, RandomDelays, both, planted
 
 UPDATES = 24
 MICRO_BATCHES = 4
-KINDS = ("threads", "processes")
-VERSIONED = ("ordered", "sync", "snapshot")
 every_way = [(update, kind) for update in NAMES for kind in KINDS]
 
 
@@ -43,7 +41,7 @@ def raising(batch, times=1):
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    return {update: train(update, "threads", workers=1).digest for update in ("ordered", "sync")}
+    return {update: train(update, "threads", workers=1).digest for update in SAME_BITS}
 
 
 def check(run, update, undisturbed):
@@ -73,11 +71,10 @@ def test_a_worker_whose_loss_raises_once(update, kind, policy, undisturbed):
     check(run, update, undisturbed)
 
 
-@pytest.mark.parametrize("hook", Hook)
-@pytest.mark.parametrize(("update", "kind"), every_way)
+@pytest.mark.parametrize(
+    ("update", "kind", "hook"), [(update, kind, hook) for update, kind in every_way for hook in hooks_of(update)]
+)
 def test_an_exception_at(hook, update, kind, undisturbed):
-    if hook in (Hook.PUBLISHING, Hook.PUBLISHED) and update not in VERSIONED:
-        return  # a rule with one slot publishes nothing
     fault = PlantedFault(Fault.RAISE, hook, UPDATES // 2 * (MICRO_BATCHES if update == "sync" else 1))
     with planted(both(fault, RandomDelays(seed=1))):
         run = train(update, kind)
