@@ -33,7 +33,7 @@ from hogwild.experiment import Problem
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_class, rule_name
 
 WINDOW = 100  # updates over which race damage is measured before chaos has grown
-_SEALED_EACH = 1 << 20  # bytes of a model below which every version of a checked run is sealed
+_SEALED_EACH = 1 << 20  # bytes of a model below which the bits of every version of a checked run are noted
 _REMEDY_RUNS = 3
 _NOT_CHECKED = ("lr", "data", "out", "resume", "checkpoint_every", "progress", "on_worker_failure", "max_restarts")
 
@@ -115,20 +115,21 @@ def check(
     """
     allowed = None if tolerance is None else Tolerance(tolerance, measure)
     settings = CheckSettings(runs, allowed, explain, other_seed, other_workers, window, controls)
-    subject: Subject
+    subject = _subject_of(make_run, *data_and_loss, predict=predict, **arguments)
+    return check_subject(Fresh(subject) if fresh_process else subject, settings, tell)
+
+
+def _subject_of(make_run: Any, *data_and_loss: Any, predict: Any, **arguments: Any) -> Subject:
+    """What is checked, from the arguments of `check`."""
     if isinstance(make_run, nn.Module):
-        subject = own_training(make_run, *data_and_loss, predict=predict, **arguments)
-    elif data_and_loss or arguments or not callable(make_run):
+        return own_training(make_run, *data_and_loss, predict=predict, **arguments)
+    if data_and_loss or arguments or not callable(make_run):
         beside = f" beside {', '.join(arguments) or 'data'}" if callable(make_run) else ""
         raise ArgumentError(
             "check takes a function that trains, alone, or a model with the arguments of hogwild.train; "
             f"it was given a {type(make_run).__name__}{beside}"
         )
-    else:
-        subject = ForeignFunction(make_run)
-    if fresh_process:
-        subject = Fresh(subject)
-    return check_subject(subject, settings, tell)
+    return ForeignFunction(make_run)
 
 
 def own_training(
@@ -221,7 +222,7 @@ def _silent(text: str) -> None:
 
 
 def _traced(own: OwnTraining, runs: int) -> Variation:
-    """The training as it is, with versions traced, and, for small models, all of them sealed."""
+    """The training as it is, with versions traced, and, for small models, the bits of all of them noted."""
     problem, _ = own.source()
     tensors = [value for value in problem.model.state_dict().values() if isinstance(value, Tensor)]
     nbytes = sum(value.numel() * value.element_size() for value in tensors)

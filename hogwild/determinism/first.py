@@ -1,8 +1,10 @@
 """Where do runs first differ? The first update, the parameter, and how many of its values.
 
-traces and seals of the runs  → the bracket (a, b]: versions equal at a, different at b
-reruns up to b, sealed closer → a narrower bracket, as long as reruns differ there too (the rules with the same bits)
+what the runs noted           → the bracket (a, b]: versions equal at a, different at b
+reruns up to b, noting more   → a narrower bracket, as long as reruns differ there too (the rules with the same bits)
 reruns up to b                → the values that differ
+
+A run notes whole versions (its trace), and the bits of more of them, by digest (its seals).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 
 _RERUNS = 6  # at most, to see a difference again
 _MANY = 10_000  # ULP, from which on their number says nothing to a person
-_FINER = 32  # seals in a bracket that is looked into
+_FINER = 32  # versions whose bits are noted, in a bracket that is looked into
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _between(a: Outcome, b: Outcome) -> tuple[int, int] | None:
 
 
 def _narrowed(subject: Subject, own: OwnTraining, bracket: tuple[int, int]) -> tuple[int, int]:
-    """Rerun up to the end of the bracket with closer seals, until it holds one update or reruns agree."""
+    """Rerun up to the end of the bracket, noting more versions, until it holds one update or reruns agree."""
     after, version = bracket
     while version - after > 1:
         every = max(1, (version - after) // _FINER)
@@ -138,7 +140,7 @@ def _reruns(
 ) -> Iterator[tuple[Outcome, Outcome]]:
     """Pairs of reruns that end after so many updates: each new one with every earlier one.
 
-    A rerun of the whole length is given as it was: under `sync`, epochs may end in a set of fewer micro-batches.
+    A rerun of the whole length is given as it was: where several batches make one update, an epoch may end in fewer.
     """
     length = {} if updates == own.updates else {"epochs": None, "updates": updates}
     variation = Variation({**length, **settings}, at=frozenset({updates}), stops=False)

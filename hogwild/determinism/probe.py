@@ -111,7 +111,7 @@ def probe(
 
     Args:
         update: the rule, by name or a `Rule` of yours.
-        kind, workers: as in `hogwild.train`; `ordered` and `sync` get the staleness or micro-batches they need.
+        kind, workers: as in `hogwild.train`; a rule gets the options that keep so many workers busy.
         updates: N, at most 2²⁴.
         size: V, of a model that takes no time to compute, so that workers meet as often as they can.
         model: probe at the size and step time of this model instead: each update computes the gradient of `loss` on a
@@ -120,13 +120,10 @@ def probe(
 
     Raises:
         ArgumentError: an argument that cannot work.
-        NotReproducible: `ordered` or `sync` in threads, and `loss` draws random numbers that all threads share.
+        NotReproducible: the rule promises the same bits, and `loss` draws random numbers that all threads share.
         WorkerError: a worker died; nothing is counted then.
     """
-    if not 1 <= updates <= _MOST:
-        raise ArgumentError(f"updates {updates} is not from 1 to {_MOST:,}, up to which float32 counts exactly")
-    if size < 1:
-        raise ArgumentError(f"size {size} is below 1; a model has at least one value")
+    _refuse(updates, size)
     rule = rule_for(update, workers)
     if model is None:
         source, shapes, count = _Nothing(), [torch.Size([size])], _ones
@@ -147,6 +144,13 @@ def probe(
     )
     sgd = partial(torch.optim.SGD, lr=1.0)
     return _count(counter, train_config(config, counter, source, count, optimizer=sgd, rule=rule))
+
+
+def _refuse(updates: int, size: int) -> None:
+    if not 1 <= updates <= _MOST:
+        raise ArgumentError(f"updates {updates} is not from 1 to {_MOST:,}, up to which float32 counts exactly")
+    if size < 1:
+        raise ArgumentError(f"size {size} is below 1; a model has at least one value")
 
 
 class Counter(nn.Module):

@@ -1,7 +1,7 @@
 """replay(): compute a recorded run again, in one worker, and say whether the bits are the same.
 
 What was recorded is believed only as far as it goes: the files must have the bytes that run.json names, the journal
-must be a possible one, and the bits of every sealed version and of the final state are compared.
+must be a possible one, and the bits of every version that it noted, and of the final state, are compared.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class ReplayDifference:
 class Replay:
     """What a replay found.
 
-    `equal`: every sealed version and the final state have the recorded bits. `digest` is that of the replayed final
-    state, `recorded` the one in run.json, `compared` the number of versions compared, the final one included.
+    `equal`: every version that was noted and the final state have the recorded bits. `digest` is that of the replayed
+    final state, `recorded` the one in run.json, `compared` the number of versions compared, the final one included.
     """
 
     equal: bool
@@ -182,7 +182,7 @@ def replay(
 
 
 def _config_of(record: Record) -> RunConfig:
-    """The recorded settings for one worker that seals the same versions and saves nothing."""
+    """The recorded settings for one worker that notes the same versions and saves nothing."""
     config = replace(
         record.config,
         workers=1,
