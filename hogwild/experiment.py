@@ -1,17 +1,19 @@
 """What `hogwild list` lists: trainings, which `run` and `check` can train, and studies, which settle claims.
 
-An experiment is a module with one object named `experiment`, offered through the entry point group
-`hogwild.experiments`; a package of yours may add its own to the same group.
+An experiment is a module with one object named `experiment`. Ours are the modules of `hogwild.experiments`; a package
+of yours may offer its own through the entry point group of that name.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import torch
@@ -131,20 +133,40 @@ Experiment = Training | Study
 
 
 def names() -> list[str]:
-    """The names of all installed experiments, sorted."""
-    return sorted({point.name for point in entry_points(group=ENTRY_POINTS)})
+    """The names of all experiments, sorted: ours, and those that installed packages offer."""
+    ours = {_built_in(module.name).name for module in iter_modules(_package()) if not module.name.startswith("_")}
+    return sorted(ours | {point.name for point in entry_points(group=ENTRY_POINTS)})
 
 
 def load(name: str) -> Experiment:
     """The experiment of that name.
 
     Raises:
-        ArgumentError: no installed experiment has that name.
+        ArgumentError: there is none.
     """
     points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    module = name.replace("-", "_")
+    if name not in points and module.isidentifier() and any(one.name == module for one in iter_modules(_package())):
+        return _built_in(module)
     if name not in points:
-        raise ArgumentError(f"no experiment is named {name!r}; there are {', '.join(sorted(points))}")
-    experiment = points[name].load()
+        raise ArgumentError(f"no experiment is named {name!r}; there are {', '.join(names())}")
+    return _checked(name, points[name].load())
+
+
+def _package() -> Iterable[str]:
+    """The folders of our own experiments."""
+    try:
+        return import_module("hogwild.experiments").__path__
+    except ImportError:
+        return []
+
+
+def _built_in(module: str) -> Experiment:
+    """The experiment in that module of ours."""
+    return _checked(module, import_module(f"hogwild.experiments.{module}").experiment)
+
+
+def _checked(name: str, experiment: Any) -> Experiment:
     if not isinstance(experiment, Training | Study):
         raise ArgumentError(f"experiment {name!r} is a {type(experiment).__name__}, not a Training or a Study")
     return experiment
@@ -181,7 +203,7 @@ def find(name_or_path: str) -> tuple[Experiment, RunConfig | None]:
     """
     path = Path(name_or_path)
     is_path = path.suffix == ".toml" or os.sep in name_or_path or path.is_dir()
-    if name_or_path in names() or not is_path:
+    if not is_path or name_or_path in names():
         return load(name_or_path), None
     if not path.exists():
         raise ArgumentError(f"{path}: No such file; give the name of an experiment, or the config.toml of a run")
