@@ -1,4 +1,4 @@
-"""(seed, update) → random generators; and the flags that decide bits, captured once and set in every worker."""
+"""(seed, batch) → random generators, seeded alike whoever computes the batch; and what tells that one was drawn from."""
 
 from __future__ import annotations
 

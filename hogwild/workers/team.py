@@ -1,4 +1,4 @@
-"""What the parent hears from its workers, threads and processes alike."""
+"""A team of workers, of either kind, as the parent sees it: what it may ask of them, and what it hears."""
 
 from __future__ import annotations
 
