@@ -19,6 +19,7 @@ from hogwild.config import RunConfig
 from hogwild.data.seeding import seed_update
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Claim, Experiment, Findings, Problem, Study, StudySettings, Training
+from hogwild.rules.registry import NAMES, rule_class
 
 SHORT = ["--kind", "threads", "--updates", "20", "--quiet"]
 KEYS = {
@@ -332,6 +333,25 @@ def test_list_names_all_and_hides_none_for_one_that_is_broken(
     assert main(["list"]) == 0
     out = capsys.readouterr().out
     assert "digits-conv" in out and "embeddings" in out
+
+
+def test_list_says_what_each_rule_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    rules = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rules"]}
+    assert list(rules) == list(NAMES)
+    for name, row in rules.items():
+        rule = rule_class(name)
+        assert row == {
+            "name": name,
+            "summary": rule.summary,
+            "exact": rule.exact,
+            "versioned": rule.versioned,
+            "same_bits": rule.same_bits,
+        }
+    assert main(["list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    promises = [rule for rule in NAMES if "same bits" in lines[rule]]
+    assert promises == [rule for rule in NAMES if rules[rule]["same_bits"]]
 
 
 def test_a_run_does_not_depend_on_what_was_drawn_before(capsys: pytest.CaptureFixture[str]) -> None:
