@@ -1,5 +1,18 @@
 """Train one shared-memory PyTorch model from many workers at once, and know exactly what that did to it.
 
+The folders tell a story. Read them in this order:
+
+    shared/                   the bytes that workers share
+    model/  data/  optim/     a module, batches and steps on those bytes
+    rules/                    how a gradient reaches the model
+    workers/                  who computes it: threads, processes
+    run/                      one run, from its arguments to its record
+    api.py                    train() and launch(), the ways in
+    determinism/  bench/      judging the result, and the speed
+    report/  cli/             what a person sees, and types
+
+`reference.py` says what every rule means without any of this.
+
 Names are loaded when they are first used, so that pytest, which loads this package's plugin wherever it is installed,
 does not wait for torch. Threads that ask for one at the same time wait in the import, and find the same object.
 """

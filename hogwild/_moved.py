@@ -31,7 +31,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "rules.ring": ("rules.versioned",),
     "schedule": ("data.schedule", "data.sources"),
     "seeding": ("data.seeding", "workers.bit_flags"),
-    "session": ("run.conduct", "run.prepare", "run.opened", "run.job"),
+    "session": ("run.conduct", "run.prepare", "run.open", "run.job"),
     "sparse": ("optim.sparse",),
     "state": ("shared.state", "shared.slots", "shared.gradient_slots"),
     "state_copy": ("shared.optimizer_state",),

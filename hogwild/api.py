@@ -19,7 +19,7 @@ from hogwild.run.job import Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop
 from hogwild.run.result import Run
 from hogwild.run.training import checked_out, train_config
-from hogwild.workers.spawn import start_server
+from hogwild.workers.kinds import warm_up
 from hogwild.workers.worker import Worker
 
 _OBJECTS = ("data", "optimizer")  # of `train` and `launch`; as settings these are names
@@ -171,8 +171,7 @@ def launch(
     config = _settings_in(locals())
     rule = make_rule(update, config)
     rule.check(workers)
-    if kind == "processes":
-        start_server()
+    warm_up(kind)
     job = Job(
         config=config,
         rule=rule,

@@ -1,7 +1,8 @@
-"""What `hogwild list` lists: trainings, which `run` and `check` can train, and studies, which settle claims.
+"""Experiments: what a training and a study are, and how one is found by its name or by the config.toml of a run.
 
-An experiment is a module with one object named `experiment`. Ours are the modules of `hogwild.experiments`; a package
-of yours may offer its own through the entry point group of that name.
+Trainings are what `run` and `check` can train; studies settle claims. An experiment is a module with one object named
+`experiment`. Ours are the modules of `hogwild.experiments`; a package of yours may offer its own through the entry
+point group of that name.
 """
 
 from __future__ import annotations

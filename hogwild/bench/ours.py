@@ -19,8 +19,8 @@ from hogwild.rules.registry import make_rule, rule_class
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job
 from hogwild.run.result import Run
+from hogwild.workers.kinds import warm_up
 from hogwild.workers.loop import train_loop
-from hogwild.workers.spawn import start_server
 from hogwild.workers.worker import Worker
 
 
@@ -94,8 +94,7 @@ def train_rule(
         **options,
     )
     rule.check(workers)
-    if kind == "processes":
-        start_server()
+    warm_up(kind)
     model = work.problem.model()
     job = Job(
         config=config,

@@ -1,4 +1,4 @@
-"""(seed, batch) → random generators, seeded alike whoever computes the batch; and what tells that one was drawn from."""
+"""(seed, batch) → random generators, seeded alike whoever computes the batch; and whether one was drawn from."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Chaos makes every distance large in the end, so it is measured over the first up
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -51,13 +51,7 @@ class Damage:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
-        return {
-            "updates": self.updates,
-            "racing": json_number(self.racing),
-            "scheduling": json_number(self.scheduling),
-            "log": json_number(self.log),
-            "corrected": self.corrected,
-        }
+        return {name: json_number(value) for name, value in asdict(self).items()}
 
 
 def races(own: OwnTraining) -> bool:

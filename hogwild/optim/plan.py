@@ -1,4 +1,4 @@
-"""What state an optimizer keeps, found by trying it.
+"""How an optimizer is stepped here: what state it keeps, found by trying it, and whether its step is written out.
 
 Invariant: nothing is assumed of an optimizer but what one step on a tensor of its own shows.
 """

@@ -1,4 +1,4 @@
-"""`replayed`: the commits of a journal made again, one after another, by one worker.
+"""`replayed`, which no user chooses: the commits of a journal made again, one after another, by one worker.
 
     ticket k = row k of the journal: gradient of batch `update` on version `version_read`, applied to version k
 

@@ -11,7 +11,7 @@ from hogwild.run.audit import Audit, close_account
 from hogwild.run.checkpoint import Checkpointer, clear_staging
 from hogwild.run.directory import begin_directory
 from hogwild.run.job import Job
-from hogwild.run.opened import OpenRun, open_run
+from hogwild.run.open import OpenRun, open_run
 from hogwild.run.prepare import prepare
 from hogwild.run.result import Run, Staleness, WorkerUsage
 from hogwild.shared.hashing import digest_bytes

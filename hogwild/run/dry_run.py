@@ -1,4 +1,4 @@
-"""One step before the run: does the loss work, what does it draw, which gradients are sparse?
+"""One gradient before the run: does the loss work, what does it draw, which gradients are sparse?
 
 It is made on a copy of the model, in the caller's process, and leaves model and random generators as they were.
 """

@@ -27,6 +27,7 @@ from hogwild.run.job import Job
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan
+from hogwild.workers.kinds import TEAMS
 
 _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
@@ -93,7 +94,7 @@ def prepare(job: Job) -> Prepared:
     optimizer_plan = OptimizerPlan.of(optimizer, optimized, layout, sparse)
     tables = sorted(sparse) if steps_rows(optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, tables, job.updates_in(tickets))
-    limits.refuse(job.config.workers, job.config.kind)
+    limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
     return Prepared(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan)
 
 
@@ -121,7 +122,7 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
             f"does, and {job.rule.name} keeps a version as it was made; use "
             f"update={quoted(_in_place_and_private(), 'or')}"
         )
-    if tried.draws and job.config.kind == "threads" and job.rule.same_bits:
+    if tried.draws and job.rule.same_bits and not TEAMS[job.config.kind].own_processes:
         raise NotReproducible(
             f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, so "
             f"{job.rule.name} cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"

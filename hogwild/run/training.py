@@ -20,8 +20,8 @@ from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop, Trace
 from hogwild.run.result import Run
+from hogwild.workers.kinds import warm_up
 from hogwild.workers.loop import train_loop
-from hogwild.workers.spawn import start_server
 
 
 def train_config(
@@ -53,8 +53,7 @@ def train_config(
     _refuse_uncallable(collate=collate, lr_schedule=lr_schedule, evaluate=evaluate, stop=stop, progress=progress)
     rule = rule or make_rule(config.update, config)
     rule.check(config.workers)
-    if config.kind == "processes":
-        start_server()
+    warm_up(config.kind)
     source = as_source(data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate)
     job = Job(
         config=config,
@@ -86,8 +85,7 @@ def train_experiment(
     progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
-    if config.kind == "processes":
-        start_server()
+    warm_up(config.kind)
     problem = training.build(config.seed, Path(config.data) if config.data else None)
     return train_config(
         config,

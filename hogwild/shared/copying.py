@@ -1,4 +1,4 @@
-"""Copies for workers that run beside others: their own in all but what lies in shared memory."""
+"""Deep copies of models and data sources for workers, which keep what lies in shared memory."""
 
 from __future__ import annotations
 

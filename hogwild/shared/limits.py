@@ -1,4 +1,4 @@
-"""What this process may use: cores, memory, open files; and what would be over, told before training."""
+"""What this machine lets a run have: cores, memory, open files; and what would be over, told before training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _FILES_A_WORKER = 6  # two pipes, the sentinel, and what starting it takes for a
 _FILES_BESIDE = 16  # the arenas, the fork server's connection, and files of the run directory
 
 
-def refuse(workers: int, kind: str) -> None:
+def refuse(workers: int, *, own_processes: bool) -> None:
     """Refuse a number of workers that the limits do not allow, and warn where it is more than there are cores.
 
     Raises:
         ArgumentError: so many worker processes would need more open files than this process may have.
     """
-    if kind == "processes" and (left := open_files_left()) is not None:
+    if own_processes and (left := open_files_left()) is not None:
         needed = _FILES_A_WORKER * workers + _FILES_BESIDE
         if needed > left:
             raise ArgumentError(

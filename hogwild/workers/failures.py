@@ -1,4 +1,4 @@
-"""What befell the workers of a run, and what is to be done about it."""
+"""How the end of a worker before its time is told: as data, and in words. The supervisor decides what follows."""
 
 from __future__ import annotations
 

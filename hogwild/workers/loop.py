@@ -1,4 +1,4 @@
-"""Our own work, in the calls that a loop of the user's own is written in."""
+"""The loop that `hogwild.train` runs in every worker: claim, read, compute, commit."""
 
 from __future__ import annotations
 

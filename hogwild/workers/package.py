@@ -1,4 +1,4 @@
-"""Everything a worker process is given, pickled once for all of them.
+"""Pickling for worker processes: everything that one is given, packed once for all of them.
 
 Model, data, loss and rule may be lambdas, closures and classes of a script or notebook (cloudpickle). What is large
 or must stay shared does not go through the pickle:

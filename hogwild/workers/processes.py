@@ -1,4 +1,4 @@
-"""Workers as processes: started by `forkserver` on Linux and by `spawn` elsewhere, never by a bare fork.
+"""Workers as processes: what the parent tells them, hears of them, and how it ends them.
 
     parent ──Package, Arena, pipe──▶ worker process        one thread trains; one waits for the parent's death
            ◀── Logged, Finished, Failed ──                 shared memory and file locks need no messages
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from typing import ClassVar
 
 from torch import nn
 
@@ -45,6 +46,13 @@ class ProcessTeam:
     Raises:
         ArgumentError: something cannot be pickled.
     """
+
+    own_processes: ClassVar[bool] = True
+
+    @staticmethod
+    def warm_up() -> None:
+        """Let the fork server begin to import torch."""
+        start_server()
 
     def __init__(
         self,

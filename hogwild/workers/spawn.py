@@ -1,4 +1,4 @@
-"""Starting processes: by `forkserver` on Linux and by `spawn` elsewhere, never by a bare fork.
+"""How a process is started: by `forkserver` on Linux and by `spawn` elsewhere, never by a bare fork.
 
 The fork server has torch imported, so a worker starts in milliseconds. What is started here does not import the
 caller's `__main__`.

@@ -1,4 +1,4 @@
-"""What every worker of a run is given."""
+"""What every worker of a run is given: the configuration, the plans, the rule, and the caller's functions."""
 
 from __future__ import annotations
 

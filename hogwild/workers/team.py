@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import psutil
 
@@ -68,9 +68,10 @@ Event = Logged | Finished | Failed | Died
 
 
 class Team(Protocol):
-    """The workers of a run, of one kind."""
+    """The workers of a run, of one kind. `own_processes`: each has a process to itself, with generators of its own."""
 
     task: Task
+    own_processes: ClassVar[bool]
 
     def start(self, index: int) -> None:
         """Start worker `index`, for the first time or again after its end."""

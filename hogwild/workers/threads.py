@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -40,6 +41,12 @@ class ThreadTeam:
         model: the caller's, which is copied for each worker and not touched.
         trained, constant: its parameters, in the order of the plan's layouts.
     """
+
+    own_processes: ClassVar[bool] = False
+
+    @staticmethod
+    def warm_up() -> None:
+        """A thread needs nothing to start."""
 
     def __init__(
         self,

@@ -14,11 +14,10 @@ from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.shared.state import SharedState
 from hogwild.workers.bit_flags import BitFlags
-from hogwild.workers.processes import ProcessTeam
+from hogwild.workers.kinds import TEAMS
 from hogwild.workers.seat import planted_pause
 from hogwild.workers.task import Task
 from hogwild.workers.team import Team
-from hogwild.workers.threads import ThreadTeam
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ def _make_team(prepared: Prepared, state: SharedState) -> Team:
         checkpoint=Checkpointer(job.out, config.checkpoint_every) if job.out and config.checkpoint_every else None,
         pause=planted_pause.get(),
     )
-    kind = ProcessTeam if config.kind == "processes" else ThreadTeam
-    return kind(task, state, job.model, prepared.trained, prepared.constant)
+    return TEAMS[config.kind](task, state, job.model, prepared.trained, prepared.constant)
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:

@@ -1,0 +1,15 @@
+"""The kinds of workers: for each name in `hogwild.config.KINDS` the team of that kind, which says what it is like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hogwild.workers.processes import ProcessTeam
+from hogwild.workers.threads import ThreadTeam
+
+TEAMS: Mapping[str, type[ThreadTeam] | type[ProcessTeam]] = {"threads": ThreadTeam, "processes": ProcessTeam}
+
+
+def warm_up(kind: str) -> None:
+    """Begin what workers of that kind need to start, ahead of the first one."""
+    TEAMS[kind].warm_up()
