@@ -53,7 +53,7 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
 
 
 def in_worker_thread() -> bool:
-    """True in a worker of kind "threads"; the main thread makes the trial step before the run."""
+    """True in a worker of kind "threads"; the main thread makes the dry run."""
     return threading.current_thread() is not threading.main_thread()
 
 

@@ -267,6 +267,7 @@ def test_an_error_that_nobody_foresaw_is_3_with_a_traceback(offer: Offer, capsys
     assert "ZeroDivisionError: in build" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default:mind the step")
 def test_a_warning_is_one_line(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
     def build(seed: int, data: Path | None) -> Problem:
         warnings.warn("mind the step", stacklevel=1)

@@ -15,14 +15,13 @@ from hogwild.experiments.digits import split
 from hogwild.experiments.embeddings import GROUPS, Factors, Recovered, plant
 from torch import Tensor
 from torch.nn.functional import interpolate
+from traits import KINDS
 
 from hogwild import experiment
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Training
 from hogwild.run.result import Run
 from hogwild.run.training import train_experiment
-
-KINDS = ("threads", "processes")
 
 
 def _train(name: str, **given: Any) -> Run:

@@ -191,8 +191,7 @@ def test_too_few_open_files_are_told_before_training(tmp_path):
 
 def test_just_enough_open_files_are_enough():
     problems.train(kind="processes", updates=2)
-    with limited(resource.RLIMIT_NOFILE, psutil.Process().num_fds() + 36), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with limited(resource.RLIMIT_NOFILE, psutil.Process().num_fds() + 36):
         assert problems.train(kind="processes", workers=3, updates=6).updates == 6
 
 

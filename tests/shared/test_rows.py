@@ -21,6 +21,7 @@ from hogwild.shared.layout import Layout
 from hogwild.shared.rows import RowVersions
 from hogwild.shared.words import Hook
 from hogwild.testing import planted
+from hogwild.workers.seat import WorkerSeat
 
 ROWS, COPIES = 6, 4
 BY_ROW = [update for update in VERSIONED if update in WITHOUT_SLOTS]  # with versions that differ by rows
@@ -73,11 +74,11 @@ class Killed:
         self.hook = hook
         self.fired = torch.zeros(1).share_memory_()
 
-    def __call__(self, hook: Hook, worker: Any) -> None:
-        if hook is not self.hook or self.fired or worker.ticket != 9:
+    def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
+        if hook is not self.hook or self.fired or seat.ticket != 9:
             return
         self.fired.fill_(1)
-        state = worker.state
+        state = seat.state
         rows = torch.from_numpy((state.row_versions._last[0] == 10).nonzero()[0])
         assert 0 < len(rows) < len(words()[0])
         tables = [state.slots[10 % len(state.slots)].parameters[0], *state.optimizer_states[0].tensors[0].values()]

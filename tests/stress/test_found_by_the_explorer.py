@@ -31,8 +31,8 @@ def test_a_run_whose_every_worker_died_is_not_over(update, hook):
 class Dawdle:
     """Stays at a hook for longer than an interrupted run waits."""
 
-    def __call__(self, hook, worker):
-        if hook is Hook.PUBLISHING and worker.ticket >= 12:
+    def __call__(self, hook, seat):
+        if hook is Hook.PUBLISHING and seat.ticket >= 12:
             time.sleep(30)
 
 

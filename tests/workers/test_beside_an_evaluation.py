@@ -40,8 +40,8 @@ def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode(
         modes.add(model.training)
         return problems.cross_entropy(model, batch)
 
-    def fault(hook, worker):
-        if hook is Hook.COMMITTING and worker.ticket > 10 and not raised.is_set():
+    def fault(hook, seat):
+        if hook is Hook.COMMITTING and seat.ticket > 10 and not raised.is_set():
             raised.set()
             raise PlantedError("once")
 

@@ -41,7 +41,7 @@ def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
         if stuck.is_set():
             raise KeyboardInterrupt
 
-    def seen(hook, worker):
+    def seen(hook, seat):
         if released.is_set() and hook in harmful:
             written.append(hook)
 

@@ -93,8 +93,8 @@ def test_replacements_run_out():
 class AlwaysKill:
     """Kills whoever computes update 10."""
 
-    def __call__(self, hook, worker):
-        if hook is Hook.COMPUTING and worker.ticket == 10:
+    def __call__(self, hook, seat):
+        if hook is Hook.COMPUTING and seat.ticket == 10:
             import os
             import signal
 
