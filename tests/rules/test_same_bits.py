@@ -9,6 +9,7 @@ import problems
 import pytest
 import torch
 from torch import nn
+from traits import KINDS, SAME_BITS
 
 import hogwild
 from hogwild.testing import RandomDelays, planted
@@ -33,7 +34,7 @@ def digest(model, optimizer, **arguments):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_ordered_has_one_digest(model, optimizer):
-    kinds = ("processes",) if model == "dropout" else ("threads", "processes")
+    kinds = ("processes",) if model == "dropout" else KINDS
     digests = set()
     for kind in kinds:
         for workers in (1, 2, 4, 8):
@@ -48,7 +49,7 @@ def test_ordered_has_one_digest(model, optimizer):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_sync_has_one_digest(model, optimizer):
-    kinds = ("processes",) if model == "dropout" else ("threads", "processes")
+    kinds = ("processes",) if model == "dropout" else KINDS
     digests = set()
     for kind in kinds:
         for workers in (1, 2, 4):
@@ -119,7 +120,7 @@ def test_dropout_in_processes_draws_what_serial_training_draws():
     same_as_the_reference(problems.dropout, update="ordered", staleness=0, workers=1, kind="processes", updates=20)
 
 
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 def test_draws_in_threads_are_refused_by_name(update):
     with pytest.raises(hogwild.NotReproducible, match=r"2 \(Dropout\).*torch's default generator.*kind='processes'"):
         problems.train(problems.dropout(), update=update, kind="threads")
@@ -139,7 +140,7 @@ class DrawsLate(nn.Module):
         return self.net(x)
 
 
-@pytest.mark.parametrize("update", ["ordered", "sync"])
+@pytest.mark.parametrize("update", SAME_BITS)
 def test_a_later_draw_in_threads_fails_the_run(update):
     with pytest.raises(hogwild.NotReproducible, match="was drawn from by update (8|9|10) or one that ran beside it"):
         problems.train(DrawsLate(), update=update, kind="threads")
