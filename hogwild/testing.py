@@ -55,7 +55,7 @@ def assert_deterministic(
 
     Raises:
         AssertionError: two runs differ; the message is the verdict.
-        ArgumentError, WorkerSeatError: a run could not be made; nothing is asserted then.
+        ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
     """
     verdict = check(train, *data_and_loss, runs=runs, **{"controls": False, **arguments})
     if not verdict.identical:
@@ -80,7 +80,7 @@ def assert_divergence_below(
 
     Raises:
         AssertionError: two runs are further apart; the message is the verdict.
-        ArgumentError, WorkerSeatError: a run could not be made; nothing is asserted then.
+        ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
     """
     settings = {"controls": False, **arguments, "tolerance": limit, "measure": measure}
     verdict = check(train, *data_and_loss, runs=runs, **settings)

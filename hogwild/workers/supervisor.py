@@ -28,8 +28,6 @@ from hogwild.workers.failures import Failure, WorkerHistory
 from hogwild.workers.team import Died, Event, Failed, Finished, Logged, Team
 
 _SOON, _NOW_AND_THEN = 0.02, 0.1  # seconds between looks: where versions wait for them, and where none do
-
-
 _STARTING = 120.0  # seconds that a worker has at least for its start, which is not the caller's step
 _LOOKS = 4  # at least so many find a worker at one point before it is taken to hang
 _WRITING = 0.3  # seconds more for those that are in the middle of a write
