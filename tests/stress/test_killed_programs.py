@@ -1,0 +1,105 @@
+"""The program itself is killed (SIGKILL) at random instants and resumed, again and again, until the run is over.
+
+pytest tests/stress -k killed_programs     a chain for each rule
+HOGWILD_CHAINS=30 pytest tests/stress …    as many as you like; HOGWILD_SEED=… repeats a failure's choices
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import problems
+import pytest
+from traits import NAMES, SAME_BITS
+
+from hogwild.determinism.replay import read_record
+
+pytestmark = pytest.mark.stress
+
+CHAINS = int(os.environ.get("HOGWILD_CHAINS", "1"))
+SEED = int(os.environ.get("HOGWILD_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
+UPDATES = 120
+KILLS = 3  # of a chain, at most
+
+PROGRAM = f"""
+import sys, time
+from pathlib import Path
+import problems
+
+def slow(model, batch):
+    time.sleep(0.005)
+    return problems.cross_entropy(model, batch)
+
+told = []
+
+def tell(progress):
+    if progress.updates and not told:
+        told.append(True)
+        print("trains", flush=True)
+
+update, out = sys.argv[1], Path(sys.argv[2])
+saved = (out / "checkpoint.safetensors").exists()
+problems.train(
+    problems.conv_bn(), update=update, loss=slow, workers=2, kind="processes", updates={UPDATES}, checkpoint_every=10,
+    out=out, resume=out if saved else None, progress=tell,
+)
+"""
+
+
+def killed(update: str, out: Path, delay: float | None) -> bool:
+    """Run the program; kill it so many seconds after it has begun to train. False: it came to its end."""
+    with (out.parent / "errors.txt").open("w+") as errors:
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, update, str(out)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"},
+        )
+        assert program.stdout is not None
+        with program.stdout:
+            program.stdout.readline()
+            if delay is not None:
+                time.sleep(delay)
+                program.kill()
+            status = program.wait()
+        assert status in (0, -signal.SIGKILL), (out.parent / "errors.txt").read_text()
+        return status != 0
+
+
+def chain(update: str, folder: Path, choices: random.Random) -> tuple[Path, int]:
+    """(the folder of a run that was killed and resumed until it was over, how often it was killed)."""
+    kills, attempt = 0, 0
+    folder.mkdir()
+    while killed(update, folder / str(attempt), choices.uniform(0, 0.4) if kills < KILLS else None):
+        kills += 1
+        if not (folder / str(attempt) / "checkpoint.safetensors").exists():
+            attempt += 1  # there is nothing to go on from
+    return folder / str(attempt), kills
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("update", NAMES)
+def test_killed_programs(update, tmp_path):
+    print(f"HOGWILD_SEED={SEED}")
+    choices = random.Random(f"{SEED} {update}")
+    digests, kills = set(), 0
+    for number in range(CHAINS):
+        out, times = chain(update, tmp_path / f"chain-{number}", choices)
+        record = read_record(out)
+        kills += times
+        digests.add(record.digest)
+        assert record.updates == UPDATES
+        assert np.array_equal(np.sort(record.journal["update"]), np.arange(UPDATES)), "an update was lost or doubled"
+        assert not list(out.glob(".*")), "a saver that was killed has left something"
+    print(f"{update}: {CHAINS} chains, {kills} kills, {len(digests)} digests")
+    assert kills > 0
+    if update in SAME_BITS:
+        assert digests == {problems.train(problems.conv_bn(), update=update, updates=UPDATES, workers=1).digest}
