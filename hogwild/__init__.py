@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hogwild._moved import keep_old_imports
 
 if TYPE_CHECKING:
-    from hogwild.api import launch, train
+    from hogwild.api import launch, load_run, train
     from hogwild.data.schedule import Schedule
     from hogwild.data.sources import Source
     from hogwild.determinism.check import check
@@ -54,6 +54,7 @@ keep_old_imports()
 _HOMES = {
     "api": (
         "launch",
+        "load_run",
         "train",
     ),
     "data.schedule": ("Schedule",),
@@ -121,6 +122,7 @@ __all__ = [
     "digest",
     "distance",
     "launch",
+    "load_run",
     "probe",
     "replay",
     "train",

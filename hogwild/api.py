@@ -1,4 +1,4 @@
-"""train() and launch(): the two ways in. They check their arguments and hand a `Job` on."""
+"""train() and launch(), the two ways in, which check their arguments and hand a `Job` on; load_run(), the way back."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from hogwild.rules.registry import make_rule, rule_name
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop
+from hogwild.run.record import saved_run
 from hogwild.run.result import Run
-from hogwild.run.training import checked_out, train_config
+from hogwild.run.training import checked_free, checked_out, train_config
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.worker import Worker
 
@@ -58,6 +59,8 @@ def train(
     resume: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     name: str = "run",
+    overwrite: bool = False,
+    config: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a model, in place, from several workers at once.
 
@@ -78,9 +81,11 @@ def train(
         epochs, updates: exactly one says how long to train.
         batch_size, shuffle, collate: how data is made into batches; a `Source` makes its own.
         seed: of the shuffles and of whatever an update draws.
-        lr_schedule: number of the update → factor on every learning rate.
+        lr_schedule: number of the update → factor on every learning rate. The first and the last are asked for before
+            the run.
         clip_grad_norm: clip each update's gradient to this norm.
-        evaluate: model → named floats, called in this process on a copy that no worker writes.
+        evaluate: model → named floats, called in this process on a copy that no worker writes, in eval mode and without
+            grad; it may choose otherwise, and the mode is put back.
         evaluate_every: updates between evaluations; None is once an epoch.
         stop: called with a `Progress` after each evaluation; True ends the run at that version.
         audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.audit`. Each worker
@@ -93,30 +98,38 @@ def train(
         worker_timeout: seconds after which a worker that gets no further hangs (its start may take two minutes); a
             step, or saving a checkpoint, must take less. The stacks of its threads are in the report. A process is
             ended and treated as dead; a thread cannot be, and the run fails.
-        out: directory to save the run in.
+        out: directory to save the run in; a new one, or an empty one, or that of `resume`.
         checkpoint_every: updates between checkpoints in `out`; None is only when the run is interrupted.
         resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`
-            the result has the bits of the run that was never stopped; workers and kind may be others.
-        progress: called with a `Progress` several times a second. Must not draw from torch's default generator where
-            threads train under `ordered` or `sync`; `evaluate` and `stop` may, and find it put back afterwards.
+            the result has the bits of the run that was never stopped; workers and kind may be others. What decides
+            bits must be the same. With `out` the same folder, a run that has ended is given back as it is.
+        progress: called with a `Progress` several times a second. Must not draw from torch's, numpy's or Python's own
+            generators where threads train under `ordered` or `sync`; `evaluate` and `stop` may, and find them put back
+            afterwards.
         name: what the run is called.
+        overwrite: replace the run that is in `out`.
+        config: settings of your own to record, plain values by name; see `Run.settings`.
 
     Raises:
         ArgumentError: an argument that cannot work, found before any worker starts.
+        RunDirectoryError: `out` cannot be written, or another program writes there; `resume` is damaged, or holds
+            files of several runs.
         WorkerError: a worker raised, died or hung and was not to be replaced, or too often; `worker`, `update` and
             `batch` of the first failure are its attributes, what was raised its cause. Ends with that traceback.
         NonFiniteError: a loss or gradient was not finite, under on_nonfinite="raise".
-        NotReproducible: `ordered` or `sync` in threads, and the training draws from a generator that threads share.
+        NotReproducible: under `ordered` or `sync`: in threads the training draws from a generator that threads share;
+            or model, loss, data, schedule or optimizer keep state of their own, so that computing the first batches in
+            another order gives other bits.
     """
     began = time.monotonic()
-    config = _settings_in(locals())
+    settings = _settings_in(locals())
     return train_config(
-        config,
+        settings,
         model,
         data,
         loss,
         optimizer=optimizer,
-        rule=make_rule(update, config),
+        rule=make_rule(update, settings),
         collate=collate,
         lr_schedule=lr_schedule,
         evaluate=evaluate,
@@ -125,6 +138,8 @@ def train(
         resume=resume,
         progress=progress,
         began=began,
+        overwrite=overwrite,
+        free=config,
     )
 
 
@@ -155,6 +170,8 @@ def launch(
     resume: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     name: str = "run",
+    overwrite: bool = False,
+    config: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run a loop of your own in every worker: `work(worker)`, written in the calls that our own loop is written in.
 
@@ -165,15 +182,17 @@ def launch(
                 worker.commit(update, gradient)
 
     Arguments and errors are those of `train`, but `NotReproducible`: nothing is tried before the run, for nobody knows
-    what `work` does, and nobody sees whether what it computes draws from a generator that threads share.
+    what `work` does, and nobody sees whether what it computes draws from a generator that threads share. Layers with
+    `sparse=True` tell which gradients will be sparse; the limit on large tables is that of `train`, before the run for
+    those, and at their first commit for others.
     """
     began = time.monotonic()
-    config = _settings_in(locals())
-    rule = make_rule(update, config)
+    settings = _settings_in(locals())
+    rule = make_rule(update, settings)
     rule.check(workers)
     warm_up(kind)
     job = Job(
-        config=config,
+        config=settings,
         rule=rule,
         model=model,
         optimizer=optimizer,
@@ -186,8 +205,23 @@ def launch(
         progress=progress,
         out=checked_out(out, checkpoint_every),
         resume=Path(resume) if resume is not None else None,
+        overwrite=overwrite,
+        maker="launch",
+        free=checked_free(config),
     )
     return run_job(job, began)
+
+
+def load_run(run_dir: str | Path) -> Run:
+    """The run that was saved in a directory: what `train` gave back, with its settings, environment and journal.
+
+    The trained state is `run.model_state`; `model.load_state_dict(run.model_state)` puts it into a model.
+
+    Raises:
+        RunDirectoryError: the directory is not that of a whole run, or one of its files was changed.
+        ArgumentError: its config.toml is not a configuration.
+    """
+    return saved_run(Path(run_dir))
 
 
 def _settings_in(arguments: Mapping[str, Any]) -> RunConfig:

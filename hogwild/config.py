@@ -72,9 +72,9 @@ class RunConfig:
     """The batches that are averaged into one update. Allows M workers."""
     gradient: str | None = setting(None, choices=("backward", "grad"), unset="the rule's", decides_bits=True)
     """Take gradients by loss.backward() or by torch.autograd.grad()."""
-    optimizer: str = setting("", "NAME", unset="the experiment's")
+    optimizer: str = setting("", "NAME", unset="the experiment's", decides_bits=True)
     """sgd, momentum (SGD with momentum 0.9), adam, adamw, adagrad, rmsprop or adafactor."""
-    lr: float | None = setting(None, "RATE", positive=True, unset="the experiment's")
+    lr: float | None = setting(None, "RATE", positive=True, unset="the experiment's", decides_bits=True)
     """The learning rate."""
     epochs: int | None = setting(None, "N", least=1, unset="the experiment's", decides_bits=True)
     """Train for so many passes over the data ..."""
@@ -86,7 +86,7 @@ class RunConfig:
     """Visit the samples in a new order every epoch."""
     seed: int = setting(0, "N", least=0, decides_bits=True)
     """Decides the initial model of an experiment, the order of the samples, and what updates draw."""
-    data: str | None = setting(None, "FOLDER", unset="")
+    data: str | None = setting(None, "FOLDER", unset="", decides_bits=True)
     """Folder of the data, for experiments that do not bring their own."""
     clip_grad_norm: float | None = setting(None, "NORM", positive=True, unset="no clipping", decides_bits=True)
     """Clip each update's gradient to this norm."""
@@ -125,9 +125,10 @@ class RunConfig:
             return "1 thread" if self.kind == "threads" else "1 process"
         return f"{self.workers} {self.kind}"
 
-    def to_toml(self) -> str:
-        """The settings as TOML; those that are None are left out."""
-        return tomli_w.dumps({key: value for key, value in asdict(self).items() if value is not None})
+    def to_toml(self, run: str = "") -> str:
+        """The settings as TOML; those that are None are left out. `run` is the identity of the run they are of."""
+        own = {"run": run} if run else {}
+        return tomli_w.dumps({**own, **{key: value for key, value in asdict(self).items() if value is not None}})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -160,6 +161,7 @@ class RunConfig:
                 raise
             why = printable(str(error), _MAX_LINE)
             raise ArgumentError(f"{path} is not a configuration that can be read: {why}") from error
+        values.pop("run", None)  # the identity of the run that wrote it
         try:
             return cls.from_mapping(values)
         except ArgumentError as error:

@@ -1,9 +1,10 @@
-"""Every failure a user can meet, one exception each; and how a user is warned."""
+"""Every failure a user can meet, one exception each; and how a user is warned and shown a text."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from html import escape
 
 
 class HogwildError(Exception):
@@ -44,7 +45,8 @@ class NonFiniteError(_OneWorkerError, ArithmeticError):
 
 
 class NotReproducible(HogwildError, RuntimeError):  # noqa: N818 - it names a finding about the training, not a slip
-    """The training draws random numbers that this worker kind cannot reproduce."""
+    """The training draws random numbers that this worker kind cannot reproduce, or keeps state that each worker would
+    have for itself."""
 
 
 class RunDirectoryError(HogwildError, ValueError):
@@ -62,9 +64,14 @@ def printable(text: str, limit: int = 160) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
+def as_html(text: str) -> str:
+    """Lines of text as a notebook shows them."""
+    return f"<pre style='white-space: pre-wrap'>{escape(text)}</pre>"
+
+
 def warn_caller(message: str) -> None:
     """Warn, at the line outside this package from which it was called."""
-    level, frame = 1, sys._getframe(1)
+    level, frame = 2, sys._getframe(1)  # 1 is this function
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hogwild":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)

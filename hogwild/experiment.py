@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -150,7 +151,9 @@ def load(name: str) -> Experiment:
     if name not in points and module.isidentifier() and any(one.name == module for one in iter_modules(_package())):
         return _built_in(module)
     if name not in points:
-        raise ArgumentError(f"no experiment is named {name!r}; there are {', '.join(names())}")
+        close = get_close_matches(name, names(), 1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        raise ArgumentError(f"no experiment is named {name!r}; {meant}there are {', '.join(names())}")
     return _checked(name, points[name].load())
 
 

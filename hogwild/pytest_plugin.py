@@ -24,12 +24,14 @@ class Determinism:
 
     def assert_deterministic(self, *arguments: Any, **settings: Any) -> Verdict:
         """See `hogwild.testing.assert_deterministic`."""
+        __tracebackhide__ = True  # pytest shows the line of the test
         from hogwild.testing import assert_deterministic
 
         return assert_deterministic(*arguments, **settings)
 
     def assert_divergence_below(self, *arguments: Any, **settings: Any) -> Verdict:
         """See `hogwild.testing.assert_divergence_below`."""
+        __tracebackhide__ = True
         from hogwild.testing import assert_divergence_below
 
         return assert_divergence_below(*arguments, **settings)

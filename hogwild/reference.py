@@ -138,7 +138,7 @@ def _load(model: nn.Module, version: _Version) -> None:
 
 def _differentiate(output: Any, trained: Sequence[nn.Parameter]) -> _Part:
     """Of what the loss returned: a scalar, a list of scalars (averaged), or a generator of them (one by one)."""
-    if isinstance(output, list | tuple):
+    if isinstance(output, list):
         output = torch.stack([scalar.reshape(()) for scalar in output]).mean()
     parts = []
     for scalar in [output] if isinstance(output, Tensor) else output:
@@ -203,11 +203,13 @@ def _seeded(number: int) -> torch.Generator:
 
 @contextmanager
 def _as_in_a_worker() -> Iterator[None]:
-    """One torch thread; their number and the generators are put back afterwards."""
-    threads = torch.get_num_threads()
+    """One torch thread, TorchScript as it is written; the threads and the generators are put back afterwards."""
+    threads, optimizes = torch.get_num_threads(), torch._C._get_graph_executor_optimize()
     torch.set_num_threads(1)
+    torch._C._set_graph_executor_optimize(False)
     try:
         with preserved_generators():
             yield
     finally:
+        torch._C._set_graph_executor_optimize(optimizes)
         torch.set_num_threads(threads)

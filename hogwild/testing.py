@@ -57,6 +57,7 @@ def assert_deterministic(
         AssertionError: two runs differ; the message is the verdict.
         ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     verdict = check(train, *data_and_loss, runs=runs, **{"controls": False, **arguments})
     if not verdict.identical:
         raise AssertionError(f"the training is not deterministic\n\n{verdict}")
@@ -82,6 +83,7 @@ def assert_divergence_below(
         AssertionError: two runs are further apart; the message is the verdict.
         ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
     """
+    __tracebackhide__ = True
     settings = {"controls": False, **arguments, "tolerance": limit, "measure": measure}
     verdict = check(train, *data_and_loss, runs=runs, **settings)
     if not verdict.passed:

@@ -64,6 +64,8 @@ class CheckCommand:
     """Print the result as one JSON object, and nothing else, on standard output."""
     quiet: Annotated[bool, arg(help_behavior_hint="")] = False
     """Show no progress, only the result."""
+    verbose: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Print the numbers behind what is said in words."""
 
     def run(self) -> int:
         """Repeat, compare and report."""
@@ -85,7 +87,14 @@ class CheckCommand:
             subject = experiment_subject(self.experiment, given, fresh_process=self.fresh_process)
         with subject as (name, checked):
             return check_command(
-                name, checked, settings, out=self.out, plot=self.plot, json=self.json, quiet=self.quiet
+                name,
+                checked,
+                settings,
+                out=self.out,
+                plot=self.plot,
+                json=self.json,
+                quiet=self.quiet,
+                verbose=self.verbose,
             )
 
     def _refuse_what_does_not_fit(self, given: dict[str, object]) -> None:

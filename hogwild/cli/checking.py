@@ -69,7 +69,15 @@ def command_subject(command: str) -> Iterator[NamedSubject]:
 
 
 def check_command(
-    name: str, subject: Subject, settings: CheckSettings, *, out: Path | None, plot: bool, json: bool, quiet: bool
+    name: str,
+    subject: Subject,
+    settings: CheckSettings,
+    *,
+    out: Path | None,
+    plot: bool,
+    json: bool,
+    quiet: bool,
+    verbose: bool = False,
 ) -> int:
     """Repeat, compare, save and report; returns the exit status."""
     if plot and not can_plot():
@@ -81,7 +89,7 @@ def check_command(
         (folder / "check.json").write_text(to_json(found) + "\n", encoding="utf-8")
         if plot:
             plot_check(verdict, folder / "check.png")
-    show(found, check_report(verdict), json=json)
+    show(found, check_report(verdict, verbose=verbose), json=json)
     if not json:
         told = f"saved in {folder}" + (", drawn in check.png" if plot else "")
         Console().print(told, style="dim", highlight=False)

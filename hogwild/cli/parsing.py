@@ -46,7 +46,7 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
         ArgumentError: they ask for none, or for one in a wrong way.
         SystemExit: with 0, after help was printed.
     """
-    name, *rest = argv or [""]
+    name, *rest = argv or ["--help"]
     if name in ("-h", "--help"):
         tyro.extras.subcommand_cli_from_dict(dict(commands), prog="hogwild", description=_ABOUT, args=["--help"])
     if name == "--version":
@@ -55,8 +55,7 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
         sys.stdout.write(f"hogwild {__version__}\n")
         raise SystemExit(0)
     if name not in commands:
-        given = f"{name!r} is not a command" if name else "no command given"
-        raise ArgumentError(f"{given}; {', '.join(commands)} are (hogwild --help)")
+        raise ArgumentError(f"{name!r} is not a command; {', '.join(commands)} are (hogwild --help)")
     return _parse_command(name, commands[name], rest)
 
 

@@ -37,7 +37,9 @@ class RunCommand:
     """The name of an experiment (hogwild list shows them), or the config.toml that a run wrote."""
     training: Annotated[SettingFlags, arg(constructor=_Training, name="")] = field(default_factory=_Training)
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/NAME-TIME)")] = None
-    """Folder to save the run in."""
+    """Folder to save the run in; a new one, or an empty one."""
+    overwrite: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Replace the run that is in the folder of --out."""
     resume: Annotated[Path | None, arg(metavar="RUN_DIR", help_behavior_hint="")] = None
     """Go on with the run in this folder from its last checkpoint."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -50,10 +52,10 @@ class RunCommand:
     def run(self) -> int:
         """Train or study, save, and report."""
         wanted, given = self._wanted(), self.training.given()
-        from hogwild.cli.running import run_command
+        from hogwild.cli.running import Saved, run_command
 
-        out, resume = self.out, self.resume
-        return run_command(wanted, given, out=out, resume=resume, full=self.full, json=self.json, quiet=self.quiet)
+        saved = Saved(self.out, self.resume, overwrite=self.overwrite)
+        return run_command(wanted, given, saved, full=self.full, json=self.json, quiet=self.quiet)
 
     def _wanted(self) -> str:
         """The name or the file of the experiment.

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -16,48 +17,74 @@ from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible
-from hogwild.experiment import Study, StudySettings, Training, find, settings_of
+from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
 from hogwild.rules.registry import title_of
-from hogwild.run.directory import new_directory
+from hogwild.run.directory import new_directory, refuse_taken
+from hogwild.run.origin import refuse_made_by_python
+from hogwild.run.record import has_ended
+from hogwild.run.result import INTERRUPTED
 from hogwild.run.training import train_experiment
 
 _OF_A_STUDY = ("seed", "data")  # settings that a study has too
 
 
-def run_command(
-    wanted: str, given: Mapping[str, Any], *, out: Path | None, resume: Path | None, full: bool, json: bool, quiet: bool
-) -> int:
+@dataclass(frozen=True)
+class Saved:
+    """Where a run is saved (None: a new folder), which run it goes on with, and whether one there is replaced."""
+
+    out: Path | None
+    resume: Path | None
+    overwrite: bool = False
+
+
+def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bool, json: bool, quiet: bool) -> int:
     """Train or study what is wanted, save, and report; returns the exit status."""
-    found, saved = find(wanted)
+    _refuse_made_by_python(wanted, saved.resume)
+    found, earlier = find(wanted)
     if isinstance(found, Study):
-        return _study(found, given, out=out, full=full, json=json, quiet=quiet)
-    config = settings_of(found, given, saved)
+        return _study(found, given, out=saved.out, full=full, json=json, quiet=quiet)
+    config = settings_of(found, given, earlier)
     if full:
         raise ArgumentError(f"--full is for studies, and {found.name} is a training; --epochs trains longer")
-    return _train(found, config, out=out, resume=resume, json=json, quiet=quiet)
+    return _train(found, config, saved, json=json, quiet=quiet)
 
 
-def _train(
-    training: Training, config: RunConfig, *, out: Path | None, resume: Path | None, json: bool, quiet: bool
-) -> int:
+def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
+    """Refuse the config.toml or the folder of a run that only the program that made it can train."""
+    path = Path(wanted)
+    folder = path if path.is_dir() else path.parent
+    if wanted in names() or not (folder / "config.toml").is_file() or (path.is_file() and path.name != "config.toml"):
+        return
+    again = f", resume={str(folder)!r}, out={str(folder)!r}" if resume is not None else ""
+    instead = f"hogwild.train(model, data, loss, optimizer=...{again})"
+    refuse_made_by_python(folder, instead, lambda name: name not in names())
+
+
+def _train(training: Training, config: RunConfig, saved: Saved, *, json: bool, quiet: bool) -> int:
     console = Console(stderr=True)
+    out, resume = saved.out or saved.resume, saved.resume
+    if out is not None and out != resume and not saved.overwrite:
+        refuse_taken(out)
+    ended = resume is not None and has_ended(resume)
     with (
-        new_directory(config.name, out or resume) as folder,
+        new_directory(config.name, out) as folder,
         _telling_what_is_saved(folder),
         following(title_of(config), console, quiet=quiet) as progress,
     ):
         try:
-            run = train_experiment(training, config, out=folder, resume=resume, progress=progress)
+            run = train_experiment(
+                training, config, out=folder, resume=resume, overwrite=saved.overwrite, progress=progress
+            )
         except NotReproducible as error:
             if (folder / "config.toml").exists():  # workers had started, and one of them found it
                 raise
             raise ArgumentError(str(error)) from error
     show(run.summary(), run_report(run), json=json)
-    if can_plot():
+    if can_plot() and not (ended and folder == resume):
         plot_run(run, folder / "run.png")
     return DONE
 
@@ -91,9 +118,10 @@ def _telling_what_is_saved(out: Path) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         record = out / "run.json"
         if record.is_file():
-            updates = loads(record.read_text(encoding="utf-8"))["updates"]
-            sys.stderr.write(f"hogwild: interrupted; {updates} updates are saved in {out}\n")
-            sys.stderr.write(f"         hogwild run --resume {out} goes on\n")
+            found = loads(record.read_text(encoding="utf-8"))
+            sys.stderr.write(f"hogwild: interrupted; {found['updates']} updates are saved in {out}\n")
+            more = "goes on" if found["stopped"] == INTERRUPTED else "shows them: the run had ended"
+            sys.stderr.write(f"         hogwild run --resume {out} {more}\n")
         else:
             sys.stderr.write("hogwild: interrupted before the first update; nothing is saved\n")
         raise

@@ -1,15 +1,17 @@
-"""(seed, batch) → random generators, seeded alike whoever computes the batch; and whether one was drawn from."""
+"""(seed, batch) → random generators, and those that a whole process shares: lent, put back, and drawn from."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+T = TypeVar("T")
 _MASK = (1 << 64) - 1
 
 
@@ -43,16 +45,55 @@ def seed_generators(number: int) -> None:
     random.seed(number)
 
 
+class _Lending:
+    """Who moves this process's generators for a while: one thread at a time, which puts them back.
+
+    The lock is held meanwhile. `begun` and `ended` count, so that others can tell whether anybody did while they read.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.begun = self.ended = 0
+        self.holder: int | None = None
+
+
+_lending = _Lending()
+
+
 @contextmanager
 def preserved_generators() -> Iterator[None]:
-    """Whatever is drawn or seeded inside leaves this process's generators as they were."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
+    """Whatever is drawn or seeded inside leaves this process's generators as they were.
+
+    Other threads that ask for the same wait: two trainings in one program make their trial steps, and evaluate, one
+    after the other.
+    """
+    with _lending.lock:
+        outer, _lending.holder = _lending.holder, threading.get_ident()
+        _lending.begun += 1
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(states[0])
+            np.random.set_state(states[1])
+            random.setstate(states[2])
+            _lending.ended += 1
+            _lending.holder = outer
+
+
+def loans_of_this_thread() -> int:
+    """How many `preserved_generators` this thread is inside."""
+    return _lending.begun - _lending.ended if _lending.holder == threading.get_ident() else 0
+
+
+def read_at_rest(read: Callable[[], T], loans: int) -> T | None:
+    """What is read of the generators; None where they may have been lent to somebody meanwhile.
+
+    `loans`: so many are not counted, for whoever reads is part of what they were made for.
+    """
+    begun, ended = _lending.begun, _lending.ended
+    value = read()
+    return value if begun - ended == loans and (_lending.begun, _lending.ended) == (begun, ended) else None
 
 
 class DrawDetector:

@@ -97,12 +97,17 @@ def as_source(
         return data
     if isinstance(data, TensorDataset) and collate is None:
         data = data.tensors
+    if type(data) is list and collate is None:
+        _refuse_side_by_side(data)
     tensors = _as_tensors(data) if collate is None else None
     samples = _length_of(data, tensors)
     if samples == 0:
         raise ArgumentError("data is empty; training needs at least one sample")
     if batch_size > samples:
-        raise ArgumentError(f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works")
+        listed = "; a list is taken for its samples, and tensors side by side are a tuple" if type(data) is list else ""
+        raise ArgumentError(
+            f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works{listed}"
+        )
     schedule = Schedule(samples, batch_size, shuffle, seed)
     if tensors is not None:
         return TensorSource(tensors, schedule)
@@ -145,6 +150,17 @@ def _length_of(data: Any, tensors: Any) -> int:
             f"(of a DataLoader: its dataset), or an object with batch(update, generator)"
         )
     return len(data)
+
+
+def _refuse_side_by_side(data: list[Any]) -> None:
+    """Refuse a list of tensors that cannot be samples, which must be alike."""
+    if not all(isinstance(part, Tensor | np.ndarray) for part in data):
+        return
+    if len({(tuple(part.shape), str(part.dtype)) for part in data}) > 1:
+        raise ArgumentError(
+            "data is a list of tensors of different shapes or dtypes; a list is taken for its samples, which must be "
+            "alike, and tensors side by side are a tuple, (x, y)"
+        )
 
 
 def _as_tensors(data: Any) -> Any:

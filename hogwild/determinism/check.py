@@ -236,7 +236,12 @@ def _repeat(outcome: Outcome) -> Repeat:
         return Repeat(outcome.digest)
     ages = run.staleness
     return Repeat(
-        outcome.digest, run.updates, outcome.accuracy, run.samples_per_second, (ages.mean, ages.p99, ages.max)
+        outcome.digest,
+        run.updates,
+        outcome.accuracy,
+        run.samples_per_second,
+        (ages.mean, ages.p99, ages.max),
+        run.config.update,
     )
 
 

@@ -1,13 +1,12 @@
 """replay(): compute a recorded run again, in one worker, and say whether the bits are the same.
 
-What was recorded is believed only as far as it goes: the files must have the bytes that run.json names, the journal
-must be a possible one, and the bits of every version that it noted, and of the final state, are compared.
+What was recorded is believed only as far as it goes: the files must be what `hogwild.run.record` asks of them, the
+journal must be a possible one, and the bits of every version that it noted, and of the final state, are compared.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,18 @@ from torch import nn
 from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
-from hogwild.errors import ArgumentError, RunDirectoryError, printable
-from hogwild.experiment import Training, load
+from hogwild.errors import ArgumentError, RunDirectoryError
+from hogwild.experiment import Training, load, names
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, names_where, quoted
 from hogwild.rules.replayed import Replayed
-from hogwild.run.directory import FORMAT, file_digest
+from hogwild.run.environment import environment, environment_differences
+from hogwild.run.origin import refuse_made_by_python
 from hogwild.run.progress import Progress
+from hogwild.run.record import Record, read_record
 from hogwild.run.result import Run
 from hogwild.run.training import train_config
-from hogwild.shared.journal import Seal, load_rows
-
-_MAX_RECORD_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,7 @@ class Replay:
 
     `equal`: every version that was noted and the final state have the recorded bits. `digest` is that of the replayed
     final state, `recorded` the one in run.json, `compared` the number of versions compared, the final one included.
+    `environment` says what differs between where it was recorded and here: versions, processor, flags, code.
     """
 
     equal: bool
@@ -64,77 +63,25 @@ class Replay:
     compared: int
     seconds: float
     first_difference: ReplayDifference | None
+    environment: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True)
-class Record:
-    """A run directory, read and checked."""
-
-    config: RunConfig
-    journal: NDArray[Any]
-    seals: Mapping[int, Seal]
-    digest: str
-    updates: int
-    stopped: bool
-    state: Path
-
-
-def read_record(run_dir: Path) -> Record:
-    """Read a run directory.
-
-    Raises:
-        RunDirectoryError: a file is missing, not what it should be, or has other bytes than run.json recorded.
-        ArgumentError: its config.toml is not a configuration.
-    """
-    record = _read_json(run_dir / "run.json")
-    for name, recorded in record["sha256"].items():
-        if not (run_dir / name).is_file():
-            raise RunDirectoryError(f"{run_dir} holds no {name}")
-        if file_digest(run_dir / name) != recorded:
-            raise RunDirectoryError(
-                f"{run_dir / name} is not the file that was saved: its SHA-256 differs from run.json's"
+    @property
+    def conclusion(self) -> str:
+        """The verdict in words."""
+        if self.equal:
+            return "the run has the bits that its record says"
+        if self.environment:
+            return f"the run was made elsewhere ({self.environment[0]}), and has other bits here"
+        if self.first_difference is not None and self.first_difference.update == 0:
+            return (
+                "the very first loss is not the recorded one: the initial model, the data or the loss is not that of "
+                "the run"
             )
-    return Record(
-        config=RunConfig.load(run_dir / "config.toml"),
-        journal=load_rows(run_dir / "journal.npy"),
-        seals=_read_seals(run_dir / "run.json", record["seals"], record["updates"]),
-        digest=record["digest"],
-        updates=record["updates"],
-        stopped=record["stopped"] is not None,
-        state=run_dir / "model.safetensors",
-    )
+        return "the run is not what its record says"
 
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
-            raise RunDirectoryError(f"{path} is not a plain file")
-        if path.stat().st_size > _MAX_RECORD_BYTES:
-            raise RunDirectoryError(f"{path} is over {_MAX_RECORD_BYTES} bytes, and no record is that long")
-        record = json.loads(path.read_text(encoding="utf-8"))
-        forms = {"format": int, "digest": str, "updates": int, "stopped": str | None, "seals": dict, "sha256": dict}
-        wrong = [key for key, form in forms.items() if not isinstance(record[key], form)]
-        if wrong or set(record["sha256"]) != {"model.safetensors", "journal.npy"}:
-            raise RunDirectoryError(f"{path} is not the record of a run: {', '.join(wrong) or 'sha256'} is malformed")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise RunDirectoryError(f"{path.parent} holds no run.json; it is not the directory of a whole run") from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        why = f"{type(error).__name__}: {printable(str(error))}"
-        raise RunDirectoryError(f"{path} is not the record of a run: {why}") from error
-    if record["format"] != FORMAT:
-        found = printable(str(record["format"]))
-        raise RunDirectoryError(f"{path} has format {found}, and this version reads format {FORMAT}")
-    return dict(record)
-
-
-def _read_seals(path: Path, seals: Mapping[str, Any], updates: int) -> dict[int, Seal]:
-    found = {}
-    for version, seal in seals.items():
-        known = version.isascii() and version.isdecimal() and len(version) < 20 and 0 < int(version) <= updates
-        if not known or not isinstance(seal, list) or [type(part) for part in seal] != [str, str]:
-            raise RunDirectoryError(f"{path} is not the record of a run: seals has {printable(version)!r}, malformed")
-        found[int(version)] = Seal(*seal)
-    return found
+    def __str__(self) -> str:
+        """The verdict in one line."""
+        return f"replay of {self.updates:,} updates: {self.conclusion}"
 
 
 def replay(
@@ -162,6 +109,8 @@ def replay(
     rule = _rule_of(record)
     config = _config_of(record)
     if model is None:
+        instead = f"hogwild.replay({str(run_dir)!r}, model=..., data=..., loss=..., optimizer=...)"
+        refuse_made_by_python(Path(run_dir), instead, lambda name: name not in names())
         own = _experiment(config)
         problem, optimizer = own.build(config.seed), own.optimizer
         model, data, loss = problem.model, problem.data, problem.loss
@@ -223,13 +172,13 @@ def _experiment(config: RunConfig) -> OwnTraining:
 
 
 def _compare(record: Record, run: Run) -> Replay:
-    names = sorted(run.state)
+    tensors = sorted(run.state)
     versions = sorted(set(record.seals) & set(run.seals))
     wrong = next((version for version in versions if record.seals[version] != run.seals[version]), None)
     first = None
     if wrong is not None:
         after = max((version for version in versions if version < wrong), default=0)
-        parameters = run.seals[wrong].differing(record.seals[wrong], names)
+        parameters = run.seals[wrong].differing(record.seals[wrong], tensors)
         first = ReplayDifference(after, wrong, tuple(parameters), _first_loss(record, run))
     elif run.digest != record.digest:
         state = distance(record.state, dict(run.state))
@@ -244,6 +193,17 @@ def _compare(record: Record, run: Run) -> Replay:
         compared=len(versions) + 1,
         seconds=run.seconds,
         first_difference=first,
+        environment=_moved(record),
+    )
+
+
+def _moved(record: Record) -> tuple[str, ...]:
+    """What differs between the environments that the run was made in and this one, each told once."""
+    if record.origin is None:
+        return ()
+    now = environment()
+    return tuple(
+        dict.fromkeys(text for one in record.origin.environments for text in environment_differences(one, now))
     )
 
 

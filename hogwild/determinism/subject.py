@@ -155,6 +155,7 @@ class OwnTraining(Subject):
             evaluate=problem.evaluate,
             trace=Trace(variation.at, see) if variation.at else None,
             intra_op=variation.intra_op,
+            looks_again=False,
             **(self.others if variation.stops else {key: value for key, value in self.others.items() if key != "stop"}),
         )
         refuse_incomplete(run)

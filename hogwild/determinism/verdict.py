@@ -15,7 +15,8 @@ from hogwild.determinism.damage import Damage
 from hogwild.determinism.distance import json_number, refuse_limit
 from hogwild.determinism.explain import DifferenceSource, blame
 from hogwild.determinism.first import FirstDifference
-from hogwild.rules.registry import gives_same_bits
+from hogwild.errors import as_html
+from hogwild.rules.registry import SAME_BITS, gives_same_bits
 from hogwild.run.audit import Audit
 
 
@@ -44,14 +45,15 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Repeat:
-    """One of the runs: its digest, and where known, its updates, accuracy, samples per second, and the ages of its
-    reads in updates (mean, p99, max)."""
+    """One of the runs: its digest, and where known, its updates, accuracy, samples per second, the ages of its reads in
+    updates (mean, p99, max), and its rule."""
 
     digest: str
     updates: int | None = None
     accuracy: float | None = None
     samples_per_second: float | None = None
     staleness: tuple[float, float, int] | None = None
+    rule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,12 @@ class Verdict:
             accuracy = "" if self.remedy.accuracy is None else f", accuracy {self.remedy.accuracy:.4f}"
             speed = f"{self.remedy.relative_speed:.2f} × the speed{accuracy}, measured here"
             return f"For the same bits every time: {self.remedy.flags} ({speed})."
+        racing = {run.rule for run in self.runs if run.rule is not None and not gives_same_bits(run.rule)}
+        if racing and not self.sources:
+            return (
+                f"It trained under {', '.join(sorted(racing))}, which does not promise the same bits; "
+                f'update="{SAME_BITS}" does.'
+            )
         if self.config is None and not self.sources:
             return (
                 "Usual sources: numbers nobody seeded, torch's threads (torch.set_num_threads(1)), a clock, a hash "
@@ -176,8 +184,8 @@ class Verdict:
             )
         return ""
 
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """What was found: (what, finding), for a person."""
+    def lines(self, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
+        """What was found: (what, finding), for a person; `verbose` adds the numbers behind what is said in words."""
         yield "identical", self._identical()
         if self.first_difference is not None:
             yield "first difference", self.first_difference.summary()
@@ -187,7 +195,9 @@ class Verdict:
             yield "not finite", f"{self.worst.divergence.nonfinite:,} values are NaN or infinite"
         yield from self._predictions()
         yield from self._controls()
-        for one in self.damage:
+        if self.damage:
+            yield "race damage", _in_words(self.damage)
+        for one in self.damage if verbose else ():
             yield "race damage", _damage(one)
         if self.audit is not None:
             yield "audit", self.audit.summary()
@@ -292,6 +302,10 @@ class Verdict:
         mean = sum(age[0] for age in ages) / len(ages)
         return {"mean": mean, "p99": max(age[1] for age in ages), "max": max(age[2] for age in ages)}
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(str(self))
+
     def __str__(self) -> str:
         """What a person sees at the end of a check, as plain text."""
         found = [f"  {what:<18} {finding}" for what, finding in self.lines()]
@@ -301,6 +315,21 @@ class Verdict:
 def _times(factor: float) -> str:
     """A factor to two digits, written out up to a billion."""
     return f"{float(f'{factor:.2g}'):,.0f}" if 100 <= factor < 1e9 else f"{factor:.2g}"
+
+
+def _in_words(measured: tuple[Damage, ...]) -> str:
+    """Whether racing itself did anything, over the first updates or later."""
+    seen = next((damage for damage in measured if damage.racing > damage.log), None)
+    if seen is None:
+        return (
+            "none to be seen: each run is, as exactly as its log tells, what its updates give in that order without a "
+            "race"
+        )
+    far = "further" if seen.racing > seen.scheduling else "less far"
+    return (
+        f"after {seen.updates:,} updates: reads and writes that mixed moved the model, {far} than the order of the "
+        f"updates does"
+    )
 
 
 def _damage(damage: Damage) -> str:

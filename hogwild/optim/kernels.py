@@ -2,13 +2,22 @@
 first, or in place.
 
 Each makes the operations of torch's own single-tensor step, in the same order and on the same memory layout, so the
-bits are the same. What torch allocates for every step is one piece of memory here, which the caller keeps. Where an
-option is set that is not written here, `torch.optim` itself is used.
+bits are the same. What torch allocates for every step is memory here that the caller keeps. Where an option is set that
+is not written here, `torch.optim` itself is used.
+
+What holds when workers race in place: the moments that a parameter is stepped by are the worker's own, computed in
+private memory from what it read and from its gradient, and stored afterwards. So the sum of Adagrad is at least g², the
+mean square of RMSprop at least (1 − α) g², and of Adam's moments v ≥ m² / K, as in every serial run: no step is larger
+than it could be serially (as in PyTorch-BigGraph: Lerer et al. 2019, arXiv 1903.12287). What does not: of two moments
+that are stored at once one may be lost, so a step may be larger than the same step would have been.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,38 +26,41 @@ from torch.optim import Optimizer
 
 StepState = Mapping[str, Tensor]
 
-WrittenStep = Callable[[Mapping[str, Any], Tensor, Tensor, StepState, StepState, Tensor, Tensor, bool], None]
-"""(options, parameter, gradient, before, after, into, scratch, begun): one step from `parameter` and the state `before`
-into `into` and `after`, which may be the same memory. Parameter, gradient, scratch and what has a value per element of
-the state have one shape, dtype and strides; nobody else writes to scratch. Not `begun`: it is the first step, and
-`before` is zero."""
 
-_SGD_OPTIONS = {"maximize": False}
-_ADAM_OPTIONS = {"maximize": False, "amsgrad": False}
+@dataclass(frozen=True)
+class Rooms:
+    """`ROOMS` pieces of private memory of a tensor's form; `races` says that others step that tensor meanwhile."""
+
+    tensors: Sequence[Tensor]
+    races: bool
+
+
+WrittenStep = Callable[[Mapping[str, Any], Tensor, Tensor, StepState, StepState, Tensor, Rooms, bool], None]
+"""(options, parameter, gradient, before, after, into, rooms, begun): one step from `parameter` and the state `before`
+into `into` and `after`, which may be the same memory. Parameter, gradient, each room and what has a value per element
+of the state have one shape, dtype and strides; nobody else writes to gradient and rooms. Not `begun`: it is the first
+step, and `before` is as it begins."""
+
+ROOMS = 3
 _OTHER_ARITHMETIC = ("fused", "foreach", "differentiable", "capturable")
 _PIECE = 1 << 18  # elements; 10 to 20 % faster than whole tensors where these have millions (2 MiB of L2, 32 of L3)
 
 # In other dtypes a kernel rounds differently in its vectors and at a tensor's end (seen for bfloat16 and float16), so
 # that a step on a flat tensor, or on a piece of one, has other bits than steps on the tensors.
 FLAT_DTYPES = (torch.float32, torch.float64)
-_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
+_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps", "alpha", "lr_decay")
 
 
 def written_step(optimizer: Optimizer) -> WrittenStep | None:
     """The step of that optimizer, where it is written here."""
-    if type(optimizer) is torch.optim.SGD and _has_only(optimizer, _SGD_OPTIONS):
-        return sgd
-    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and _has_only(optimizer, _ADAM_OPTIONS):
-        decays = [group for group in optimizer.param_groups if group["weight_decay"]]
-        return adam if all(group["decoupled_weight_decay"] for group in decays) else None
-    return None
+    step, options = _WRITTEN.get(type(optimizer), (None, {}))
+    return step if step is not None and _has_only(optimizer, options) else None
 
 
 def written_keys(optimizer: Optimizer, group: int) -> set[str]:
     """The state that the written step of that optimizer keeps of a parameter of that group."""
-    if type(optimizer) is not torch.optim.SGD:
-        return {"step", "exp_avg", "exp_avg_sq"}
-    return {"momentum_buffer"} if optimizer.param_groups[group]["momentum"] else set()
+    momentum = {"momentum_buffer"} if optimizer.param_groups[group].get("momentum") else set()
+    return _KEYS.get(type(optimizer), set()) | momentum
 
 
 def is_plain_sgd(optimizer: Optimizer) -> bool:
@@ -57,12 +69,17 @@ def is_plain_sgd(optimizer: Optimizer) -> bool:
     return written_step(optimizer) is sgd and not any(group["momentum"] or group["weight_decay"] for group in groups)
 
 
+def takes_sparse(optimizer: Optimizer) -> bool:
+    """True where the written step takes sparse gradients, in place."""
+    return is_plain_sgd(optimizer) or written_step(optimizer) in (adagrad, sparse_adam)
+
+
 def _has_only(optimizer: Optimizer, values: Mapping[str, Any]) -> bool:
     return all(
         all(isinstance(group.get(name, 0), int | float) for name in _NUMBERS)
         and all(isinstance(beta, int | float) for beta in group.get("betas", ()))
         and not any(group.get(name) for name in _OTHER_ARITHMETIC)
-        and all(group[name] == value for name, value in values.items())
+        and all(group.get(name, value) == value for name, value in values.items())
         for group in optimizer.param_groups
     )
 
@@ -74,7 +91,7 @@ def sgd(
     before: StepState,
     after: StepState,
     into: Tensor,
-    scratch: Tensor,
+    rooms: Rooms,
     begun: bool,
 ) -> None:
     """One step of SGD with momentum as torch has it (Sutskever et al. 2013, with the learning rate outside).
@@ -88,8 +105,8 @@ def sgd(
     if not momentum and not decay:
         torch.add(parameter, gradient, alpha=-rate, out=into)
         return
-    old, velocity = (state.get("momentum_buffer", scratch) for state in (before, after))
-    for old_p, new_p, g, old_v, v, s in _pieces(parameter, into, gradient, old, velocity, scratch=scratch):
+    old, velocity = (state.get("momentum_buffer", rooms.tensors[0]) for state in (before, after))
+    for old_p, new_p, g, old_v, v, s in _pieces(parameter, into, gradient, old, velocity, rooms=rooms.tensors[:1]):
         if decay:
             g = torch.add(g, old_p, alpha=decay, out=s)
         if momentum and begun:
@@ -108,36 +125,210 @@ def adam(
     before: StepState,
     after: StepState,
     into: Tensor,
-    scratch: Tensor,
+    rooms: Rooms,
     begun: bool,  # noqa: ARG001
 ) -> None:
     """One step of Adam (Kingma & Ba 2015, arXiv 1412.6980), or of AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101)
-    where there is weight decay."""
+    where the weight decay is not part of the gradient."""
     beta1, beta2 = options["betas"]
-    rate, decay = options["lr"], options["weight_decay"]
-    torch.add(before["step"], 1, out=after["step"])
-    step = after["step"].item()
+    rate, decay, decoupled = options["lr"], options["weight_decay"], options["decoupled_weight_decay"]
+    step = _count(before, after)
     size, root = rate / (1 - beta1**step), (1 - beta2**step) ** 0.5
+    least = least_square(beta1, beta2, parameter.dtype)
     moments = before["exp_avg"], after["exp_avg"], before["exp_avg_sq"], after["exp_avg_sq"]
-    for p, new_p, g, old_m, m, old_v, v, s in _pieces(parameter, into, gradient, *moments, scratch=scratch):
-        if decay:
+    for p, new_p, g, old_m, m, old_v, v, s, *own in _pieces(parameter, into, gradient, *moments, rooms=rooms.tensors):
+        if decay and decoupled:
             p = torch.mul(p, 1 - rate * decay, out=new_p)
-        torch.lerp(old_m, g, 1 - beta1, out=m)
-        torch.mul(old_v, beta2, out=v).addcmul_(g, g, value=1 - beta2)
-        torch.sqrt(v, out=s).div_(root).add_(options["eps"])
+        elif decay:
+            g = torch.add(g, p, alpha=decay, out=own[0])
+        if rooms.races:  # m is read first, and v stored first: a v that belongs to an older m is too large
+            own_v, own_m = s, torch.lerp(old_m, g, 1 - beta1, out=own[1])
+            v.copy_(torch.mul(old_v, beta2, out=own_v).addcmul_(g, g, value=1 - beta2))
+            m.copy_(own_m)
+            m = own_m
+            _keep_together(own_m, own_v, least, own[0])
+            own_v.sqrt_()
+        else:
+            torch.mul(old_v, beta2, out=v).addcmul_(g, g, value=1 - beta2)
+            torch.lerp(old_m, g, 1 - beta1, out=m)
+            torch.sqrt(v, out=s)
+        s.div_(root).add_(options["eps"])
         torch.addcdiv(p, m, s, value=-size, out=new_p)
 
 
-def _pieces(*tensors: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The tensors, scratch last: whole, or piece by piece where they are larger than what caches hold.
+def sparse_adam(
+    options: Mapping[str, Any],
+    parameter: Tensor,  # noqa: ARG001
+    gradient: Tensor,
+    before: StepState,
+    after: StepState,
+    into: Tensor,
+    rooms: Rooms,  # noqa: ARG001
+    begun: bool,  # noqa: ARG001
+) -> None:
+    """One step of SparseAdam: Adam's in the rows that the gradient names, where `into` is the parameter itself.
+
+    Raises:
+        RuntimeError: the gradient is dense, as torch raises it.
+    """
+    if not gradient.is_sparse:
+        raise RuntimeError("SparseAdam does not support dense gradients, please consider Adam instead")
+    beta1, beta2 = options["betas"]
+    step = _count(before, after)
+    gradient = gradient.coalesce()
+    g = gradient._values()
+    if not g.numel():
+        return
+    old_m, old_v = (before[key].sparse_mask(gradient)._values() for key in ("exp_avg", "exp_avg_sq"))
+    m = g.sub(old_m).mul_(1 - beta1).add_(old_m)
+    v = g.pow(2).sub_(old_v).mul_(1 - beta2).add_(old_v)
+    _keep_together(m, v, least_square(beta1, beta2, g.dtype), torch.empty_like(m))
+    _store(after["exp_avg_sq"], gradient, v)
+    _store(after["exp_avg"], gradient, m)
+    size = options["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+    into.add_(_like(gradient, -size * m.div_(v.sqrt_().add_(options["eps"]))))
+
+
+def adagrad(
+    options: Mapping[str, Any],
+    parameter: Tensor,
+    gradient: Tensor,
+    before: StepState,
+    after: StepState,
+    into: Tensor,
+    rooms: Rooms,
+    begun: bool,  # noqa: ARG001
+) -> None:
+    """One step of Adagrad (Duchi et al. 2011). The gradient may be sparse, where `into` is the parameter itself."""
+    decay, eps = options["weight_decay"], options["eps"]
+    size = options["lr"] / (1 + (_count(before, after) - 1) * options["lr_decay"])
+    if gradient.is_sparse:
+        if decay:
+            raise RuntimeError("weight_decay option is not compatible with sparse gradients")
+        gradient = gradient.coalesce()
+        values = gradient._values()
+        total = before["sum"].sparse_mask(gradient)._values().add_(values.pow(2))
+        _store(after["sum"], gradient, total)
+        into.add_(_like(gradient, values / total.sqrt_().add_(eps)), alpha=-size)
+        return
+    sums = before["sum"], after["sum"]
+    for p, new_p, g, old, new, s, own_g, *_ in _pieces(parameter, into, gradient, *sums, rooms=rooms.tensors):
+        if decay:
+            g = torch.add(g, p, alpha=decay, out=own_g)
+        if rooms.races:
+            new.copy_(torch.addcmul(old, g, g, out=s))
+            s.sqrt_()
+        else:
+            torch.sqrt(torch.addcmul(old, g, g, out=new), out=s)
+        torch.addcdiv(p, g, s.add_(eps), value=-size, out=new_p)
+
+
+def rmsprop(
+    options: Mapping[str, Any],
+    parameter: Tensor,
+    gradient: Tensor,
+    before: StepState,
+    after: StepState,
+    into: Tensor,
+    rooms: Rooms,
+    begun: bool,  # noqa: ARG001
+) -> None:
+    """One step of RMSprop (Tieleman & Hinton 2012, lecture 6.5) with momentum, not centred."""
+    alpha, momentum, decay, rate = (options[name] for name in ("alpha", "momentum", "weight_decay", "lr"))
+    races = rooms.races
+    _count(before, after)
+    squares = before["square_avg"], after["square_avg"]
+    buffers = [state.get("momentum_buffer", rooms.tensors[0]) for state in (before, after)]
+    for p, new_p, g, old_v, v, old_b, b, s, own_g, own_b in _pieces(
+        parameter, into, gradient, *squares, *buffers, rooms=rooms.tensors
+    ):
+        if decay:
+            g = torch.add(g, p, alpha=decay, out=own_g)
+        mean = torch.mul(old_v, alpha, out=s if races else v).addcmul_(g, g, value=1 - alpha)
+        if races:
+            v.copy_(mean)
+        torch.sqrt(mean, out=s).add_(options["eps"])
+        if not momentum:
+            torch.addcdiv(p, g, s, value=-rate, out=new_p)
+            continue
+        step = torch.mul(old_b, momentum, out=own_b if races else b).addcdiv_(g, s)
+        if races:
+            b.copy_(step)
+        torch.add(p, step, alpha=-rate, out=new_p)
+
+
+_WRITTEN: Mapping[type[Optimizer], tuple[WrittenStep, Mapping[str, Any]]] = {
+    torch.optim.SGD: (sgd, {"maximize": False}),
+    torch.optim.Adam: (adam, {"maximize": False, "amsgrad": False}),
+    torch.optim.AdamW: (adam, {"maximize": False, "amsgrad": False}),
+    torch.optim.SparseAdam: (sparse_adam, {"maximize": False}),
+    torch.optim.Adagrad: (adagrad, {"maximize": False}),
+    torch.optim.RMSprop: (rmsprop, {"maximize": False, "centered": False}),
+}
+"""Optimizer → its step, and the options that it is written for."""
+_KEYS: Mapping[type[Optimizer], set[str]] = {
+    torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.SparseAdam: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.Adagrad: {"step", "sum"},
+    torch.optim.RMSprop: {"step", "square_avg"},
+}
+
+
+def _count(before: StepState, after: StepState) -> float:
+    """The number of this step, from 1, which becomes the state's."""
+    step: float = before["step"].item() + 1
+    after["step"].fill_(step)
+    return step
+
+
+@cache
+def least_square(beta1: float, beta2: float, dtype: torch.dtype) -> tuple[float, Tensor] | None:
+    """(c, r) such that Adam's v is at least c m² + r in every serial run; r is a tensor of one number, below 0. None
+    where v may be anything.
+
+    By Cauchy and Schwarz m² ≤ K v, with K = (1 − β1)² / ((1 − β2)(1 − β1² / β2)): both are sums over the gradients so
+    far. What moments of that dtype may lose by rounding, over the 1 / (1 − β2) steps that they remember, is granted.
+    """
+    if beta1**2 >= beta2:
+        return None
+    most = (1 - beta1) ** 2 / ((1 - beta2) * (1 - beta1**2 / beta2))
+    form, steps = torch.finfo(dtype), 4 / (1 - beta2)
+    least_number = form.smallest_normal * form.eps
+    return 1 / (most * (1 + form.eps * steps)), torch.tensor(-least_number * steps, dtype=dtype)
+
+
+def _keep_together(m: Tensor, v: Tensor, least: tuple[float, Tensor] | None, room: Tensor) -> None:
+    """Raise v where m is larger than the gradients of that v can have made it: what another worker wrote was lost."""
+    if least is not None:
+        torch.addcmul(least[1], m, m, value=least[0], out=room)
+        torch.maximum(v, room, out=v)
+
+
+def _store(target: Tensor, gradient: Tensor, values: Tensor) -> None:
+    """Write the elements that a sparse gradient names."""
+    indices = gradient._indices()
+    if len(indices) == 1:
+        target.index_copy_(0, indices[0], values)
+    else:
+        target[tuple(indices)] = values
+
+
+def _like(gradient: Tensor, values: Tensor) -> Tensor:
+    """Those values where a sparse gradient has its own."""
+    return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, check_invariants=False)
+
+
+def _pieces(*tensors: Tensor, rooms: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors, rooms last: whole, or piece by piece where they are larger than what caches hold.
 
     In half precision the bits depend on where a vector loop ends, so those tensors stay whole.
     """
-    numel = scratch.numel()
-    if numel <= _PIECE or scratch.dtype not in FLAT_DTYPES:
-        yield *tensors, scratch
+    numel = rooms[0].numel()
+    if numel <= _PIECE or rooms[0].dtype not in FLAT_DTYPES:
+        yield *tensors, *rooms
         return
-    room = scratch.as_strided((_PIECE,), (1,))
+    small = [room.as_strided((_PIECE,), (1,)) for room in rooms]
     flats = [torch.split(tensor.as_strided((numel,), (1,)), _PIECE) for tensor in tensors]
     for pieces in zip(*flats, strict=True):
-        yield *pieces, room[: len(pieces[0])]
+        yield *pieces, *(room[: len(pieces[0])] for room in small)

@@ -5,7 +5,7 @@ Invariant: nothing is assumed of an optimizer but what one step on a tensor of i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.optim import optimizer as optimizer_module
 
 from hogwild.errors import ArgumentError, one_line
 from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
-from hogwild.optim.kernels import FLAT_DTYPES, WrittenStep, is_plain_sgd, written_keys, written_step
+from hogwild.optim.kernels import FLAT_DTYPES, WrittenStep, is_plain_sgd, takes_sparse, written_keys, written_step
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import Cell, StateForm
 
@@ -59,13 +59,28 @@ _STAND_IN = 3  # elements, or rows of a table, of the tensor on which an optimiz
 # parameter is; SparseAdam's begins as zeros.
 _BY_ROW = (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad)
 
+# Those of torch that divide by something they keep of earlier gradients: a step may be of any size where that was lost.
+# (Adafactor keeps such a thing too, and clips its steps.)
+_ADAPTIVE = (
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.SparseAdam,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+)
+
 
 def steps_rows(optimizer: Optimizer) -> bool:
     """True where a sparse gradient changes the rows that it names, of the parameter and of its state, and no others."""
-    return type(optimizer) in _BY_ROW and not _is_watched(optimizer)
+    return type(optimizer) in _BY_ROW and not is_watched(optimizer)
 
 
-def _is_watched(optimizer: Optimizer) -> bool:
+def is_watched(optimizer: Optimizer) -> bool:
     """True where something else than its own step happens in a step, to the tensors that it was given."""
     step: Any = optimizer.step
     if getattr(getattr(step, "__code__", None), "co_filename", None) == lr_scheduler.__file__:
@@ -81,12 +96,15 @@ class OptimizerPlan:
     """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
 
     `form` is that of its state, and says whether ranges are stepped whole; `written` is the optimizer's step where it
-    need not be torch's; `plain` that this is p ← p − lr g.
+    need not be torch's; `plain` that this is p ← p − lr g; `by_row` that it takes sparse gradients too; `adaptive` that
+    the optimizer divides by what it keeps of earlier gradients, which the written step computes privately.
     """
 
     form: StateForm
     written: WrittenStep | None
     plain: bool
+    by_row: bool
+    adaptive: bool
 
     @classmethod
     def of(
@@ -98,7 +116,7 @@ class OptimizerPlan:
             ArgumentError: an optimizer that keeps state where workers cannot share it.
         """
         options = [group.get(name) for group in optimizer.param_groups for name in _NOT_FLAT]
-        watched = _is_watched(optimizer)
+        watched = is_watched(optimizer)
         elementwise = type(optimizer) in ELEMENTWISE and not any(options) and not sparse and not watched
         saved = len(layout.entries) - len(layout.ranges)
         worth = _ELEMENTS_PER_TENSOR.get(type(optimizer), _ELEMENTS_PER_TENSOR_OTHERS) * saved
@@ -117,14 +135,31 @@ class OptimizerPlan:
         )
         # Elsewhere state may have other strides than its parameter, and complex numbers are taken for pairs of reals.
         real = all(parameter.dtype.is_floating_point for parameter in parameters)
-        known = not watched and (not any(cells) or (elementwise and same_dtype and real))
+        alike = elementwise or (bool(sparse) and type(optimizer) in _BY_ROW and _laid_out_alike(parameters, cells))
+        known = not watched and (not any(cells) or (alike and same_dtype and real))
         flat = elementwise and same_dtype and vectorised and pays
         written = written_step(optimizer) if known else None
         numbers = [groups[id(parameter)] for parameter in parameters]
         if any(set(by_key) != written_keys(optimizer, n) for n, by_key in zip(numbers, cells, strict=True)):
             written = None  # a state that was restored has more
         form = StateForm(layout, flat, tuple(cells))
-        return cls(form, written, written is not None and is_plain_sgd(optimizer))
+        return cls(
+            form,
+            written,
+            plain=written is not None and is_plain_sgd(optimizer),
+            by_row=written is not None and takes_sparse(optimizer),
+            adaptive=isinstance(optimizer, _ADAPTIVE),
+        )
+
+
+def _laid_out_alike(parameters: Sequence[nn.Parameter], cells: Sequence[Mapping[str, Cell]]) -> bool:
+    """True where each state that is not one number lies in memory as its parameter does."""
+    return all(
+        (cell.dtype, cell.shape, cell.stride) == (parameter.dtype, tuple(parameter.shape), parameter.stride())
+        for parameter, by_key in zip(parameters, cells, strict=True)
+        for key, cell in by_key.items()
+        if key not in _SCALARS
+    )
 
 
 def initial_of(

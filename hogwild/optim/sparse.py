@@ -5,11 +5,15 @@ Invariant: where a gradient stays sparse, an update's cost depends on the rows i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError
-from hogwild.shared.layout import Layout
+from hogwild.optim.kernels import takes_sparse
+from hogwild.shared.layout import Entry, Layout
 
 LARGEST_TABLES = 64 << 20  # bytes of parameters with sparse gradients that a rule may keep several copies of, or zero
 
@@ -43,18 +47,38 @@ def stay_sparse(
     only_sparse = isinstance(optimizer, torch.optim.SparseAdam)
     if found is None:
         found = frozenset(range(len(layout.entries))) if only_sparse else frozenset()
-    tables = [layout.entries[i] for i in sorted(found)]
-    nbytes = sum(table.numel * table.dtype.itemsize for table in tables)
-    if nbytes > LARGEST_TABLES and (versions or shared):
-        does = "zeroes whole tables at every update" if shared else "keeps several copies of every table"
-        raise ArgumentError(
-            f"{rule} {does}, and {', '.join(table.name for table in tables)} "
-            f"with sparse gradients have {nbytes / (1 << 20):,.0f} MiB, over {LARGEST_TABLES >> 20} MiB; "
-            f"update={by_row} touch only the rows of a batch"
-        )
+    if versions or shared:
+        refuse_large([layout.entries[i] for i in sorted(found)], rule, shared=shared, by_row=by_row)
     if found and shared and only_sparse:
         raise ArgumentError(
             f"{rule} shares gradients that are dense, and SparseAdam steps only sparse ones; use update={private}, "
             f"or another optimizer"
         )
     return frozenset() if shared else found
+
+
+def refuse_large(tables: Sequence[Entry], rule: str, *, shared: bool, by_row: str) -> float:
+    """The size in MiB of tables with sparse gradients, under a rule that copies them or zeroes them (`shared`).
+
+    Raises:
+        ArgumentError: they are too large for that.
+    """
+    nbytes = sum(table.numel * table.dtype.itemsize for table in tables)
+    if nbytes > LARGEST_TABLES:
+        does = "zeroes whole tables at every update" if shared else "keeps several copies of every table"
+        raise ArgumentError(
+            f"{rule} {does}, and {', '.join(table.name for table in tables)} "
+            f"with sparse gradients have {nbytes / (1 << 20):,.0f} MiB, over {LARGEST_TABLES >> 20} MiB; "
+            f"update={by_row} touch only the rows of a batch"
+        )
+    return nbytes / (1 << 20)
+
+
+def declared_sparse(model: nn.Module, optimizer: Optimizer, trained: Sequence[nn.Parameter]) -> frozenset[int] | None:
+    """The positions of the tables whose layers say that their gradients are sparse, where nothing was tried; None where
+    the optimizer takes no others, or would not step their rows."""
+    if isinstance(optimizer, torch.optim.SparseAdam) or not takes_sparse(optimizer):
+        return None
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse]
+    tables = {id(layer.weight) for layer in layers}
+    return frozenset(i for i, parameter in enumerate(trained) if id(parameter) in tables)

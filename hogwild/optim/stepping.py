@@ -11,6 +11,7 @@ own, so any worker may make it.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -19,10 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, one_line
 from hogwild.optim.factory import Factory, Named, with_parameters
 from hogwild.optim.gradients import Gathered
+from hogwild.optim.kernels import ROOMS, Rooms
 from hogwild.optim.plan import OptimizerPlan
+from hogwild.shared.arena import aligned
 from hogwild.shared.layout import Block, Entry, Layout, Range
 from hogwild.shared.optimizer_state import Cell, OptimizerState
 from hogwild.shared.slots import Slot
@@ -37,6 +40,7 @@ class SharedOptimizer:
         parameters: the trained ones, in layout order.
         plan: as made by the parent.
         lr_schedule: update → factor on every group's learning rate.
+        races: others may step the same parameters and state at the same time.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class SharedOptimizer:
         parameters: Sequence[nn.Parameter],
         plan: OptimizerPlan,
         lr_schedule: Callable[[int], float] | None,
+        *,
+        races: bool = False,
     ) -> None:
         self._plan = plan
         self._form = form = plan.form
@@ -63,10 +69,17 @@ class SharedOptimizer:
         self._gradient = Block.private(form.layout.nbytes if form.flat else 0)
         self._flat_gradients = form.layout.flats(self._gradient) if form.flat else []
         self._gradient_views = form.layout.views(self._gradient) if form.flat else []
-        self._scratch, self._flat_scratch = _scratch(form.layout)
+        self._rooms, self._flat_rooms = _rooms(form.layout, races)
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         self._schedule = lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
+
+    def gather_shared(self, tensors: Sequence[Tensor], flats: Sequence[Tensor]) -> Gathered:
+        """Gradients that others write to meanwhile. An adaptive optimizer steps by the gradient that it has squared, so
+        it is given a copy; others what is there."""
+        if not self._plan.adaptive:
+            return Gathered(list(tensors), flats if self._form.flat else [])
+        return self.gather(tensors if self._form.flat else [tensor.clone() for tensor in tensors])
 
     def gather(self, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in private memory of this worker, each with the strides of its parameter.
@@ -108,7 +121,7 @@ class SharedOptimizer:
         """Step the parameters in a slot in place; `update` decides the learning rate."""
         self._set_rates(update)
         whole = self._whole(gradients, state)
-        if self._plan.written is not None and (self._plan.plain or not gradients.sparse):
+        if self._plan.written is not None and (self._plan.by_row or not gradients.sparse):
             self._write(whole, gradients, slot, slot, state, state)
             return
         if any(whole):
@@ -142,7 +155,7 @@ class SharedOptimizer:
                 begun = bool(before.started[span.members[0]])
                 source, target, gradient = old.flats[number], new.flats[number], gradients.flats[number]
                 states = before.flats[number], after.flats[number]
-                written(options, source, gradient, *states, target, self._flat_scratch[number], begun)
+                written(options, source, gradient, *states, target, self._flat_rooms[number], begun)
                 if not begun:
                     after.begin(span.members)
                 continue
@@ -151,7 +164,7 @@ class SharedOptimizer:
                 own = gradients.tensors[i]
                 if own is not None:
                     source, target, states = old.parameters[i], new.parameters[i], (before.tensors[i], after.tensors[i])
-                    written(options, source, own, *states, target, self._scratch[i], bool(before.started[i]))
+                    written(options, source, own, *states, target, self._rooms[i], bool(before.started[i]))
                     after.begin([i])
 
     def rates(self, update: int) -> list[float]:
@@ -162,7 +175,7 @@ class SharedOptimizer:
     def _set_rates(self, update: int) -> None:
         if self._schedule is None:
             return
-        factor = self._schedule(update)
+        factor = factor_of(self._schedule, update)
         for optimizer in (self._by_tensor, self._by_range):
             for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
                 group["lr"] = rate * factor
@@ -207,17 +220,43 @@ class SharedOptimizer:
             self._parameters[i].grad = None
 
 
-def _scratch(layout: Layout) -> tuple[list[Tensor], list[Tensor]]:
-    """Per tensor and per range of a layout, memory of that form; the same for all, for one is stepped at a time."""
+def factor_of(schedule: Callable[[int], float], update: int) -> float:
+    """The factor on learning rates at that update.
+
+    Raises:
+        ArgumentError: the schedule raised, or returned no number; it would again, so no worker tries.
+    """
+    try:
+        factor = schedule(update)
+    except Exception as error:
+        raise ArgumentError(
+            f"lr_schedule raised {type(error).__name__} for update {update}: {one_line(error)}"
+        ) from error
+    try:
+        number = float(factor)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ArgumentError(
+            f"lr_schedule returned {factor!r} for update {update}; it must return a factor on the learning rate, such "
+            f"as 1.0"
+        )
+    return factor
+
+
+def _rooms(layout: Layout, races: bool) -> tuple[list[Rooms], list[Rooms]]:
+    """Per tensor and per range of a layout, private memory of that form; the same for all, for one is stepped at a
+    time."""
     pieces: list[Entry | Range] = [*layout.entries, *layout.ranges]
-    sizes = [piece.numel * piece.dtype.itemsize for piece in pieces]
-    room = torch.empty(max(sizes, default=0), dtype=torch.uint8)  # no page of it exists before it is used
+    largest = aligned(max((piece.numel * piece.dtype.itemsize for piece in pieces), default=0))
+    memory = torch.empty(ROOMS * largest, dtype=torch.uint8)  # no page of it exists before it is used
 
-    def flat(piece: Entry | Range) -> Tensor:
-        return room[: piece.numel * piece.dtype.itemsize].view(piece.dtype)
+    def flats(piece: Entry | Range) -> list[Tensor]:
+        nbytes = piece.numel * piece.dtype.itemsize
+        return [memory[i * largest : i * largest + nbytes].view(piece.dtype) for i in range(ROOMS)]
 
-    tensors = [flat(entry).as_strided(entry.shape, entry.stride) for entry in layout.entries]
-    return tensors, [flat(span) for span in layout.ranges]
+    tensors = [Rooms([flat.as_strided(e.shape, e.stride) for flat in flats(e)], races) for e in layout.entries]
+    return tensors, [Rooms(flats(span), races) for span in layout.ranges]
 
 
 def _bind(

@@ -171,9 +171,12 @@ def doctor_report(findings: Sequence[Finding]) -> RenderableType:
     return Padding(grid, (1, 0, 1, 2))
 
 
-def check_report(verdict: Verdict) -> RenderableType:
-    """What a check found, line by line, and the verdict."""
-    parts: list[RenderableType] = [Text(verdict.headline, "bold"), Padding(_pairs(verdict.lines()), (1, 0, 1, 2))]
+def check_report(verdict: Verdict, *, verbose: bool = False) -> RenderableType:
+    """What a check found, line by line, and the verdict; `verbose` with all numbers."""
+    parts: list[RenderableType] = [
+        Text(verdict.headline, "bold"),
+        Padding(_pairs(verdict.lines(verbose=verbose)), (1, 0, 1, 2)),
+    ]
     if verdict.sources:
         parts.append(Padding(_sources(verdict), (0, 0, 1, 2)))
     style = "green" if verdict.passed else "bold yellow"
@@ -231,7 +234,8 @@ def _table(*headings: str, left: int = 0) -> Table:
 
 def replay_report(name: str, replay: Replay) -> RenderableType:
     """Whether a recorded run has the bits it was recorded with, and where it first has not."""
-    rows = [
+    rows = [("elsewhere", text) for text in replay.environment] if not replay.equal else []
+    rows += [
         ("bits", "equal" if replay.equal else "different"),
         ("compared", f"{plural(replay.compared, 'version')} of {plural(replay.updates, 'update')}"),
         ("recorded", replay.recorded),
@@ -244,6 +248,5 @@ def replay_report(name: str, replay: Replay) -> RenderableType:
         if first.update is not None:
             rows.append(("loss", f"first differs at update {first.update}"))
     head = Text(f"{name} · replayed in {duration(replay.seconds)}", "bold")
-    verdict = "the run has the bits that its record says" if replay.equal else "the run is not what its record says"
     style = "green" if replay.equal else "bold red"
-    return Group(head, Padding(_pairs(rows), (1, 0, 1, 2)), Text(f"verdict: {verdict}", style))
+    return Group(head, Padding(_pairs(rows), (1, 0, 1, 2)), Text(f"verdict: {replay.conclusion}", style))

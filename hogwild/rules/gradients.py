@@ -25,7 +25,12 @@ def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
     """
     if isinstance(output, Generator):
         return (_scalar(part) for part in output), True
-    if isinstance(output, list | tuple):
+    if isinstance(output, tuple):
+        raise ArgumentError(
+            f"loss returned a tuple of {len(output)}; return the scalar to train on, or several in a list, whose mean "
+            f"is taken"
+        )
+    if isinstance(output, list):
         if not output:
             raise ArgumentError("loss returned an empty list; it must return a scalar, or a list with at least one")
         return [torch.stack([_scalar(part).reshape(()) for part in output]).mean()], False

@@ -3,7 +3,8 @@
 What holds when workers race: each gradient is the worker's own and is computed whole before any of it is applied;
 every element of the model is, at any time, a value that some worker wrote there.
 What does not: a read may mix elements of many versions; of two simultaneous steps on one element one may be lost;
-optimizer state races in the same way. After a kill one update may be applied in part.
+optimizer state races in the same way, but an adaptive step that is written out (`hogwild.optim.kernels`) is never
+larger than it could be serially. After a kill one update may be applied in part.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from hogwild.optim.gradients import Gathered
 from hogwild.rules.base import Gradient
 from hogwild.rules.gradients import BatchLoss, backward_gradients, differentiate, losses_of
 from hogwild.rules.in_place import InPlace
@@ -86,7 +85,7 @@ class Racing(InPlace):
     def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Step by whatever the shared `.grad` holds, then zero it."""
         shared = self.state.gradients[0]
-        gathered = Gathered(list(shared.tensors), shared.flats if self.state.plan.optimizer.flat else [])
+        gathered = self.seat.optimizer.gather_shared(shared.tensors, shared.flats)
         if self.seat.usable(ticket, gradient.loss, gathered):
             self.seat.clip(gathered)
             self._apply(ticket, gradient, gathered)

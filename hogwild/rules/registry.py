@@ -62,6 +62,11 @@ def names_where(is_so: Callable[[type[Rule]], bool]) -> tuple[str, ...]:
     return tuple(name for name in NAMES if is_so(rule_class(name)))
 
 
+def stepping_by_row() -> tuple[str, ...]:
+    """The rules in place whose gradients are each worker's own: of a table they touch the rows of a batch alone."""
+    return names_where(lambda rule: not rule.versioned and not rule.shares_gradients)
+
+
 def quoted(names: tuple[str, ...], last: str) -> str:
     """Names in a sentence: 'a', 'b' and 'c'."""
     *first, end = map(repr, names)

@@ -1,17 +1,17 @@
 """A checkpoint: all that a run needs to go on with the same bits, in one safetensors file, written atomically.
 
 It holds the versions that later updates read (c − τ … c under `ordered`, c alone elsewhere), the optimizer's state
-after update c − 1, the journal up to there, the tickets that are still to be computed, and the form of it all, by which
-a file of another run is refused. Under the rules in place c is how many updates were applied, and one that another
-worker was writing just then is in the model in part and is not computed again.
+after update c − 1, the journal up to there, the tickets that are still to be computed, the seconds that it took, and
+the identity of its run and the form of it all, by which a file of another run is refused. Under the rules in place c is
+how many updates were applied, and one that another worker was writing just then is in the model in part and is not
+computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,10 @@ from torch import Tensor
 
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.rules.base import Rule
+from hogwild.run.directory import mode_of, staging
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.state import SharedState, StatePlan
-from hogwild.shared.words import NOBODY, Aborted, Word
+from hogwild.shared.words import NOBODY, Aborted, Field, Word
 
 FILE = "checkpoint.safetensors"
 _MOST_LEFT = 1024
@@ -33,10 +34,15 @@ _MOST_LEFT = 1024
 
 @dataclass(frozen=True)
 class Checkpointer:
-    """Saves a checkpoint every so many versions; called by the worker that has just made one."""
+    """Saves a checkpoint every so many versions; called by the worker that has just made one.
+
+    `run` is the identity of the run, and `seconds_before` those that it took before it was resumed.
+    """
 
     directory: Path
     every: int
+    run: str = ""
+    seconds_before: float = 0.0
 
     def due(self, version: int) -> bool:
         """True when this version is to be saved."""
@@ -58,35 +64,41 @@ class Checkpointer:
         tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": journal}
         tensors["seals"] = state.journal.first_seals(version).clone()
         tickets = json.dumps({"next": start.following, "again": start.again, "total": start.total})
-        metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule)}
-        staging = self.directory / f".{FILE}.{os.getpid()}-{threading.get_ident()}"
+        metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule), "run": self.run}
+        metadata["seconds"] = repr(self.seconds_before + _seconds(state))
         try:
-            save_file(tensors, staging, metadata)
-            if worker != NOBODY and state.control[Word.ABORT]:  # the parent saves what there is
-                raise Aborted
-            staging.replace(self.directory / FILE)
+            with staging(self.directory) as folder:  # the library makes a file of its own beside the one it writes
+                save_file(tensors, folder / FILE, metadata)
+                (folder / FILE).chmod(mode_of(self.directory, folder))
+                if worker != NOBODY and state.control[Word.ABORT]:  # the parent saves what there is
+                    raise Aborted
+                (folder / FILE).replace(self.directory / FILE)
         except (OSError, SafetensorError) as error:
             why = printable(str(error))
             raise RunDirectoryError(f"no checkpoint of version {version} in {self.directory}: {why}") from error
-        finally:
-            staging.unlink(missing_ok=True)
 
 
-def clear_staging(directory: Path) -> None:
-    """Remove what savers that were killed have left."""
-    for path in directory.glob(f".{FILE}.*"):
-        path.unlink(missing_ok=True)
+def _seconds(state: SharedState) -> float:
+    """Seconds since the first claim."""
+    rows = [state.control.row(worker) for worker in range(state.control.workers)]
+    starts = [row[Field.STARTED] for row in rows if row[Field.STARTED]]
+    return (time.monotonic_ns() - min(starts)) / 1e9 if starts else 0.0
 
 
 @dataclass(frozen=True)
 class ResumePoint:
     """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `total`
-    is less than the run has where `stop` has ended it."""
+    is less than the run has where `stop` has ended it. It took `seconds` to get there."""
 
     version: int
     following: int
     again: tuple[int, ...]
     total: int
+    seconds: float = 0.0
+
+    def done(self, ticket: int) -> bool:
+        """True where that ticket is not computed again."""
+        return ticket < self.following and ticket not in self.again
 
     def check(self, plan: StatePlan, rule: Rule) -> None:
         """Raise a ValueError where no run of that plan can have stopped there."""
@@ -112,11 +124,12 @@ def left_undone(directory: Path) -> int:
         return 0
 
 
-def restore(directory: Path, state: SharedState, rule: Rule) -> ResumePoint:
-    """Fill the shared state from the directory's checkpoint.
+def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> ResumePoint:
+    """Fill the shared state from the directory's checkpoint, which must be of that run.
 
     Raises:
-        RunDirectoryError: there is none, it is damaged, or it is of a run with another model, optimizer or rule.
+        RunDirectoryError: there is none, it is damaged, or it is of another run, or of one with another model,
+            optimizer or rule.
     """
     path = directory / FILE
     if not path.is_file():
@@ -124,6 +137,11 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> ResumePoint:
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
+            if metadata.get("run", "") != run:
+                raise RunDirectoryError(
+                    f"{path} is of another run ({printable(metadata.get('run', '')[:8]) or 'without identity'}) than "
+                    f"the rest of {directory} ({run[:8] or 'without identity'}); put its own back, or begin again"
+                )
             if metadata.get("form") != form_of(state.plan, rule):
                 raise RunDirectoryError(f"{path} is of a run with another model, optimizer, rule or length")
             version = int(metadata["version"])
@@ -137,7 +155,8 @@ def restore(directory: Path, state: SharedState, rule: Rule) -> ResumePoint:
             for name, target in targets.items():
                 _fill(target, file.get_tensor(name), name, path)
             tickets = json.loads(metadata["tickets"])
-            start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"])
+            seconds = max(0.0, float(metadata.get("seconds", 0.0)))
+            start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"], seconds)
             start.check(state.plan, rule)
     except RunDirectoryError:
         raise

@@ -1,23 +1,32 @@
 """The third step of a run: supervise the workers to the end, gather what came of it, save it.
 
 prepare(job) → open_run(prepared) → conduct(open run) → Run
+
+From the moment at which a run has ended, or is interrupted, until it is saved no signal is heard.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from hogwild.errors import warn_caller
 from hogwild.run.audit import Audit, close_account
-from hogwild.run.checkpoint import Checkpointer, clear_staging
-from hogwild.run.directory import begin_directory
+from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
+from hogwild.run.held_signals import HeldSignals
 from hogwild.run.job import Job
+from hogwild.run.metrics import MetricsFile, Row, as_json, by_update, logged_in_order
 from hogwild.run.open import OpenRun, open_run
 from hogwild.run.prepare import prepare
-from hogwild.run.result import Run, Staleness, WorkerUsage
+from hogwild.run.record import fill, has_ended, saved_run
+from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory
+from hogwild.workers.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.supervisor import Supervisor
+from hogwild.workers.team import Logged
 
 
 def run_job(job: Job, began: float) -> Run:
@@ -26,7 +35,25 @@ def run_job(job: Job, began: float) -> Run:
     Raises:
         HogwildError: see `hogwild.train`.
     """
-    return conduct(open_run(prepare(job)), began)
+    forget_optimized_scripts()
+    with occupied(job.out), scripts_as_written():  # the trial and the evaluations compute as the workers do
+        if job.out is not None:
+            if not (job.overwrite or job.goes_on):
+                refuse_taken(job.out)
+            clear_leftovers(job.out)
+        prepared = prepare(job)
+        if job.resume is not None and job.goes_on and has_ended(job.resume):
+            return _as_it_ended(job)
+        return conduct(open_run(prepared), began)
+
+
+def _as_it_ended(job: Job) -> Run:
+    """The run in a directory, where there is nothing to go on with; the model gets its state."""
+    assert job.resume is not None
+    run = saved_run(job.resume)
+    fill(job.model.state_dict(), run)
+    warn_caller(f"the run in {job.resume} has ended after {run.updates} updates; it is given back as it is")
+    return run
 
 
 def conduct(run: OpenRun, began: float) -> Run:
@@ -35,39 +62,78 @@ def conduct(run: OpenRun, began: float) -> Run:
     Raises:
         WorkerError, NonFiniteError, NotReproducible: see `hogwild.train`.
     """
-    job, out, evaluator = run.job, run.job.out, run.evaluator
-    if out is not None:
-        begin_directory(out, job.config)
-        clear_staging(out)
+    run = _begun(run)
+    job, evaluator = run.job, run.evaluator
+    with HeldSignals() as signals:
+        supervisor = _supervisor(run, signals)
+        try:
+            evaluator.evaluate_start(run.start.version)
+            supervisor.supervise()
+            evaluator.take_newest()
+            evaluator.evaluate_newest()
+            signals.hold()
+        except (KeyboardInterrupt, SystemExit):
+            signals.hold()
+            evaluator.take_newest()
+            _save_interrupted(run, supervisor.history, began)
+            raise
+        except BaseException:
+            evaluator.take_newest()
+            raise
+        evaluator.take_newest()  # an evaluation in training mode moves running averages
+        stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
+        result = gather(run, supervisor.history, stopped, began)
+        if job.out is not None:
+            result.write(job.out)
+        return result
+
+
+def _begun(run: OpenRun) -> OpenRun:
+    """The run with its directory begun, where it has one."""
+    job, origin = run.job, run.origin
+    if job.out is None or origin is None:
+        return run
+    if job.resume is not None:
+        origin = origin.gone_on(run.start.version, job.config)
+    rows = as_json(by_update(run.evaluator.evaluations, run.logged))
+    files = {ORIGIN: origin.to_json(), **({METRICS: rows} if rows else {})}
+    begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)
+    return replace(run, origin=origin)
+
+
+def _supervisor(run: OpenRun, signals: HeldSignals) -> Supervisor:
+    job, evaluator = run.job, run.evaluator
+
+    def look() -> None:
+        signals.release()  # whoever was to be interrupted by them goes on
+        evaluator.look()
+        metrics.look()
+
     supervisor = Supervisor(
         run.team,
         run.state,
         job.rule,
         job.config,
-        evaluator.look,
+        look,
         shows=job.evaluate_every > 0 or job.trace is not None,
         asks=job.stop is not None,
     )
-    try:
-        supervisor.supervise()
-        evaluator.take_newest()
-        evaluator.evaluate_newest()
-    except (KeyboardInterrupt, SystemExit):
-        evaluator.take_newest()
-        if out is not None:
-            gather(run, supervisor.history, "interrupted", began).save(out)
-            version, slot = job.rule.newest(run.state)
-            Checkpointer(out, 1).save(run.state, job.rule, version, slot)
-        raise
-    except BaseException:
-        evaluator.take_newest()
-        raise
-    evaluator.take_newest()  # an evaluation in training mode moves running averages
-    stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
-    result = gather(run, supervisor.history, stopped, began)
-    if out is not None:
-        result.save(out)
-    return result
+    path = job.out / METRICS if job.out is not None else None
+    metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged, _as_row)
+    return supervisor
+
+
+def _save_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> None:
+    checkpointer = run.checkpointer()
+    if run.job.out is None or checkpointer is None:
+        return
+    gather(run, history, INTERRUPTED, began).write(run.job.out)
+    version, slot = run.job.rule.newest(run.state)
+    checkpointer.save(run.state, run.job.rule, version, slot)
+
+
+def _as_row(logged: Logged) -> Row:
+    return {"update": logged.update, "batch": logged.batch, "worker": logged.worker, **logged.metrics}
 
 
 def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: float) -> Run:
@@ -84,15 +150,12 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         digest=digest_bytes(model_state).hex(),
         updates=version,
         samples=run.samples(version),
-        seconds=last - first,
+        seconds=run.start.seconds + last - first,
         startup_seconds=first - began,
         journal=journal,
         seals=state.journal.seals(version) if job.rule.versioned else {},
         evaluations=tuple(run.evaluator.evaluations),
-        logged=tuple(
-            {"update": logged.update, "batch": logged.batch, "worker": logged.worker, **logged.metrics}
-            for logged in history.logged
-        ),
+        logged=logged_in_order([*run.logged, *map(_as_row, history.logged)]),
         workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
         staleness=Staleness.of(journal, job.rule.staleness),
         failures=tuple(map(str, history.failures)),
@@ -100,6 +163,9 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         stopped=stopped,
         audit=_audit(run, history),
         out=job.out,
+        samples_before=run.samples_before,
+        seconds_before=run.start.seconds,
+        origin=run.origin,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,18 +19,21 @@ from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError, HogwildError, one_line
 from hogwild.model.replica import replicate, stand_ins_of
 from hogwild.rules.gradients import autograd_gradients
+from hogwild.run.batch_digest import batch_digest
 from hogwild.workers.worker_info import WorkerInfo, informed
 
 
 @dataclass(frozen=True)
 class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
-    generator that it drew from, what drew, and the names of the parameters that the loss wrote to."""
+    generator that it drew from, what drew, the names of the parameters that the loss wrote to, and the digest of the
+    batch."""
 
     sparse: frozenset[int]
     samples: int
     draws: tuple[str, ...]
     written: tuple[str, ...] = ()
+    batch: str = field(default="", compare=False)
 
 
 def dry_run(
@@ -56,10 +59,12 @@ def dry_run(
         culprits = _watch_modules(replica)
         batch = _fetch(source, info)
         in_data = detector.drawn()
+        digest = batch_digest(batch)  # before the loss, which may write to it
         counts = [parameter._version for parameter in parameters]
         value, gradients = _step(replica, parameters, loss, batch)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
     if not math.isfinite(value):
+        _refuse_holes(batch)
         raise ArgumentError(f"loss is {value} at the first step; scale the data or lower the initial weights")
     if all(gradient is None for gradient in gradients):
         raise ArgumentError(
@@ -69,7 +74,7 @@ def dry_run(
     pairs = zip(parameters, counts, strict=True)
     written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
     sparse = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None and gradient.is_sparse)
-    return DryRun(sparse, _samples_in(batch), draws, written)
+    return DryRun(sparse, _samples_in(batch), draws, written, digest)
 
 
 @contextmanager
@@ -80,6 +85,18 @@ def at_first_batch(seed: int, workers: int) -> Iterator[WorkerInfo]:
         seed_update(seed, 0)
         info.start(0, 0)
         yield info
+
+
+@contextmanager
+def as_in_a_worker(intra_op: int) -> Iterator[None]:
+    """Inside, torch computes with so many threads, and makes graphs; threads and generators are put back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(intra_op)
+    try:
+        with preserved_generators(), torch.enable_grad():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _ignore(update: int, batch: int, metrics: dict[str, float]) -> None:
@@ -104,6 +121,24 @@ def _step(
         raise
     except Exception as error:
         raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
+
+
+def _refuse_holes(batch: Any, path: str = "") -> None:
+    """Refuse a batch that holds numbers which are none, and say where."""
+    if isinstance(batch, torch.Tensor):
+        nan = bool(batch.isnan().any())
+        if nan or bool(batch.isinf().any()):
+            where = f", in its tensor{path}" if path else ""
+            raise ArgumentError(
+                f"data: the first batch holds {'NaN' if nan else 'infinity'}{where}; leave such samples out, or fill "
+                f"them (torch.nan_to_num)"
+            )
+    elif isinstance(batch, dict):
+        for key, part in batch.items():
+            _refuse_holes(part, f"{path} {key!r}")
+    elif isinstance(batch, list | tuple):
+        for number, part in enumerate(batch):
+            _refuse_holes(part, f"{path} {number}")
 
 
 def _watch_modules(model: nn.Module) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
 from hogwild.run.job import Job
-from hogwild.run.progress import Progress
+from hogwild.run.progress import Progress, Stop
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.slots import Slot
 from hogwild.shared.state import SharedState
@@ -27,14 +27,25 @@ class Evaluator:
         job: what is being done.
         state: the parent's view of the shared memory.
         samples: version → samples trained on up to it, in this run.
+        earlier: evaluations of the parts before it was resumed.
+        seconds_before: what those parts took.
 
     The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
-    the newest. Its training flags are put back after every evaluation, and the random generators with them. No worker
-    touches that model or this object; what workers show lies in shared memory, and two published words hand it over.
+    the newest. It is evaluated in eval mode, without grad. Its training flags are put back after every evaluation, and
+    the random generators with them. No worker touches that model or this object; what workers show lies in shared
+    memory, and two published words hand it over.
     """
 
-    def __init__(self, job: Job, state: SharedState, samples: Callable[[int], int]) -> None:
-        self.evaluations: list[dict[str, float]] = []
+    def __init__(
+        self,
+        job: Job,
+        state: SharedState,
+        samples: Callable[[int], int],
+        earlier: Iterable[dict[str, float]] = (),
+        seconds_before: float = 0.0,
+    ) -> None:
+        self.evaluations: list[dict[str, float]] = [*earlier]
+        self._seconds_before = seconds_before
         self._samples = samples
         self._model = job.model
         self._state = state
@@ -67,13 +78,29 @@ class Evaluator:
         if not self._evaluate_every or version % self._evaluate_every:
             return
         self._evaluate_model(version)
-        if self._stop is not None and self._stop(self.progress(version)):
+        if self._stop is not None and self._says_stop(self._stop, version):
             control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
+
+    def _says_stop(self, stop: Stop, version: int) -> bool:
+        try:
+            return stop(self.progress(version))
+        except Exception as error:
+            alone = "" if self._evaluate else "; without evaluate= there are no metrics"
+            error.add_note(f"raised by stop={alone}")
+            raise
 
     def take_newest(self) -> None:
         """Give the model the newest complete version; no worker runs any more."""
         _, slot = self._rule.newest(self._state)
         self._take(self._state.slots[slot])
+
+    def evaluate_start(self, version: int) -> None:
+        """Evaluate the version that a run goes on from, where that was due and its parent was killed before."""
+        if version and self._evaluate_every and version % self._evaluate_every == 0:
+            self.take_newest()
+            if not self._has_evaluated(version):
+                with preserved_generators():
+                    self._evaluate_model(version)
 
     def evaluate_newest(self) -> None:
         """Evaluate the final version, unless that was done already, and report progress a last time.
@@ -137,7 +164,11 @@ class Evaluator:
         flags = [(module, module.training) for module in self._model.modules()]
         first, _ = self.span()
         try:
-            metrics = self._evaluate(self._model)
+            with torch.no_grad():
+                metrics = self._evaluate(self._model.eval())
+        except Exception as error:
+            error.add_note(f"raised by evaluate=, which was given version {version}")
+            raise
         finally:
             for module, training in flags:
                 module.training = training
@@ -145,7 +176,7 @@ class Evaluator:
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
         if self._has_evaluated(version):
             self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
-        row = {"update": version, "seconds": time.monotonic() - first}
+        row = {"update": version, "seconds": self._seconds_before + time.monotonic() - first}
         self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
 
 

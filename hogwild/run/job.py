@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is asked for."""
+    """A run that is asked for. `looks_again`: where the same bits are promised, hidden state is refused before it."""
 
     config: RunConfig
     rule: Rule
@@ -39,6 +39,15 @@ class Job:
     resume: Path | None
     trace: Trace | None = None
     intra_op: int = 1
+    overwrite: bool = False
+    maker: str = "train"  # who asks: train, launch, or an experiment
+    free: Mapping[str, Any] = field(default_factory=dict)  # settings of the caller's own, to be recorded
+    looks_again: bool = True
+
+    @property
+    def goes_on(self) -> bool:
+        """True where it goes on with a run in that run's own folder."""
+        return self.out is not None and self.resume is not None and self.out.resolve() == self.resume.resolve()
 
     @property
     def tickets(self) -> int:

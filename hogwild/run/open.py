@@ -7,10 +7,14 @@ from functools import partial
 
 from torch import Tensor
 
+from hogwild.data.seeding import loans_of_this_thread
 from hogwild.optim.plan import initial_of
 from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
+from hogwild.run.directory import METRICS
 from hogwild.run.evaluator import Evaluator
 from hogwild.run.job import Job
+from hogwild.run.metrics import read_metrics
+from hogwild.run.origin import Origin
 from hogwild.run.prepare import Prepared
 from hogwild.shared.state import SharedState
 from hogwild.workers.bit_flags import BitFlags
@@ -31,7 +35,9 @@ class OpenRun:
         tickets: of the whole run.
         first_samples: samples in the first batch.
         state: the parent's view of the shared memory.
-        first: the version it goes on from; 0 where it does not resume another.
+        start: where it goes on from; from version 0 where it does not resume another.
+        origin: which run it is, and what it trains; None where it is neither saved nor resumed.
+        logged: what workers logged in the parts before it was resumed.
         initial: the parameters it begins with, where it is audited; else none.
         evaluator: what the parent does meanwhile.
         team: the workers.
@@ -41,14 +47,25 @@ class OpenRun:
     tickets: int
     first_samples: int
     state: SharedState
-    first: int
+    start: ResumePoint
+    origin: Origin | None
+    logged: list[dict[str, float]]
     initial: list[Tensor]
     evaluator: Evaluator
     team: Team
 
     def samples(self, version: int) -> int:
         """Samples that this run has trained on, from where it began up to that version."""
-        return self.job.samples_between(self.first, version, self.first_samples)
+        return self.job.samples_between(self.start.version, version, self.first_samples)
+
+    @property
+    def samples_before(self) -> int:
+        """Samples trained on in the parts before it was resumed, where it is known how long they took."""
+        return self.job.samples_between(0, self.start.version, self.first_samples) if self.start.seconds else 0
+
+    def checkpointer(self, every: int = 1) -> Checkpointer | None:
+        """What saves its checkpoints; None where it has no directory."""
+        return _checkpointer(self.job, self.origin, self.start, every)
 
     def parameters(self) -> list[Tensor]:
         """The trained parameters of the newest version, in memory of their own."""
@@ -67,8 +84,11 @@ def open_run(prepared: Prepared) -> OpenRun:
     initial = initial_of(prepared.optimizer, prepared.optimized, prepared.sparse)
     state.prepare(prepared.trained, prepared.constant, list(prepared.anatomy.buffers.values()), initial)
     start = ResumePoint(0, 0, (), prepared.tickets)
+    evaluations: list[dict[str, float]] = []
+    logged: list[dict[str, float]] = []
     if job.resume is not None:
-        start = restore(job.resume, state, job.rule)
+        start = restore(job.resume, state, job.rule, prepared.origin.run if prepared.origin is not None else "")
+        evaluations, logged = _earlier(job, start)
     state.control.prepare(start.following, min(start.total, prepared.tickets), start.again)
     job.rule.begin(state.control, start.version)
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
@@ -77,14 +97,33 @@ def open_run(prepared: Prepared) -> OpenRun:
         tickets=prepared.tickets,
         first_samples=prepared.first_samples,
         state=state,
-        first=start.version,
+        start=start,
+        origin=prepared.origin,
+        logged=logged,
         initial=_newest_parameters(job, state) if prepared.plan.audited else [],
-        evaluator=Evaluator(job, state, samples),
-        team=_make_team(prepared, state),
+        evaluator=Evaluator(job, state, samples, evaluations, start.seconds),
+        team=_make_team(prepared, state, start),
     )
 
 
-def _make_team(prepared: Prepared, state: SharedState) -> Team:
+def _earlier(job: Job, start: ResumePoint) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """(evaluations, logged) of the parts before, less what is computed again."""
+    assert job.resume is not None
+    evaluations, logged = read_metrics(job.resume / METRICS)
+    per_update = job.rule.tickets_per_update
+    return (
+        [row for row in evaluations if row["update"] <= start.version],
+        [row for row in logged if start.done(int(row["update"]) * per_update)],
+    )
+
+
+def _checkpointer(job: Job, origin: Origin | None, start: ResumePoint, every: int | None) -> Checkpointer | None:
+    if job.out is None or every is None:
+        return None
+    return Checkpointer(job.out, every, origin.run if origin is not None else "", start.seconds)
+
+
+def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Team:
     job, config = prepared.job, prepared.job.config
     task = Task(
         config=config,
@@ -100,8 +139,9 @@ def _make_team(prepared: Prepared, state: SharedState) -> Team:
         evaluate_every=job.evaluate_every,
         traced=job.trace.at if job.trace is not None else frozenset(),
         stops=job.stop is not None,
-        checkpoint=Checkpointer(job.out, config.checkpoint_every) if job.out and config.checkpoint_every else None,
+        checkpoint=_checkpointer(job, prepared.origin, start, config.checkpoint_every),
         pause=planted_pause.get(),
+        loans=loans_of_this_thread(),
     )
     return TEAMS[config.kind](task, state, job.model, prepared.trained, prepared.constant)
 

@@ -1,11 +1,11 @@
 """The first step of a run: think it through. Plans, refusals and warnings; nothing is shared, nobody works yet.
 
-Job → anatomy → optimizer, once, on stand-ins → dry run → layout → what stays sparse → plans → limits
+Job → anatomy → optimizer, once, on stand-ins → dry run → second look → layout → what stays sparse → plans → limits
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -17,16 +17,21 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
 from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.plan import OptimizerPlan, steps_rows
-from hogwild.optim.sparse import stay_sparse
+from hogwild.optim.sparse import declared_sparse, stay_sparse
+from hogwild.optim.stepping import factor_of
 from hogwild.rules.base import Rule
-from hogwild.rules.registry import names_where, quoted
+from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import left_undone
-from hogwild.run.dry_run import DryRun, dry_run
+from hogwild.run.dry_run import DryRun, as_in_a_worker, dry_run
 from hogwild.run.job import Job
+from hogwild.run.origin import Origin, describe, refuse_other_training
+from hogwild.run.record import origin_to_go_on
+from hogwild.run.second_look import copies_for_another, look_again
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan
+from hogwild.workers.bit_flags import refuse_thread_settings
 from hogwild.workers.kinds import TEAMS
 
 _SEALS = 100  # versions whose bits a journal notes, at most about
@@ -47,6 +52,7 @@ class Prepared:
         sparse: positions of the trained parameters whose gradients stay sparse.
         first_samples: samples in the first batch.
         plan, optimizer_plan: what lies where, and how it is stepped.
+        origin: which run it is, and what it trains; None where it is neither saved nor resumed.
     """
 
     job: Job
@@ -58,6 +64,7 @@ class Prepared:
     first_samples: int
     plan: StatePlan
     optimizer_plan: OptimizerPlan
+    origin: Origin | None = None
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -75,39 +82,78 @@ def prepare(job: Job) -> Prepared:
 
     Raises:
         ArgumentError: the parts of the job do not fit together, or the machine's limits do not allow it.
-        NotReproducible: it draws random numbers that its rule cannot give again.
+        NotReproducible: it draws random numbers that its rule cannot give again, or something of it keeps state that
+            each worker would have for itself.
+        RunDirectoryError: it is to go on with a directory whose files are not of one run, or of another model's.
     """
     tickets = job.tickets
+    refuse_thread_settings()
     if job.resume is not None:
         _refuse_other_settings(job)
     anatomy = Anatomy.of(job.model)
+    copies = copies_for_another(job)  # before anything of the job has been used
+    _refuse_idle_functions(job, tickets)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
     numbers = group_of(optimizer)
     groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
     anatomy = anatomy.restricted_to(set(groups))
     tried = _try(job, anatomy)
+    names = {id(stand_ins[id(p)]): name for name, p in job.model.named_parameters()}
+    origin = _origin(job, optimizer, names, anatomy, tried)
+    if copies is not None:
+        with as_in_a_worker(job.intra_op):
+            look_again(job, anatomy, copies)
     _warn_of_staleness(job.rule, optimizer)
     layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
-    sparse = _sparse(job, tried, layout, optimizer)
+    trained = list(anatomy.trained.values())
+    found = tried.sparse if job.loss is not None else declared_sparse(job.model, optimizer, trained)
+    sparse = _sparse(job, found, layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
     optimizer_plan = OptimizerPlan.of(optimizer, optimized, layout, sparse)
+    _warn_of_large_steps(job, optimizer, optimizer_plan)
     tables = sorted(sparse) if steps_rows(optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, tables, job.updates_in(tickets))
     limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
-    return Prepared(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan)
+    return Prepared(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan, origin)
+
+
+def _refuse_idle_functions(job: Job, tickets: int) -> None:
+    """Refuse a schedule that cannot give the first factor or the last, and a `stop` that nobody would ask."""
+    if job.lr_schedule is not None and tickets:
+        for update in sorted({0, job.updates_in(tickets) - 1}):
+            factor_of(job.lr_schedule, update)
+    if job.stop is not None and not job.evaluate_every:
+        raise ArgumentError(
+            "stop given, and nothing says when it is to be asked, for the source has no __len__; set evaluate_every"
+        )
 
 
 def _refuse_other_settings(job: Job) -> None:
     """Refuse to go on with a run that was made with another setting that decides bits."""
     assert job.resume is not None
     saved = RunConfig.load(job.resume / "config.toml")
-    for name in DECIDE_BITS:
+    stops = ("evaluate_every",) if job.stop is not None else ()  # the versions that `stop` may end the run at
+    for name in (*DECIDE_BITS, *stops):
         if getattr(saved, name) != getattr(job.config, name):
             raise ArgumentError(
                 f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "
                 f"{getattr(saved, name)!r}; a resumed run needs the same"
             )
+
+
+def _origin(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: Anatomy, tried: DryRun) -> Origin | None:
+    """That of the run; of one that is resumed, its own, once it is sure that it trained the same."""
+    if job.out is None and job.resume is None:
+        return None
+    training = describe(job, optimizer, names, anatomy.trained, tried.batch)
+    if job.resume is None:
+        return Origin.new(job, training)
+    saved = origin_to_go_on(job.resume)
+    if saved is None:
+        return replace(Origin.new(job, training), run="")
+    refuse_other_training(saved.training, training, job.resume)
+    return saved
 
 
 def _try(job: Job, anatomy: Anatomy) -> DryRun:
@@ -120,7 +166,7 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
         raise ArgumentError(
             f"the loss writes to {', '.join(tried.written)} while it is computed, as an embedding with max_norm "
             f"does, and {job.rule.name} keeps a version as it was made; use "
-            f"update={quoted(_in_place_and_private(), 'or')}"
+            f"update={quoted(stepping_by_row(), 'or')}"
         )
     if tried.draws and job.rule.same_bits and not TEAMS[job.config.kind].own_processes:
         raise NotReproducible(
@@ -130,23 +176,18 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
     return tried
 
 
-def _sparse(job: Job, tried: DryRun, layout: Layout, optimizer: Optimizer) -> frozenset[int]:
+def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: Optimizer) -> frozenset[int]:
     needs = job.rule.needs(job.config.workers)
     return stay_sparse(
-        None if job.loss is None else tried.sparse,
+        found,
         layout,
         optimizer,
         job.rule.name,
         versions=needs.slots > 1,
         shared=needs.gradients > 0,
-        by_row=quoted(_in_place_and_private(), "and"),
+        by_row=quoted(stepping_by_row(), "and"),
         private=quoted(names_where(lambda rule: rule().needs(1).gradients == 0), "or"),
     )
-
-
-def _in_place_and_private() -> tuple[str, ...]:
-    """The rules in place whose gradients are each worker's own."""
-    return names_where(lambda rule: not rule.versioned and not rule.shares_gradients)
 
 
 def _plan(job: Job, anatomy: Anatomy, optimizer: OptimizerPlan, tables: list[int], rows: int) -> StatePlan:
@@ -206,3 +247,14 @@ def _warn_of_staleness(rule: Rule, optimizer: Optimizer) -> None:
             f"staleness {rule.staleness} with {type(optimizer).__name__} and its momentum may not learn; lower the "
             f"momentum or the learning rate, or compare with `hogwild run staleness`"
         )
+
+
+def _warn_of_large_steps(job: Job, optimizer: Optimizer, plan: OptimizerPlan) -> None:
+    """An adaptive step that torch makes reads back what other workers may have overwritten meanwhile."""
+    if job.rule.exact or job.config.workers == 1 or not plan.adaptive or plan.written is not None:
+        return
+    under_a_lock = quoted(names_where(lambda rule: rule.exact and not rule.versioned), "or")
+    warn_caller(
+        f"{type(optimizer).__name__} as it is set here divides by what all workers write at once, and under "
+        f"{job.rule.name} a lost write can make a step of any size; update={under_a_lock} cannot"
+    )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,11 +15,27 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hogwild.config import RunConfig
-from hogwild.errors import RunDirectoryError, printable
+from hogwild.errors import RunDirectoryError, as_html, printable
 from hogwild.rules.registry import title_of
 from hogwild.run.audit import Audit
-from hogwild.run.directory import FORMAT, SEALED_FILES, file_digest
+from hogwild.run.directory import (
+    FORMAT,
+    METRICS,
+    ORIGIN,
+    RUN_FILES,
+    SEALED_FILES,
+    clear_leftovers,
+    file_digest,
+    identity_in_config,
+    keep,
+    occupied,
+    refuse_taken,
+)
+from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order
+from hogwild.run.origin import Origin
 from hogwild.shared.journal import Seal
+
+INTERRUPTED = "interrupted"  # what `stopped` says of a run that can be gone on with
 
 
 @dataclass(frozen=True)
@@ -70,13 +84,13 @@ class Run:
         state: the final state dict, in memory of its own.
         digest: of the final state.
         updates: applied to the model, this run's and those it resumed from.
-        samples: trained on in this run.
-        seconds: from the first claim to the last commit.
+        samples: trained on in this run; of one that was resumed, since then.
+        seconds: from the first claim to the last commit, summed over the parts of a run that was resumed.
         startup_seconds: from the call of `train` to the first claim.
         journal: one row per update, in commit order; fields as in `hogwild.journal.ROW`.
         seals: version → the bits of that version, every so many, for the rules that can be replayed.
         evaluations: one mapping per evaluation: `update`, `seconds` since the first claim, and the metrics.
-        logged: what workers recorded by `worker_info().log(...)`, with `update`, `batch` and `worker`.
+        logged: what workers recorded by `worker_info().log(...)`, with `update`, `batch` and `worker`, in that order.
         workers: one `WorkerUsage` each.
         staleness: how old the versions were that gradients were computed on.
         failures: for each worker that raised, died or hung, in order: one line, then its traceback or stacks, if any.
@@ -85,6 +99,8 @@ class Run:
         audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
             clipping has one, unless a worker died and its account with it.
         out: directory it was saved in, if it was.
+        samples_before, seconds_before: those of the parts before it was resumed.
+        origin: which run it is, what it trained and where; None where it was not saved, or by version 0.2.0.
     """
 
     config: RunConfig
@@ -105,11 +121,31 @@ class Run:
     stopped: str | None = None
     audit: Audit | None = None
     out: Path | None = field(default=None, compare=False)
+    samples_before: int = 0
+    seconds_before: float = 0.0
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
     @property
     def samples_per_second(self) -> float:
-        """Samples trained on per second of training."""
-        return self.samples / self.seconds if self.seconds > 0 else 0.0
+        """Samples trained on per second of training, over all parts of the run."""
+        return (self.samples_before + self.samples) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def model_state(self) -> Mapping[str, Tensor]:
+        """The final state dict: `state`, by the name that `load_state_dict` takes."""
+        return self.state
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What was trained, beside `config`, as it was recorded: optimizer and its groups, the schedule at a few
+        updates, model, loss, data, and the caller's own `config`. Empty where nothing was recorded."""
+        return self.origin.training if self.origin is not None else {}
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Where it was begun: versions, processor, instruction sets, flags, revision, command. Empty where nothing was
+        recorded."""
+        return self.origin.environment if self.origin is not None else {}
 
     @property
     def losses(self) -> NDArray[np.float64]:
@@ -138,6 +174,10 @@ class Run:
         title = title_of(self.config)
         return f"{title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g} · {self.digest[:16]}…"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(str(self))
+
     def summary(self) -> dict[str, Any]:
         """What `run.json` and `hogwild run --json` hold."""
         config = self.config
@@ -151,54 +191,67 @@ class Run:
             "seconds": self.seconds,
             "startup_seconds": self.startup_seconds,
             "samples_per_second": self.samples_per_second,
-            "loss": _json_number(self.loss),
-            "accuracy": _json_number(self.metrics.get("accuracy")),
-            "metrics": {key: _json_number(value) for key, value in self.metrics.items()},
+            "loss": finite_or_none(self.loss),
+            "accuracy": finite_or_none(self.metrics.get("accuracy")),
+            "metrics": {key: finite_or_none(value) for key, value in self.metrics.items()},
             "digest": self.digest,
             "seed": config.seed,
             "out": str(self.out) if self.out else None,
             "stopped": self.stopped,
             "failures": list(self.failures),
             "in_doubt": list(self.in_doubt),
-            "usage": [{**asdict(usage), "cpu_seconds": _json_number(usage.cpu_seconds)} for usage in self.workers],
+            "usage": [{**asdict(usage), "cpu_seconds": finite_or_none(usage.cpu_seconds)} for usage in self.workers],
             "audit": self.audit.to_dict() if self.audit else None,
         }
 
-    def save(self, out: Path) -> None:
+    def save(self, out: Path, *, overwrite: bool = False) -> None:
         """Write the run directory, whole or not at all.
 
         Raises:
+            ArgumentError: the folder is not empty, and it is not to be overwritten.
             RunDirectoryError: the disk is full or cannot be written; what was there before is still there.
         """
+        with occupied(out):
+            if not overwrite:
+                refuse_taken(out)
+            clear_leftovers(out)
+            mine = self.origin is not None and identity_in_config(out / "config.toml") == self.origin.run
+            self.write(out)
+            for name in () if mine else set(RUN_FILES) - set(self._files()):
+                (out / name).unlink(missing_ok=True)
+
+    def write(self, out: Path) -> None:
+        """Replace the record in a folder that is this run's; errors are those of `save`."""
         try:
-            self._save(out)
+            keep(out, self._write)
         except (OSError, SafetensorError) as error:
+            if isinstance(error, RunDirectoryError):
+                raise
             raise RunDirectoryError(f"the run cannot be saved in {out}: {printable(str(error))}") from error
 
-    def _save(self, out: Path) -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=out))
-        try:
-            save_file({k: v.contiguous() for k, v in self.state.items()}, staging / "model.safetensors")
-            np.save(staging / "journal.npy", self.journal, allow_pickle=False)
-            (staging / "config.toml").write_text(self.config.to_toml(), encoding="utf-8")
-            lines = [json.dumps({k: _json_number(v) for k, v in row.items()}) for row in self.evaluations]
-            (staging / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            record = {
-                "format": FORMAT,
-                **self.summary(),
-                "seals": {str(version): [seal.digest, seal.marks] for version, seal in self.seals.items()},
-                "sha256": {name: file_digest(staging / name) for name in SEALED_FILES},
-            }
-            (staging / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-            # run.json comes last: a directory without it is not taken for a whole run.
-            (out / "run.json").unlink(missing_ok=True)
-            for name in ("model.safetensors", "journal.npy", "config.toml", "metrics.jsonl", "run.json"):
-                (staging / name).replace(out / name)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    def _files(self) -> list[str]:
+        """The files of its record."""
+        return [*SEALED_FILES, "config.toml", METRICS, "run.json", *([ORIGIN] if self.origin is not None else [])]
 
-
-def _json_number(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity; they become null."""
-    return value if value is None or np.isfinite(value) else None
+    def _write(self, folder: Path) -> None:
+        run = self.origin.run if self.origin is not None else ""
+        tensors = {name: value.contiguous() for name, value in self.state.items()}
+        save_file(tensors, folder / "model.safetensors", {"run": run} if run else None)
+        np.save(folder / "journal.npy", self.journal, allow_pickle=False)
+        rows = by_update(self.evaluations, logged_in_order(self.logged))
+        texts = {"config.toml": self.config.to_toml(run), METRICS: as_json(rows)}
+        if self.origin is not None:
+            texts[ORIGIN] = self.origin.to_json()
+        record = {
+            "format": FORMAT,
+            "run": run,
+            **self.summary(),
+            "samples": self.samples,
+            "samples_before": self.samples_before,
+            "seconds_before": self.seconds_before,
+            "seals": {str(version): [seal.digest, seal.marks] for version, seal in self.seals.items()},
+            "sha256": {name: file_digest(folder / name) for name in SEALED_FILES},
+        }
+        texts["run.json"] = json.dumps(record, indent=2) + "\n"
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,21 @@ def train_config(
     began: float | None = None,
     trace: Trace | None = None,
     intra_op: int = 1,
+    overwrite: bool = False,
+    maker: str = "train",
+    free: Mapping[str, Any] | None = None,
+    looks_again: bool = True,
 ) -> Run:
     """Train as the configuration says; arguments and errors are those of `train`.
 
     `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked;
-    `trace` is shown versions on the way; `intra_op` is the number of torch threads that each worker computes with.
+    `trace` is shown versions on the way; `intra_op` is the number of torch threads that each worker computes with;
+    `maker` and `free` are recorded.
+    `looks_again` is False where it is to be found out what differs, and nothing to be refused.
     """
     began = time.monotonic() if began is None else began
     _refuse_uncallable(loss=loss)
+    _refuse_loss_of_outputs(loss)
     _refuse_uncallable(collate=collate, lr_schedule=lr_schedule, evaluate=evaluate, stop=stop, progress=progress)
     rule = rule or make_rule(config.update, config)
     rule.check(config.workers)
@@ -71,6 +79,10 @@ def train_config(
         resume=Path(resume) if resume is not None else None,
         trace=trace,
         intra_op=intra_op,
+        overwrite=overwrite,
+        maker=maker,
+        free=checked_free(free),
+        looks_again=looks_again,
     )
     return run_job(job, began)
 
@@ -82,6 +94,7 @@ def train_experiment(
     rule: Rule | None = None,
     out: Path | None = None,
     resume: Path | None = None,
+    overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
@@ -97,6 +110,8 @@ def train_experiment(
         evaluate=problem.evaluate,
         out=out,
         resume=resume,
+        overwrite=overwrite,
+        maker="experiment",
         progress=progress,
     )
 
@@ -105,6 +120,34 @@ def _refuse_uncallable(**functions: Any) -> None:
     for name, value in functions.items():
         if value is not None and not callable(value):
             raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
+
+
+def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Settings of the caller's own, as they will be recorded.
+
+    Raises:
+        ArgumentError: they are no mapping, or hold what JSON has not.
+    """
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping):
+        raise ArgumentError(f"config is a {type(config).__name__}, {config!r}; pass a mapping of names to plain values")
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(config)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"config holds what cannot be recorded as JSON: {error}; pass plain values") from error
+    return found
+
+
+def _refuse_loss_of_outputs(loss: Loss) -> None:
+    """Refuse torch's own losses, which are not given a model and a batch."""
+    where = (type(loss).__module__, getattr(loss, "__module__", ""))  # of a module, and of a function
+    if "torch.nn.modules.loss" in where or "torch.nn.functional" in where:
+        name = getattr(loss, "__name__", f"nn.{type(loss).__name__}()")
+        raise ArgumentError(
+            f"loss is torch's {name}, which compares outputs with targets, and a loss is given a model and a batch; "
+            f"write lambda model, batch: {name}(model(batch[0]), batch[1])"
+        )
 
 
 def checked_out(out: str | Path | None, checkpoint_every: int | None) -> Path | None:

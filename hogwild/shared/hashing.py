@@ -55,5 +55,24 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a tensor's elements in row-major order; no copy where it is contiguous."""
     if tensor.numel() == 0:
         return memoryview(b"")
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
+    return _as_bytes(tensor).numpy().data
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.stride(0) != 1:  # a single element that was expanded counts as contiguous
+        flat = flat.as_strided((1,), (1,))
+    return flat.view(torch.uint8)
+
+
+def equal_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    """True where two tensors have one form and the same bytes, NaN and −0 included; None is only as None."""
+    if a is None or b is None:
+        return a is b
+    if a.layout is not b.layout or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.layout is torch.sparse_coo:
+        return equal_bits(a._indices(), b._indices()) and equal_bits(a._values(), b._values())
+    if a.numel() == 0:
+        return True
+    return torch.equal(_as_bytes(a), _as_bytes(b))

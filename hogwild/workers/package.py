@@ -160,3 +160,69 @@ def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, 
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
+_LARGEST_TWIN = 1 << 26  # bytes of a pickle
+
+
+def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) -> dict[str, Any] | None:
+    """The objects as a worker process would get them, made in this one; None where they cannot be pickled.
+
+    What is large in `source`, one of them, stays where it is; all else is copied. `found`: id of a parameter → what
+    replaces it. A pickle of more than 64 MiB is given up.
+    """
+    keys = {own: ("own", own) for own in found}
+    try:
+        of_source = _TwinPickler(_Limited(), keys)
+        of_source.dumped(source)
+        kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
+        pickler = _TwinPickler(_Limited(), keys)
+        blob = pickler.dumped(dict(objects))
+        twins: dict[str, Any] = _Here(blob, pickler, kept, found).load()
+    except Exception:
+        return None
+    return twins
+
+
+class _Limited(io.BytesIO):
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > _LARGEST_TWIN:
+            raise MemoryError("too much to copy")
+        return super().write(data)
+
+
+class _TwinPickler(_Pickler):
+    """Leaves classes where they are: read in the same process, a class of a script would be written over."""
+
+    def __init__(self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]]) -> None:
+        super().__init__(file, stand_ins)
+        self.classes: list[type] = []
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        if isinstance(value, type):
+            return "class", self._number(id(value), value, self.classes)
+        return super().persistent_id(value)
+
+
+class _Here(pickle.Unpickler):
+    """Reads a pickle in the process that wrote it."""
+
+    def __init__(self, blob: bytes, pickler: _TwinPickler, kept: set[int], found: Mapping[int, Any]) -> None:
+        super().__init__(io.BytesIO(blob))
+        self._shared, self._classes, self._found = pickler.shared, pickler.classes, found
+        self._large = [self._own(part, kept) for part in pickler.large]
+
+    @staticmethod
+    def _own(part: Any, kept: set[int]) -> Any:
+        if isinstance(part, np.ndarray):
+            return part if id(part) in kept else part.copy()
+        return part if part.data_ptr() in kept else part.clone()
+
+    def persistent_load(self, key: tuple[Any, ...]) -> Any:
+        kind, number, *form = key
+        if kind in ("shared", "class"):
+            return (self._shared if kind == "shared" else self._classes)[number]
+        if kind == "storage":
+            dtype, offset, shape, stride = form
+            return torch.empty(0, dtype=dtype).set_(self._large[number].untyped_storage(), offset, shape, stride)
+        return self._large[number] if kind == "array" else self._found[number]

@@ -28,6 +28,7 @@ from hogwild.workers.allocator import keep_freed_memory
 from hogwild.workers.package import Package
 from hogwild.workers.task import Task
 from hogwild.workers.team import Event, Failed, Logged, failure, usage
+from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
 _TICKET_BYTE, _COMMIT_BYTE = 0, 1  # of the arena's file; that they are locked has no bearing on what they hold
@@ -54,6 +55,7 @@ def process_main(
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)  # while it unpacks; then the task says
+    call_vector_functions()  # code of the user's may have threads of its own
     worker = None
     try:
         worker = _make_worker(index, plan, arena, package, pipe)

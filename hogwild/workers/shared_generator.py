@@ -1,62 +1,62 @@
-"""Torch's default generator, which all threads of a process share.
+"""The random generators that all threads of a process share: torch's default one, numpy's and Python's.
 
-Where the bits are promised no update may draw from it: what it drew would depend on who came first. The parent's
-evaluation may, for it puts the generator back; what was computed meanwhile is computed again.
+Where the bits are promised no update may draw from them: what it drew would depend on who came first. An evaluation
+may, and the trial step of another training in this program, for they put them back; what was computed meanwhile is
+computed again.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-import torch
-from torch import Tensor
-
+from hogwild.data.generators import GeneratorWatch, Look
+from hogwild.data.seeding import read_at_rest
 from hogwild.errors import NotReproducible
 from hogwild.shared.tickets import Control
-from hogwild.shared.words import Word
 
 
-class SharedGenerator:
-    """Watches the generator from one worker thread. Made while a version is evaluated, it waits until that is done."""
+class SharedGenerators:
+    """Watches them from one worker thread. Made while somebody draws who will put them back, it waits for that.
 
-    def __init__(self, control: Control, worker: int, rule: str) -> None:
+    `loans` are those of the thread that trains, which last as long as the training.
+    """
+
+    def __init__(self, control: Control, worker: int, rule: str, loans: int) -> None:
         self._control = control
+        self._loans = loans
         self._worker = worker
         self._rule = rule
-        self._untouched = torch.empty(0)
         control.wait_until(self._note, worker)
 
     def moved(self, update: int) -> bool:
-        """True when an evaluation drew while that update was computed; the generator is back, compute it again.
+        """True when an evaluation, say, drew while that update was computed; they are back, compute it again.
 
         Raises:
             NotReproducible: that update drew, or one that ran beside it.
             Aborted: the run has failed.
         """
-        if torch.equal(self._untouched, torch.get_rng_state()):
+        if self._watch.look() == self._untouched:
             return False
         self._control.wait_until(partial(self._is_back, update), self._worker)
         return True
 
     def _note(self) -> bool:
-        state = self._state()
-        if state is not None:
-            self._untouched = state
-        return state is not None
+        noted = read_at_rest(_first_look, self._loans)
+        if noted is not None:
+            self._watch, self._untouched = noted
+        return noted is not None
 
     def _is_back(self, update: int) -> bool:
-        state = self._state()
-        if state is not None and not torch.equal(self._untouched, state):
+        look = read_at_rest(self._watch.look, self._loans)
+        if look is not None and look != self._untouched:
+            names = " and ".join(self._watch.moved(self._untouched, look))
             raise NotReproducible(
-                f"torch's default generator, which all threads share, was drawn from by update {update} or one that "
-                f"ran beside it, so {self._rule} cannot give the same bits; use kind='processes', or "
-                f"hogwild.worker_info().generator"
+                f"{names}, which all threads share, was drawn from by update {update} or one that ran beside it, so "
+                f"{self._rule} cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
             )
-        return state is not None
+        return look is not None
 
-    def _state(self) -> Tensor | None:
-        """The generator's state; None where a version may have been under evaluation when it was read."""
-        shown = self._control[Word.OBSERVED]
-        idle = self._control.observe(Word.EVALUATED) == shown
-        state = torch.get_rng_state()
-        return state if idle and self._control[Word.OBSERVED] == shown else None
+
+def _first_look() -> tuple[GeneratorWatch, Look]:
+    watch = GeneratorWatch()  # it looks as is best for how they stand now
+    return watch, watch.look()

@@ -26,7 +26,7 @@ class Task:
     `work` is called with the `Worker`.
     `evaluate_every` and the plan's `digest_every` count versions; 0 is never. The versions in `traced` are shown to
     the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at
-    each hook.
+    each hook. `loans`: how often the thread that trains has lent itself the shared generators.
     """
 
     config: RunConfig
@@ -44,3 +44,4 @@ class Task:
     stops: bool
     checkpoint: VersionSaver | None
     pause: Pause | None
+    loans: int = 0

@@ -19,18 +19,21 @@ from torch import Tensor, nn
 
 from hogwild.data.seeding import seed_generators
 from hogwild.data.sources import DatasetSource, TensorSource
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, warn_caller
 from hogwild.model.replica import Binding
+from hogwild.optim.sparse import refuse_large
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
+from hogwild.rules.registry import quoted, stepping_by_row
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
 from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
 from hogwild.workers.no_grad import WithoutGrad
+from hogwild.workers.scripted import scripts_as_written
 from hogwild.workers.seat import WorkerSeat
-from hogwild.workers.shared_generator import SharedGenerator
+from hogwild.workers.shared_generator import SharedGenerators
 from hogwild.workers.task import Task
 from hogwild.workers.worker_info import Log, WorkerInfo, informed
 
@@ -65,12 +68,15 @@ class Worker:
         self.info = WorkerInfo(index, task.config.workers, task.config.seed, log)
         self.rule = copy.deepcopy(task.rule)
         self._state = state
+        self._seen_tables: set[int] = set()
         self._row = self.control.row(index)
         self._owns_process = owns_process
         self._quietly = WithoutGrad()
         self._account = Account(task.plan.parameters) if task.plan.audited else None
-        watched = self.rule.same_bits and not owns_process
-        self._generator = SharedGenerator(state.control, index, self.rule.name) if watched else None
+        watched = self.rule.same_bits and not owns_process and task.loss is not None
+        self._generators = None
+        if watched:
+            self._generators = SharedGenerators(state.control, index, self.rule.name, task.loans)
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         self.seat = self._make_seat(parameters)
@@ -79,12 +85,13 @@ class Worker:
     def _make_seat(self, parameters: Sequence[nn.Parameter]) -> WorkerSeat:
         task = self.task
         named = list(self.replica.named_parameters())
+        races = task.config.workers > 1 and not self.rule.exact
         return WorkerSeat(
             self.index,
             task.config,
             self._state,
             Binding(self.replica, parameters, task.plan.buffers),
-            SharedOptimizer(task.optimizer, named, parameters, task.optimizer_plan, task.lr_schedule),
+            SharedOptimizer(task.optimizer, named, parameters, task.optimizer_plan, task.lr_schedule, races=races),
             Milestones(
                 self._state,
                 task.rule,
@@ -104,8 +111,10 @@ class Worker:
     def run(self) -> None:
         """Do the task's work until there are no more tickets, and let go of the shared memory."""
         try:
-            with informed(self.info):
+            with informed(self.info), scripts_as_written():
                 self.task.work(self)
+            if self._generators is not None:
+                self._generators.moved(self.info.update)  # the last commit, too, may have drawn
             self._report()
         finally:
             self.rule.detach()
@@ -171,7 +180,7 @@ class Worker:
         batch = self.batch(ticket)
         self.seat.pause(Hook.COMPUTING)
         gradient = self.rule.gradient(lambda module: loss(module, batch), replica)
-        if self._generator is not None and self._generator.moved(ticket.update):
+        if self._generators is not None and self._generators.moved(ticket.update):
             self._begin(ticket)
             return self.gradient(ticket, self.read(ticket))
         return gradient
@@ -203,10 +212,28 @@ class Worker:
         values: list[Tensor | None] = [None] * len(self._order)
         for i, value in zip(self._order, gradients, strict=True):
             values[i] = value
+        if any(value is not None and value.is_sparse for value in values):
+            self._look_at_tables(values)
         gradient = Gradient(values, loss, self.rule.version_read)
         with self._quietly:
             self.rule.take(gradient)
         return gradient
+
+    def _look_at_tables(self, values: Sequence[Tensor | None]) -> None:
+        """Refuse, or mention, sparse gradients that nobody foresaw under a rule that then copies whole tables."""
+        plan, rule = self.task.plan, self.rule.name
+        unforeseen = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.tables}
+        new, self._seen_tables = unforeseen - self._seen_tables, self._seen_tables | unforeseen
+        copies, shared = plan.needs.slots > 1, plan.needs.gradients > 0
+        if not new or not (copies or shared):
+            return
+        tables = [plan.parameters.entries[i] for i in sorted(unforeseen)]
+        size = refuse_large(tables, rule, shared=shared, by_row=quoted(stepping_by_row(), "and"))
+        if copies and not shared and self.index == 0:
+            warn_caller(
+                f"{', '.join(table.name for table in tables)} got a sparse gradient that no layer of the model "
+                f"declares (sparse=True), so {rule} copies all of it at every update ({size:.1f} MiB)"
+            )
 
     def _enter(self, ticket: Ticket, gradient: Gradient, account: Account) -> None:
         """Enter a gradient in the account, unless it was left out on purpose."""

@@ -41,7 +41,6 @@ FLAGS = [
 
 # Arguments → what the line must name: the value, and what would work.
 WRONG = {
-    "": ["no command", "run"],
     "rum digits": ["'rum'", "run, list, check, replay, probe, bench, doctor"],
     "run": ["no experiment", "hogwild list"],
     "run digitz": ["'digitz'", "digits"],

@@ -37,7 +37,7 @@ KEYS = {
     "seed",
     "out",
 }
-FILES = {"config.toml", "run.json", "metrics.jsonl", "journal.npy", "model.safetensors", "run.png"}
+FILES = {"config.toml", "origin.json", "run.json", "metrics.jsonl", "journal.npy", "model.safetensors", "run.png"}
 
 Offer = Callable[[Experiment], None]
 

@@ -35,10 +35,21 @@ LONG = [
 ]
 
 
+def _heed_ctrl_c() -> None:
+    """A shell starts what it runs in the background with SIGINT ignored, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def _started(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [*HOGWILD, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        [*HOGWILD, *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=_heed_ctrl_c,
     )
     try:
         yield process
@@ -72,6 +83,14 @@ def test_a_signal_saves_what_was_trained(
     assert record["stopped"] == "interrupted" and 0 < record["updates"] < 94_000
     assert hogwild.digest(load_file(tmp_path / "out" / "model.safetensors")) == record["digest"]
     assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
+
+
+def test_ctrl_c_is_sent_to_one_that_heeds_it_wherever_the_tests_are_run(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        test_a_signal_saves_what_was_trained(signal.SIGINT, 130, True, tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_json_is_the_only_thing_on_standard_output(tmp_path: Path) -> None:

@@ -50,7 +50,6 @@ def parts(model: nn.Module, batch: Any) -> Iterator[Tensor]:
         problems.cross_entropy,
         parts,
         lambda model, batch: list(parts(model, batch)),
-        lambda model, batch: tuple(parts(model, batch)),
         lambda model, batch: problems.cross_entropy(model, batch).reshape(1),
         lambda model, batch: problems.cross_entropy(model, batch).double(),
     ],

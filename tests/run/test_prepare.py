@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from functools import partial
 from typing import Any
 
@@ -201,8 +202,14 @@ def test_a_source_that_cannot_be_copied_is_named():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failure_of_the_very_first_update_is_reported(kind, workers):
     """However soon the last worker ends, its failure is heard."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if problems.in_worker_thread() or multiprocessing.parent_process() is not None:
+            raise ZeroDivisionError
+        return problems.cross_entropy(model, batch)
+
     with pytest.raises(hogwild.WorkerError, match="ZeroDivisionError at update"):
-        call({"lr_schedule": lambda number: 1 / 0, "workers": workers}, kind)
+        call({"loss": loss, "workers": workers}, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)

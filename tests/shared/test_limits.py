@@ -72,7 +72,7 @@ def test_a_run_that_cannot_be_saved_leaves_the_one_before_it_whole(tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = problems.train(update="ordered", updates=9)
     with limited(resource.RLIMIT_FSIZE, 300), pytest.raises(hogwild.RunDirectoryError, match="cannot be saved"):
-        other.save(tmp_path)
+        other.save(tmp_path, overwrite=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert read_record(tmp_path).digest == run.digest
 

@@ -232,7 +232,7 @@ def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update):
     """Python says of all of them that they have ended; two owners of one ticket would be the end of every promise."""
 
     def evaluate(model):
-        if model.training and not killed:
+        if not killed:
             killed.append(forkserver._forkserver._forkserver_pid)
             os.kill(killed[0], signal.SIGKILL)
         return {}

@@ -1,0 +1,107 @@
+"""Where a run was made: versions, processor, flags, code. What decides bits beside the training itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hogwild.errors import printable
+from hogwild.workers.bit_flags import BitFlags
+
+_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_DEBUG_CPU_TYPE",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "PYTHONHASHSEED",
+)
+_SETS = ("sse4", "avx", "fma", "amx", "asimd", "sve", "bf16")  # how the names of instruction sets begin
+_TOLD_ONLY = ("command", "host")  # decide no bits
+_PATIENCE = 5.0  # seconds for git
+
+
+def environment() -> dict[str, Any]:
+    """What this process computes with, as JSON values.
+
+    `instruction_sets.torch` is what ATen uses; MKL and oneDNN choose among those that the processor has, within what
+    the environment variables allow, and do not tell.
+    """
+    flags = {name: value if isinstance(value, bool | int) else str(value) for name, value in _flags().items()}
+    return {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu("model name") or platform.processor() or platform.machine(),
+        "instruction_sets": {"torch": torch.backends.cpu.get_cpu_capability(), "processor": _instruction_sets()},
+        "flags": flags,
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "git": _revision(),
+        "command": list(sys.orig_argv),
+        "host": platform.node(),
+    }
+
+
+def environment_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of two environments differs, a short text each, versions first; what only one of them tells is left out."""
+    before, after = _flat(recorded), _flat(now)
+    optional = {f"variables.{name}" for name in _VARIABLES}
+    names = [name for name in after if name in before] + sorted(optional & (before.keys() ^ after.keys()))
+    return tuple(
+        printable(f"{name} was {before.get(name, 'unset')} and is {after.get(name, 'unset')}")
+        for name in names
+        if before.get(name) != after.get(name)
+    )
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        elif key not in _TOLD_ONLY:
+            flat[key] = value
+    return flat
+
+
+def _flags() -> dict[str, Any]:
+    found = BitFlags.capture()
+    return {**found.values, "intra_op": found.intra_op}
+
+
+def _cpu(field: str) -> str:
+    """A field of the first processor, as Linux tells it; empty elsewhere."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == field:
+                return value.strip()
+    return ""
+
+
+def _instruction_sets() -> str:
+    names = (_cpu("flags") or _cpu("Features")).split()
+    return " ".join(sorted(name for name in names if name.startswith(_SETS)))
+
+
+def _revision() -> str | None:
+    """The commit that the working directory is of, with a + where files differ from it; None where there is none."""
+    asked = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL)
+        return done.stdout.strip() or None if done.returncode == 0 else None
+    return None

@@ -1,0 +1,299 @@
+"""origin.json: which run this is, what it trains, and where. Written when a run begins, kept when it is resumed.
+
+Everything that decides bits and is no setting of `RunConfig` is described here as plain values: the optimizer and its
+groups, the learning-rate schedule at a few updates, the model's structure, the data by its first batch. A resumed run
+must be of the same; what is told by name only (loss, collate) may have moved.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hogwild.config import RunConfig
+from hogwild.data.sources import DatasetSource, TensorSource
+from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.run.directory import ORIGIN, RUN_FILES, identity_in_config
+from hogwild.run.environment import environment
+from hogwild.run.job import Job
+
+_MAX_BYTES = 1 << 28
+_FOREIGN = ("train", "launch")  # makers of runs that the command line cannot build again
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a run comes from.
+
+    Attributes:
+        run: its identity, 32 hexadecimal digits; empty for one that was begun by version 0.2.0.
+        maker: what made it: "experiment", "train" or "launch".
+        training: what it trains.
+        environment: where it was begun.
+        resumed: for each time that it was gone on with: version, workers, kind and environment.
+    """
+
+    run: str
+    maker: str
+    training: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    resumed: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @classmethod
+    def new(cls, job: Job, training: Mapping[str, Any]) -> Origin:
+        """That of a run that begins here and now."""
+        return cls(uuid.uuid4().hex, job.maker, training, environment())
+
+    def gone_on(self, version: int, config: RunConfig) -> Origin:
+        """The same, gone on with from that version here and now."""
+        part = {"version": version, "workers": config.workers, "kind": config.kind, "environment": environment()}
+        return replace(self, resumed=(*self.resumed, part))
+
+    def to_json(self) -> str:
+        """What origin.json holds."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @property
+    def environments(self) -> list[Mapping[str, Any]]:
+        """Those of all its parts."""
+        return [self.environment, *(part.get("environment", {}) for part in self.resumed)]
+
+
+def read_origin(folder: Path) -> Origin | None:
+    """The origin.json of a run directory; None where there is none.
+
+    Raises:
+        RunDirectoryError: it is something else.
+    """
+    path = folder / ORIGIN
+    try:
+        if not path.exists():
+            return None
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            raise ValueError("it is no plain file, or too long")
+        found = Origin(**json.loads(path.read_text(encoding="utf-8")))
+        forms = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
+        wrong = [name for name, form in forms.items() if not isinstance(getattr(found, name), form)]
+        if wrong or not all(isinstance(part.get("environment", {}), dict) for part in found.resumed):
+            raise ValueError(f"{', '.join(wrong) or 'resumed'} is malformed")
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise RunDirectoryError(f"{path} does not say where a run comes from: {printable(str(error))}") from error
+    return replace(found, resumed=tuple(found.resumed))
+
+
+def one_identity(folder: Path, **others: str) -> str:
+    """The identity of the run in a folder; empty where it was begun by version 0.2.0.
+
+    Args:
+        folder: its directory.
+        others: name of a further file, without its ending → the identity that it carries.
+
+    Raises:
+        RunDirectoryError: its files are not all of one run.
+    """
+    origin = read_origin(folder)
+    run = origin.run if origin is not None else ""
+    found = {"config.toml": identity_in_config(folder / "config.toml") or "", **others}
+    for name, other in found.items():
+        if other != run:
+            raise RunDirectoryError(
+                f"{folder / name} is of another run ({_short(other)}) than {folder / ORIGIN} ({_short(run)}); "
+                f"put its own back, or begin the run again in another folder"
+            )
+    return run
+
+
+def _short(run: str) -> str:
+    return printable(run[:8]) or "without identity"
+
+
+def refuse_made_by_python(folder: Path, instead: str, nobody: Callable[[str], bool]) -> None:
+    """Refuse a run that the command line cannot build again.
+
+    Args:
+        folder: its directory.
+        instead: what to call, to be followed by what was trained.
+        nobody: name → True where no experiment has it; decides for what version 0.2.0 wrote.
+
+    Raises:
+        ArgumentError: it was made by `hogwild.train` or `hogwild.launch`.
+    """
+    origin, path = read_origin(folder), folder / "config.toml"
+    if origin is not None:
+        python, by = origin.maker in _FOREIGN, f"hogwild.{origin.maker}"
+    else:
+        config = RunConfig.load(path)
+        trained = any((folder / name).exists() for name in RUN_FILES if name != path.name)
+        python, by = not config.optimizer and (trained or nobody(config.name)), "hogwild.train"
+    if python:
+        raise ArgumentError(
+            f"the run in {folder} was made by {by} from a Python program, which alone knows what was trained; "
+            f"there call {instead}"
+        )
+
+
+# --- what is trained
+
+
+def describe(
+    job: Job, optimizer: Optimizer, names: Mapping[int, str], trained: Collection[str], batch: str
+) -> dict[str, Any]:
+    """What a job trains, as JSON values.
+
+    Args:
+        job: the job.
+        optimizer: made once by its factory.
+        names: id of each parameter that the optimizer may hold → its name.
+        trained: names of the parameters that are trained.
+        batch: digest of batch 0.
+    """
+    return {
+        "optimizer": {
+            "class": _class_name(optimizer),
+            "groups": [_group(group, names) for group in optimizer.param_groups],
+        },
+        "lr_schedule": {
+            "name": name_of(job.lr_schedule),
+            "factors": _factors(job.lr_schedule, job.updates_in(job.tickets)),
+        },
+        "model": _structure(job.model, trained),
+        "loss": name_of(job.loss),
+        "work": None if job.source is not None else name_of(job.work),
+        "data": _data(job, batch),
+        "config": dict(job.free),
+    }
+
+
+def _group(group: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+    options = {key: _plain(value) for key, value in group.items() if key not in ("params", "param_names")}
+    return {**options, "params": [names.get(id(parameter), "") for parameter in group["params"]]}
+
+
+def _factors(schedule: Callable[[int], float] | None, updates: int) -> dict[str, Any]:
+    """The schedule at its first, its last and some updates between; None where it raises there."""
+    found: dict[str, Any] = {}
+    for update in sorted({0, 1, 2, *(updates * i // 8 for i in range(8)), updates - 1} & set(range(updates))):
+        found[str(update)] = None
+        with suppress(Exception):
+            found[str(update)] = 1.0 if schedule is None else float(schedule(update))
+    return found
+
+
+def _structure(model: nn.Module, trained: Collection[str]) -> dict[str, Any]:
+    parameters = {
+        name: _shape(value) + ("" if name in trained else ", not trained")
+        for name, value in model.named_parameters(remove_duplicate=False)
+    }
+    buffers = {name: _shape(value) for name, value in model.named_buffers(remove_duplicate=False)}
+    modules = {path: _class_name(module) for path, module in model.named_modules(remove_duplicate=False)}
+    return {"parameters": parameters, "buffers": buffers, "modules": modules}
+
+
+def _data(job: Job, batch: str) -> dict[str, Any] | None:
+    source = job.source
+    if source is None:
+        return None
+    samples = source.schedule.samples if isinstance(source, TensorSource | DatasetSource) else None
+    given: Any = source
+    if isinstance(source, TensorSource):
+        given = source.data
+    elif isinstance(source, DatasetSource):
+        given = source.dataset
+    collate = name_of(source.collate) if isinstance(source, DatasetSource) else None
+    kept = (
+        (batch or None) if isinstance(source, TensorSource) or job.rule.same_bits else None
+    )  # what else may draw as it likes
+    return {"name": _class_name(given), "samples": samples, "collate": collate, "first_batch": kept}
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _class_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def name_of(function: Any) -> str | None:
+    """Where a function or an object with `__call__` is defined; of a partial, the function in it."""
+    while isinstance(function, partial):
+        function = function.func
+    if function is None:
+        return None
+    name = getattr(function, "__qualname__", None)
+    return f"{function.__module__}.{name}" if name else _class_name(function)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: a tensor of one value as that number, what JSON has not by the name of its type."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else _shape(value)
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float | int | str | None):
+        return value
+    return _class_name(value)
+
+
+# --- is it the same?
+
+
+def refuse_other_training(recorded: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on with a run that trained something else.
+
+    Raises:
+        RunDirectoryError: it trained another model.
+        ArgumentError: it had another optimizer, schedule or data.
+    """
+    try:
+        found = list(_differences(recorded, now))
+    except (TypeError, AttributeError, KeyError) as error:
+        raise RunDirectoryError(
+            f"{folder / ORIGIN} does not say what a run trained: {printable(str(error))}"
+        ) from error
+    for name, before, after in found:
+        if name.startswith("model"):
+            told = f"its {name[6:]} was {printable(str(before))} and is {printable(str(after))}"
+            raise RunDirectoryError(f"{folder} is of a run with another model: {told}")
+        raise ArgumentError(
+            f"{name} is {after!r}, and the run in {folder} was made with {printable(repr(before))}; "
+            f"a resumed run needs the same"
+        )
+
+
+def _differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(what, the recorded value, the value now) for all that differs; keys that only one side knows are left out, but
+    those of the model."""
+    was = {name: part if isinstance(part := recorded.get(name), Mapping) else {} for name in now}
+    for kind in ("parameters", "buffers", "modules"):
+        before, after = was["model"].get(kind, {}), now["model"][kind]
+        for name in dict.fromkeys([*after, *before]):
+            one, other = before.get(name, "missing"), after.get(name, "missing")
+            if one != other:
+                yield f"model {kind.removesuffix('s')} {name!r}", one, other
+    before, after = was["optimizer"], now["optimizer"]
+    if before.get("class") != after["class"]:
+        yield "optimizer", before.get("class"), after["class"]
+    groups = [part if isinstance(part, Mapping) else {} for part in before.get("groups", ())]
+    if len(groups) != len(after["groups"]):
+        yield "the number of the optimizer's groups", len(groups), len(after["groups"])
+    for number, (one, other) in enumerate(zip(groups, after["groups"], strict=False)):
+        where = f" of the optimizer's group {number}" if len(groups) > 1 else ""
+        yield from ((f"{key}{where}", one[key], other[key]) for key in other if key in one and one[key] != other[key])
+    factors = was["lr_schedule"].get("factors", {})
+    for update, factor in now["lr_schedule"]["factors"].items():
+        if update in factors and factors[update] != factor:
+            yield f"lr_schedule at update {update}", factors[update], factor
+    for key in ("samples", "first_batch"):
+        before_value, value = was["data"].get(key), (now["data"] or {}).get(key)
+        if before_value is not None and value is not None and before_value != value:
+            yield f"data, its {key.replace('_', ' ')},", before_value, value

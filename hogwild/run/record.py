@@ -1,0 +1,229 @@
+"""A run directory, read back: what it must be, and the `Run` that it was saved from.
+
+What was recorded is believed only as far as it goes: the files must have the bytes that run.json names, and all be of
+one run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from hogwild.config import RunConfig
+from hogwild.errors import RunDirectoryError, printable
+from hogwild.run.audit import Audit, ParameterAudit
+from hogwild.run.directory import FORMAT, SEALED_FILES, file_digest, finish_saving
+from hogwild.run.metrics import read_metrics
+from hogwild.run.origin import Origin, one_identity, read_origin
+from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
+from hogwild.shared.journal import Seal, load_rows
+
+_MAX_RECORD_BYTES = 1 << 28
+_FORMS: Mapping[str, Any] = {
+    "format": int,
+    "digest": str,
+    "updates": int,
+    "stopped": str | None,
+    "seals": dict,
+    "sha256": dict,
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run directory, read and checked.
+
+    Attributes:
+        config: its settings.
+        journal: its rows.
+        seals: version → the bits of that version.
+        digest: of the final state.
+        updates: how many there are.
+        stopped: whether it ended before its last update.
+        state: the file of the final state.
+        origin: which run it is, and where it was made; None for one of version 0.2.0.
+        content: all of run.json.
+    """
+
+    config: RunConfig
+    journal: NDArray[Any]
+    seals: Mapping[int, Seal]
+    digest: str
+    updates: int
+    stopped: bool
+    state: Path
+    origin: Origin | None
+    content: Mapping[str, Any]
+
+
+def read_record(run_dir: Path) -> Record:
+    """Read a run directory.
+
+    Raises:
+        RunDirectoryError: a file is missing, not what it should be, of another run, or has other bytes than run.json
+            recorded.
+        ArgumentError: its config.toml is not a configuration.
+    """
+    finish_saving(run_dir)
+    record = _read_json(run_dir / "run.json")
+    for name, recorded in record["sha256"].items():
+        if not (run_dir / name).is_file():
+            raise RunDirectoryError(f"{run_dir} holds no {name}")
+        if file_digest(run_dir / name) != recorded:
+            raise RunDirectoryError(
+                f"{run_dir / name} is not the file that was saved: its SHA-256 differs from run.json's"
+            )
+    config = RunConfig.load(run_dir / "config.toml")
+    _of_one_run(run_dir, record)
+    return Record(
+        config=config,
+        journal=load_rows(run_dir / "journal.npy"),
+        seals=_read_seals(run_dir / "run.json", record["seals"], record["updates"]),
+        digest=record["digest"],
+        updates=record["updates"],
+        stopped=record["stopped"] is not None,
+        state=run_dir / "model.safetensors",
+        origin=read_origin(run_dir),
+        content=record,
+    )
+
+
+def has_ended(run_dir: Path) -> bool:
+    """True where the directory holds the record of a run that was not interrupted.
+
+    Raises:
+        RunDirectoryError: its run.json is something else, or of another run.
+    """
+    record = _record_of_one_run(run_dir)
+    return record is not None and record["stopped"] != INTERRUPTED
+
+
+def origin_to_go_on(run_dir: Path) -> Origin | None:
+    """Where the run in a directory comes from, be it whole or not; None for one of version 0.2.0.
+
+    Raises:
+        RunDirectoryError: its files are not of one run.
+    """
+    if _record_of_one_run(run_dir) is None:
+        one_identity(run_dir)
+    return read_origin(run_dir)
+
+
+def _record_of_one_run(run_dir: Path) -> dict[str, Any] | None:
+    finish_saving(run_dir)
+    if not (run_dir / "run.json").exists():
+        return None
+    record = _read_json(run_dir / "run.json")
+    one_identity(run_dir, **{"run.json": record.get("run", "")})
+    return record
+
+
+def _of_one_run(run_dir: Path, record: Mapping[str, Any]) -> None:
+    try:
+        with safe_open(run_dir / "model.safetensors", "pt") as file:
+            model = (file.metadata() or {}).get("run", "")
+    except (OSError, SafetensorError) as error:
+        why = printable(str(error))
+        raise RunDirectoryError(f"{run_dir / 'model.safetensors'} is not the state of a model: {why}") from error
+    own = {"model.safetensors": model} if model else {}  # whose bytes run.json names
+    one_identity(run_dir, **{"run.json": record.get("run", ""), **own})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            raise RunDirectoryError(f"{path} is not a plain file")
+        if path.stat().st_size > _MAX_RECORD_BYTES:
+            raise RunDirectoryError(f"{path} is over {_MAX_RECORD_BYTES} bytes, and no record is that long")
+        record = json.loads(path.read_text(encoding="utf-8"))
+        wrong = [key for key, form in _FORMS.items() if not isinstance(record[key], form)]
+        if not isinstance(record.get("run", ""), str):
+            wrong.append("run")
+        if wrong or set(record["sha256"]) != set(SEALED_FILES):
+            raise RunDirectoryError(f"{path} is not the record of a run: {', '.join(wrong) or 'sha256'} is malformed")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RunDirectoryError(f"{path.parent} holds no run.json; it is not the directory of a whole run") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, RunDirectoryError):
+            raise
+        why = f"{type(error).__name__}: {printable(str(error))}"
+        raise RunDirectoryError(f"{path} is not the record of a run: {why}") from error
+    if not 1 <= record["format"] <= FORMAT:
+        found = printable(str(record["format"]))
+        raise RunDirectoryError(f"{path} has format {found}, and this version reads formats 1 to {FORMAT}")
+    return dict(record)
+
+
+def _read_seals(path: Path, seals: Mapping[str, Any], updates: int) -> dict[int, Seal]:
+    found = {}
+    for version, seal in seals.items():
+        known = version.isascii() and version.isdecimal() and len(version) < 20 and 0 < int(version) <= updates
+        if not known or not isinstance(seal, list) or [type(part) for part in seal] != [str, str]:
+            raise RunDirectoryError(f"{path} is not the record of a run: seals has {printable(version)!r}, malformed")
+        found[int(version)] = Seal(*seal)
+    return found
+
+
+def saved_run(run_dir: Path) -> Run:
+    """The `Run` that was saved in a directory; errors are those of `read_record`."""
+    record = read_record(run_dir)
+    evaluations, logged = read_metrics(run_dir / "metrics.jsonl")
+    content, origin = record.content, record.origin
+    try:
+        return Run(
+            config=record.config,
+            state=load_file(record.state),
+            digest=record.digest,
+            updates=record.updates,
+            samples=int(content.get("samples", round(content["samples_per_second"] * content["seconds"]))),
+            seconds=float(content["seconds"]),
+            startup_seconds=float(content["startup_seconds"]),
+            journal=record.journal,
+            seals=record.seals,
+            evaluations=tuple(evaluations),
+            logged=tuple(logged),
+            workers=tuple(_usage(part) for part in content["usage"]),
+            staleness=Staleness(**content["staleness"]),
+            failures=tuple(content["failures"]),
+            in_doubt=tuple(content["in_doubt"]),
+            stopped=content["stopped"],
+            audit=_audit(content["audit"]),
+            out=run_dir,
+            samples_before=int(content.get("samples_before", 0)),
+            seconds_before=float(content.get("seconds_before", 0.0)),
+            origin=origin,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:
+        why = f"{type(error).__name__}: {printable(str(error))}"
+        raise RunDirectoryError(f"{run_dir / 'run.json'} is not the record of a run: {why}") from error
+
+
+def _usage(part: Mapping[str, Any]) -> WorkerUsage:
+    seconds = part["cpu_seconds"]
+    return WorkerUsage(**{**part, "cpu_seconds": float("nan") if seconds is None else seconds})
+
+
+def _audit(found: Mapping[str, Any] | None) -> Audit | None:
+    if found is None:
+        return None
+    own = {key: found[key] for key in ("projection", "bound", "seconds", "nbytes")}
+    return Audit(**own, parameters=tuple(ParameterAudit(**part) for part in found["parameters"]))
+
+
+def fill(values: Mapping[str, Any], record: Run) -> None:
+    """Copy a saved state into the tensors of a model's state dict.
+
+    Raises:
+        RunDirectoryError: it is that of another model.
+    """
+    for name, value in record.state.items():
+        if name not in values or values[name].shape != value.shape or values[name].dtype != value.dtype:
+            raise RunDirectoryError(f"{record.out} is of a run with another model: {printable(name)} differs")
+        values[name].copy_(value)

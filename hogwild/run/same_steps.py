@@ -1,0 +1,126 @@
+"""Does a step depend on anything but the gradient, the values and the state that the optimizer is given?
+
+Torch's own optimizers do not, so only their options are compared, which the factory may have made otherwise the second
+time. Any other one makes three steps, and a second one, made anew, the last of them, on copies of the parameters:
+
+    first    from the start by the gradient of batch 0 → from there by that of batch k → from the start by the first
+    second                                               from there by that of batch k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hogwild.data.seeding import mix, seed_generators
+from hogwild.errors import NotReproducible
+from hogwild.model.anatomy import Anatomy
+from hogwild.optim.factory import Factory
+from hogwild.optim.plan import is_watched
+from hogwild.run.job import Job
+from hogwild.shared.hashing import equal_bits
+
+Gradients = Sequence[Tensor | None]
+_ADVICE = "docs/same-bits.md says where an optimizer keeps its state"
+
+
+def refuse_uneven_steps(job: Job, anatomy: Anatomy, factory: Factory, gradients: tuple[Gradients, Gradients]) -> None:
+    """Refuse an optimizer whose steps differ: `factory` is another worker's, `gradients` are those of batches 0 and k.
+
+    What raises is left for the run to tell.
+
+    Raises:
+        NotReproducible: they differ.
+    """
+    try:
+        first, second = _Stepper(job, anatomy, job.optimizer), _Stepper(job, anatomy, factory)
+        if not _alike(first.options, second.options):
+            wrong = "the optimizer factory gives other options when it is called again"
+        elif first.is_torchs_own or _steps_agree(job, first, second, gradients):
+            return
+        else:
+            wrong = f"a step of {first.name} depends on steps made before, or on who makes it"
+    except Exception:
+        return
+    raise NotReproducible(f"{wrong}, so {job.rule.name} cannot give the same bits; {_ADVICE}")
+
+
+@dataclass(frozen=True)
+class _State:
+    """Values of the parameters, and the optimizer's state of each."""
+
+    values: list[Tensor]
+    kept: list[dict[str, Any]]
+
+
+def _steps_agree(job: Job, first: _Stepper, second: _Stepper, gradients: tuple[Gradients, Gradients]) -> bool:
+    zero, other = gradients
+    seed = job.config.seed
+    # Under `sync` whoever is last steps, and its generators are those of its own batch; in threads they are anybody's.
+    anybodys = job.rule.tickets_per_update > 1 or job.config.kind == "threads"
+    start = first.start()
+    middle = first.step(start, zero, mix(seed, 0))
+    end = first.step(middle, other, mix(seed, 1))
+    again = first.step(start, zero, mix(seed, 2 if anybodys else 0))
+    others = second.step(middle, other, mix(seed, 3 if anybodys else 1))
+    return _alike(middle.values, again.values, middle.kept, again.kept) and _alike(
+        end.values, others.values, end.kept, others.kept
+    )
+
+
+class _Stepper:
+    """An optimizer on parameters of its own, stepped from any state."""
+
+    def __init__(self, job: Job, anatomy: Anatomy, factory: Factory) -> None:
+        self._own = {
+            name: nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+            for name, parameter in job.model.named_parameters()
+        }
+        self._optimizer: Optimizer = factory(list(self._own.items()))
+        self._stepped = [self._own[name] for name in anatomy.trained]
+        self._first = [parameter.detach() for parameter in anatomy.trained.values()]
+        self.name = type(self._optimizer).__name__
+        torchs = type(self._optimizer).__module__.startswith("torch.optim.")
+        self.is_torchs_own = torchs and not is_watched(self._optimizer)
+        self.options = [{k: v for k, v in g.items() if k != "params"} for g in self._optimizer.param_groups]
+
+    def start(self) -> _State:
+        return _State(self._first, [_copied(self._optimizer.state.get(p, {})) for p in self._stepped])
+
+    def step(self, state: _State, gradients: Gradients, number: int) -> _State:
+        """One step from that state, which stays as it is, with generators seeded by that number."""
+        for parameter, value, kept, gradient in zip(self._stepped, state.values, state.kept, gradients, strict=True):
+            parameter.data = value.clone()
+            parameter.grad = None if gradient is None else gradient.clone()
+            self._optimizer.state.pop(parameter, None)
+            if kept:
+                self._optimizer.state[parameter] = _copied(kept)
+        seed_generators(number)
+        with torch.no_grad():
+            self._optimizer.step()
+        values = [parameter.detach().clone() for parameter in self._stepped]
+        return _State(values, [_copied(self._optimizer.state.get(p, {})) for p in self._stepped])
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
+
+
+def _alike(*pairs: Any) -> bool:
+    """True where of each two that follow each other all tensors have the same bits, and all else is equal."""
+    return all(_same(a, b) for a, b in zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and equal_bits(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)

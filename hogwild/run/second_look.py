@@ -1,0 +1,184 @@
+"""Before a run that promises the same bits: does anything depend on what was computed before, or on who computes it?
+
+    first    the caller's own model, loss, data and schedule, after the trial step        batches 0, k, 0
+    second   copies made before the trial step, as another worker would have them         batches k, 0
+
+A batch has to have one loss, one gradient and one set of buffers, to the bit, whoever computes it and when. The same
+holds for the factors of the schedule, and for the steps of an optimizer that is not one of torch's own. Five gradients
+are computed, with the threads and the generators of a worker. State that shows in none of them is not seen.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from hogwild.data.seeding import seed_generators
+from hogwild.data.sources import Source, own_copy
+from hogwild.errors import NotReproducible
+from hogwild.model.anatomy import Anatomy
+from hogwild.model.replica import Binding, carry, extras_of, replicate, stand_ins_of
+from hogwild.optim.factory import Factory
+from hogwild.rules.gradients import autograd_gradients, backward_gradients
+from hogwild.run.job import Job, Loss
+from hogwild.run.same_steps import refuse_uneven_steps
+from hogwild.shared.hashing import equal_bits
+from hogwild.shared.layout import Layout
+from hogwild.workers.package import twins_of
+from hogwild.workers.worker_info import WorkerInfo, informed
+
+_NAMED = 3  # tensors in a message, at most
+_ADVICE = "docs/same-bits.md says what may keep state, and where"
+
+_Factors = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What another worker would have; nothing of it has been used. `stand_ins`: id of a parameter → the copy's."""
+
+    model: nn.Module
+    stand_ins: dict[int, nn.Parameter]
+    source: Source
+    loss: Loss
+    lr_schedule: _Factors | None
+    optimizer: Factory
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """What one batch came to."""
+
+    loss: float
+    gradients: Sequence[Tensor | None]
+    buffers: Sequence[Tensor]
+
+
+def copies_for_another(job: Job) -> Copies | None:
+    """Copies as a worker process is given them. What cannot be pickled is copied and shared as for a thread.
+
+    None where nothing is promised, nothing is to be refused, or there is no loss to look at.
+    """
+    if not (job.rule.same_bits and job.looks_again) or job.source is None or job.loss is None:
+        return None
+    own = list(job.model.parameters())
+    bare = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in own}
+    names = ("model", "source", "loss", "lr_schedule", "optimizer")
+    objects = {**{name: getattr(job, name) for name in names}, "extras": [extras_of(p) for p in own]}
+    twins = twins_of(objects, job.source, bare)
+    if twins is None:
+        shared = stand_ins_of(job.model)
+        model, source = replicate(job.model, shared), own_copy(job.source)
+        return Copies(model, shared, source, job.loss, job.lr_schedule, job.optimizer)
+    for parameter, extras in zip(own, twins.pop("extras"), strict=True):
+        carry(extras, bare[id(parameter)])
+    return Copies(stand_ins=bare, **twins)
+
+
+def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
+    """Compute the first batches in two orders and compare. Called with the threads and generators of a worker.
+
+    What raises is left for the run to tell, which names worker, update and batch.
+
+    Raises:
+        NotReproducible: they differ; the message names what.
+    """
+    _refuse_uneven_schedule(job, copies.lr_schedule)
+    k = min(1, job.tickets - 1)
+    try:
+        first = _Trainee(job, anatomy, _own(job), 0)
+        zero, other, again = first.compute(0), first.compute(k), first.compute(0)
+        second = _Trainee(job, anatomy, copies, min(1, job.config.workers - 1))
+        others_other, others_zero = second.compute(k), second.compute(0)
+    except Exception:
+        return
+    names = list(anatomy.trained), list(anatomy.buffers)
+    _refuse(job, 0, _difference(zero, again, *names), "is another when it is computed again, after another batch")
+    for number, mine, theirs in ((k, other, others_other), (0, zero, others_zero)):
+        _refuse(job, number, _difference(mine, theirs, *names), "hangs on who computes it, and on what came before")
+    refuse_uneven_steps(job, anatomy, copies.optimizer, (zero.gradients, other.gradients))
+
+
+def _own(job: Job) -> Copies:
+    """What the first worker has."""
+    assert job.source is not None
+    assert job.loss is not None
+    stand_ins = stand_ins_of(job.model)
+    replica = replicate(job.model, stand_ins)
+    return Copies(replica, stand_ins, own_copy(job.source), job.loss, job.lr_schedule, job.optimizer)
+
+
+class _Trainee:
+    """Computes gradients on the caller's values as a worker would."""
+
+    def __init__(self, job: Job, anatomy: Anatomy, parts: Copies, index: int) -> None:
+        self._job, self._parts = job, parts
+        self._info = WorkerInfo(index, job.config.workers, job.config.seed, _ignore)
+        self._values = [parameter.detach() for parameter in anatomy.trained.values()]
+        self._buffers = list(anatomy.buffers.values())
+        parameters = [parts.stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
+        self._binding = Binding(parts.model, parameters, Layout.of(list(anatomy.buffers.items())))
+
+    def compute(self, number: int) -> _Computed:
+        """The batch of that number."""
+        parts, rule = self._parts, self._job.rule
+        ticket = rule.ticket(number, self._job.tickets)
+        compute = autograd_gradients if rule.gradient_by == "grad" else backward_gradients
+        with informed(self._info):
+            seed_generators(self._info.start(ticket.update, ticket.batch))
+            replica = self._binding.point_at(self._values, self._buffers)
+            batch = parts.source.batch(ticket.batch, self._info.generator)
+            value, gradients = compute(parts.loss(replica, batch), self._binding.parameters)
+        own = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+        return _Computed(value, own, [buffer.clone() for buffer in self._binding.changed_buffers()])
+
+
+def _ignore(update: int, batch: int, metrics: dict[str, float]) -> None:
+    """What is logged before the run belongs to no run."""
+
+
+def _difference(a: _Computed, b: _Computed, trained: Sequence[str], buffers: Sequence[str]) -> str | None:
+    """What differs, in words; None where nothing does."""
+    if struct.pack("d", a.loss) != struct.pack("d", b.loss):
+        return f"loss ({a.loss!r} and {b.loss!r})"
+    for kind, names, ours, theirs in (
+        ("gradient", trained, a.gradients, b.gradients),
+        ("buffer", buffers, a.buffers, b.buffers),
+    ):
+        uneven = [n for n, x, y in zip(names, ours, theirs, strict=True) if not equal_bits(x, y)]
+        if uneven:
+            more = f" and {len(uneven) - _NAMED} more" if len(uneven) > _NAMED else ""
+            return f"{kind} of {', '.join(uneven[:_NAMED])}{more}"
+    return None
+
+
+def _refuse(job: Job, number: int, difference: str | None, how: str) -> None:
+    if difference is not None:
+        raise NotReproducible(
+            f"batch {number}: the {difference} {how}, so {job.rule.name} cannot give the same bits; the model, the "
+            f"loss or the data keeps something from call to call; {_ADVICE}"
+        )
+
+
+def _refuse_uneven_schedule(job: Job, theirs: _Factors | None) -> None:
+    """Refuse a schedule whose factors depend on what it was asked before."""
+    own = job.lr_schedule
+    if own is None or theirs is None:
+        return
+    last = job.updates_in(job.tickets) - 1
+    k = min(1, last)
+    try:
+        first = {"0": own(0), "k": own(k), "last": own(last)}
+        others = {"last": theirs(last), "k": theirs(k), "0": theirs(0)}
+        again = {"0": own(0), "k": own(k), "last": own(last)}
+    except Exception:
+        return
+    if first == others == again or any(value != value for value in first.values()):
+        return
+    raise NotReproducible(
+        f"lr_schedule gives another factor when it is asked again, or in another order, so {job.rule.name} cannot give "
+        f"the same bits; it must be a function of the update's number alone; {_ADVICE}"
+    )

@@ -1,0 +1,137 @@
+"""A record grows and never shrinks: rows, seconds and samples of a resumed run are those of all its parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import problems
+import pytest
+from traits import OTHER_BITS, SAME_BITS
+
+import hogwild
+
+SETTINGS = {"staleness": 1, "micro_batches": 2, "updates": 60, "evaluate_every": 5}
+
+
+def evaluate(model):
+    return {"weight": float(next(model.parameters()).detach().sum())}
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def interrupted(folder, update, at):
+    def stops(model):
+        stops.calls += 1
+        if stops.calls == at // 5:
+            raise KeyboardInterrupt
+        return evaluate(model)
+
+    stops.calls = 0
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(update=update, out=folder, evaluate=stops, **SETTINGS)
+
+
+@pytest.mark.parametrize("update", [*SAME_BITS, *OTHER_BITS])
+def test_the_rows_before_a_resumption_stay_and_seconds_add_up(update, tmp_path):
+    interrupted(tmp_path, update, 40)
+    before, record = rows(tmp_path), json.loads((tmp_path / "run.json").read_text())
+    assert 0 < len(before) < 8
+    assert update not in SAME_BITS or [row["update"] for row in before] == list(range(5, 40, 5))
+    run = problems.train(update=update, out=tmp_path, resume=tmp_path, evaluate=evaluate, **SETTINGS)
+    after, whole = rows(tmp_path), json.loads((tmp_path / "run.json").read_text())
+    assert after[: len(before)] == before
+    assert sorted({row["update"] for row in after}) == [row["update"] for row in after], "by update, each once"
+    assert after[-1]["update"] == 60
+    seconds = [row["seconds"] for row in after]
+    assert seconds == sorted(seconds)
+    assert whole["seconds"] == run.seconds > record["seconds"]
+    assert whole["samples_per_second"] > 0
+    assert [row["update"] for row in run.evaluations] == [row["update"] for row in after]
+
+
+def test_a_run_resumed_twice_has_the_rows_of_one_that_was_never_stopped(tmp_path):
+    whole = problems.train(update="ordered", evaluate=evaluate, **SETTINGS)
+    interrupted(tmp_path, "ordered", 20)
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(update="ordered", out=tmp_path, resume=tmp_path, evaluate=_after(3), **SETTINGS)
+    problems.train(update="ordered", out=tmp_path, resume=tmp_path, evaluate=evaluate, **SETTINGS)
+    found = rows(tmp_path)
+    assert {row["update"] for row in found} >= {5, 10, 15, 60}, "less the two whose evaluation was interrupted"
+    known = {row["update"]: row["weight"] for row in whole.evaluations}
+    assert [row["weight"] for row in found] == [known[row["update"]] for row in found]
+
+
+def _after(calls):
+    def stops(model):
+        stops.calls += 1
+        if stops.calls > calls:
+            raise KeyboardInterrupt
+        return evaluate(model)
+
+    stops.calls = 0
+    return stops
+
+
+@pytest.mark.parametrize("again", ["same", "stopped"])
+def test_resuming_a_finished_run_leaves_its_record_untouched(again, tmp_path):
+    stop = {"stop": lambda progress: progress.updates >= 20} if again == "stopped" else {}
+    settings = {**SETTINGS, **stop, "update": "ordered", "evaluate": evaluate, "out": tmp_path}
+    whole = problems.train(**settings, checkpoint_every=10)
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+    model = problems.mlp()
+    with pytest.warns(UserWarning, match="has ended"):
+        run = problems.train(model, **settings, resume=tmp_path)
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+    assert run.digest == whole.digest == hogwild.digest(model)
+    assert run.seconds == whole.seconds and run.evaluations == whole.evaluations
+    with pytest.raises(hogwild.ArgumentError, match="lr"):
+        problems.train(**settings, resume=tmp_path, optimizer=problems.MOMENTUM)
+
+
+def test_what_resumes_a_run_without_out_writes_nothing_in_its_folder(tmp_path):
+    interrupted(tmp_path, "ordered", 20)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    problems.train(update="ordered", resume=tmp_path, evaluate=evaluate, **SETTINGS)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+import problems
+def loss(model, batch):
+    time.sleep(0.02)
+    return problems.cross_entropy(model, batch)
+def evaluate(model):
+    return {{"weight": float(next(model.parameters()).detach().sum())}}
+problems.train(loss=loss, update="ordered", kind="processes", updates=60, out={out!r}, checkpoint_every=10,
+               evaluate=evaluate, evaluate_every=5)
+"""
+
+
+def test_a_kill_of_the_program_loses_no_row_and_no_second_before_its_checkpoint(tmp_path):
+    script = SCRIPT.format(tests=str(Path(problems.__file__).parent), out=str(tmp_path))
+    program = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.kill(program.pid, signal.SIGKILL)
+    program.wait()
+    time.sleep(0.5)
+    run = problems.train(
+        update="ordered", updates=60, out=tmp_path, resume=tmp_path, evaluate=evaluate, evaluate_every=5
+    )
+    assert [row["update"] for row in rows(tmp_path)] == list(range(5, 61, 5))
+    assert run.seconds > 0.1, "ten updates of 20 ms by two workers are in it"
+    seconds = [row["seconds"] for row in rows(tmp_path)]
+    assert seconds == sorted(seconds)

@@ -1,0 +1,201 @@
+"""Mistakes in the arguments of a training are told in one line that names the argument and what would work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import problems
+import pytest
+import torch
+from torch import Tensor, nn
+from traits import IN_PLACE, KINDS, VERSIONED
+
+import hogwild
+from hogwild.cli import main
+
+
+def refused(match: str, **arguments: Any) -> None:
+    with pytest.raises(hogwild.ArgumentError, match=match) as refusal:
+        problems.train(**{"updates": 6, **arguments})
+    assert "\n" not in str(refusal.value)
+
+
+# --- evaluate and stop
+
+
+@pytest.mark.parametrize("at", ["on the way", "in the end"])
+def test_what_evaluate_raised_says_that_it_was_evaluate(at):
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        raise KeyError("accuracy")
+
+    with pytest.raises(KeyError) as raised:
+        problems.train(updates=6, evaluate=evaluate, evaluate_every=3 if at == "on the way" else 60)
+    (note,) = raised.value.__notes__
+    assert note.startswith("raised by evaluate=, which was given version ")
+
+
+def test_what_stop_raised_says_that_it_was_stop_and_that_there_are_no_metrics():
+    with pytest.raises(KeyError) as raised:
+        problems.train(updates=6, evaluate_every=3, stop=lambda progress: progress.metrics["accuracy"] > 0.9)
+    assert raised.value.__notes__ == ["raised by stop=; without evaluate= there are no metrics"]
+
+
+def test_a_stop_that_would_never_be_asked_is_refused():
+    class Endless:
+        def batch(self, update: int, generator: torch.Generator) -> Any:
+            return problems.data()
+
+    refused("stop given, and nothing says when.*evaluate_every", data=Endless(), stop=lambda progress: True)
+
+
+@pytest.mark.parametrize("update", [IN_PLACE[0], VERSIONED[0]])
+def test_evaluate_is_called_in_eval_mode_without_grad(update):
+    seen: list[tuple[bool, bool]] = []
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        seen.append((any(module.training for module in model.modules()), torch.is_grad_enabled()))
+        return {}
+
+    model = problems.dropout()
+    model[2].eval()
+    with torch.enable_grad():
+        problems.train(model, updates=6, evaluate=evaluate, evaluate_every=3, update=update)
+        assert torch.is_grad_enabled()
+    assert set(seen) == {(False, False)}
+    assert [module.training for module in model] == [True, True, False, True]
+
+
+def test_evaluate_may_choose_otherwise():
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        model.train()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(model(problems.data()[0]).sum(), [model[0].weight])
+        return {"norm": gradient.norm().item()}
+
+    model = problems.dropout().eval()
+    assert problems.train(model, updates=6, evaluate=evaluate).metrics["norm"] > 0
+    assert not model.training
+
+
+# --- loss
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.functional.cross_entropy, nn.MSELoss()])
+def test_a_loss_of_outputs_and_targets(loss):
+    name = getattr(loss, "__name__", type(loss).__name__)
+    refused(rf"^loss is .*{name}.* compares outputs with targets.*lambda model, batch", loss=loss)
+
+
+def test_a_tuple_of_losses():
+    def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        x, y = batch
+        outputs = model(x)
+        return nn.functional.cross_entropy(outputs, y), outputs.mean()
+
+    refused(r"loss returned a tuple.*a list, whose mean is taken", loss=loss)
+
+
+# --- data
+
+
+def test_tensors_side_by_side_in_a_list():
+    refused(r"data is a list.*a tuple, \(x, y\)", data=list(problems.data()))
+    refused(r"data is a list.*a tuple, \(x, y\)", data=[x.numpy() for x in problems.data()])
+    samples = [(x, y) for x, y in zip(*problems.data(), strict=True)]
+    assert problems.train(data=samples, updates=3).updates == 3
+
+
+def test_a_short_list_of_tensors_that_are_alike():
+    x = torch.randn(100, 8)
+    refused(r"batch_size 16 is over the 2 samples.*a tuple", data=[x, x])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_in_the_data_that_are_none(value):
+    x, y = problems.data()
+    x[:, 3] = value
+    refused(rf"data: the first batch holds {'NaN' if value != value else 'infinity'}, in its tensor 0", data=(x, y))
+
+
+# --- lr_schedule
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [
+        (lambda number: None, r"lr_schedule returned None for update 0; .* factor"),
+        (lambda number: undefined * number, r"lr_schedule raised NameError for update 0: .*undefined"),  # noqa: F821
+        (lambda number: 1 / (5 - number), r"lr_schedule raised ZeroDivisionError for update 5"),
+        (lambda number: float("nan"), r"lr_schedule returned nan for update 0"),
+    ],
+)
+def test_a_schedule_that_cannot_work_is_told_before_the_run(schedule, told, kind):
+    with pytest.raises(hogwild.ArgumentError, match=told):
+        problems.train(updates=6, lr_schedule=schedule, kind=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("late", [None, "NameError"])
+def test_one_that_fails_later_is_not_tried_again(late, kind):
+    def schedule(number: int) -> Any:
+        if number != 3:
+            return 1.0
+        return undefined if late else None  # noqa: F821
+
+    told = "lr_schedule raised NameError for update 3" if late else "lr_schedule returned None for update 3"
+    with pytest.raises(hogwild.ArgumentError, match=told):
+        problems.train(updates=6, lr_schedule=schedule, kind=kind, workers=1)
+
+
+def test_a_factor_may_be_a_tensor_or_a_number_of_numpy():
+    import numpy as np
+
+    for factor in (np.float32(0.5), torch.tensor(0.5), 1):
+        assert problems.train(updates=3, lr_schedule=lambda number, factor=factor: factor).updates == 3
+
+
+# --- the command line, replay, notebooks
+
+
+def test_a_name_that_is_almost_one(capsys):
+    assert main(["run", "digit"]) == 2
+    assert "did you mean 'digits'?" in capsys.readouterr().err
+
+
+def test_the_bare_command_is_a_question_for_help(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr()
+    assert "To begin:" in shown.out and shown.err == ""
+
+
+def test_a_replay_from_another_initial_model(tmp_path):
+    settings = {"loss": problems.cross_entropy, "optimizer": problems.SGD}
+    problems.train(update="ordered", updates=20, out=tmp_path / "run", **settings)
+    torch.manual_seed(9)
+    other = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    found = hogwild.replay(tmp_path / "run", model=other, data=problems.data(), **settings)
+    assert not found.equal
+    assert "initial" in str(found)
+
+
+@pytest.mark.parametrize("what", ["run", "verdict"])
+def test_a_notebook_shows_the_summary(what):
+    shown = (
+        problems.train(updates=3)
+        if what == "run"
+        else hogwild.check(
+            problems.mlp(),
+            problems.data(),
+            problems.cross_entropy,
+            optimizer=problems.SGD,
+            updates=3,
+            runs=2,
+            kind="threads",
+            controls=False,
+            batch_size=16,
+        )
+    )
+    html = shown._repr_html_()
+    assert html.startswith("<pre") and len(html) < 3000
+    assert ("samples/s" if what == "run" else "verdict:") in html

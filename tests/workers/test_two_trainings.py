@@ -1,0 +1,97 @@
+"""Two trainings at once in one program, in threads: neither hears of the other."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import problems
+import pytest
+import torch
+from torch import nn
+from traits import SAME_BITS
+
+
+def at_once(*trainings: Any) -> list[Any]:
+    """What each returned or raised, each in a thread of its own."""
+    found: list[Any] = [None] * len(trainings)
+
+    def call(number: int) -> None:
+        try:
+            found[number] = trainings[number]()
+        except BaseException as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(trainings))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def drawing(model: nn.Module) -> dict[str, float]:
+    return {"drawn": torch.rand(()).item() + np.random.rand() + random.random()}
+
+
+MODEL = problems.conv_bn()
+
+
+def trained(update: str, **arguments: Any) -> str:
+    model = copy.deepcopy(MODEL)  # to make one would draw, beside the other training
+    return problems.train(
+        model, update=update, evaluate=drawing, evaluate_every=3, **{"kind": "threads", **arguments}
+    ).digest
+
+
+@pytest.mark.parametrize("kinds", [("threads", "threads"), ("threads", "processes")])
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_both_have_the_bits_of_one_alone(update, kinds):
+    alone = trained(update)
+    for _ in range(4):
+        both = [lambda kind=kind, n=n: trained(update, kind=kind, updates=n) for n, kind in zip((40, 12), kinds)]  # noqa: B905
+        assert at_once(*both, *both) == [alone, trained(update, updates=12)] * 2
+
+
+def test_short_trainings_beside_a_long_one():
+    """Their trial steps fall into its updates."""
+    alone, done = trained("ordered", updates=300), threading.Event()
+
+    def long() -> str:
+        try:
+            return trained("ordered", updates=300)
+        finally:
+            done.set()
+
+    def short() -> set[str]:
+        return {trained("ordered", updates=3) for _ in itertools.takewhile(lambda _: not done.is_set(), range(1000))}
+
+    assert at_once(long, short) == [alone, {trained("ordered", updates=3)}]
+
+
+def test_a_training_in_the_evaluation_of_another():
+    inner: list[str] = []
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        inner.append(trained("ordered", updates=6))
+        return drawing(model)
+
+    run = problems.train(update="ordered", evaluate=evaluate, evaluate_every=20)
+    assert run.digest == problems.train(update="ordered").digest
+    assert set(inner) == {trained("ordered", updates=6)} and inner
+
+
+def test_torchs_threads_are_given_back_whoever_ends_last():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(3):
+            at_once(*[lambda n=n: trained("ordered", updates=n) for n in (3, 60, 20)])
+            seen: list[int] = at_once(torch.get_num_threads)
+            assert seen == [2] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

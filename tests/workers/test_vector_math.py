@@ -1,0 +1,65 @@
+"""MKL's vector functions have chosen their kernels before two threads can call one at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import problems
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from traits import KINDS
+
+import hogwild
+from hogwild.workers.vector_math import FUNCTIONS, call_vector_functions
+
+
+class Recorded(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: set[tuple[str, torch.dtype]] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.called.add((function.overloadpacket.__name__, result.dtype))
+        return result
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    call_vector_functions.cache_clear()
+    yield
+    call_vector_functions()
+
+
+def test_each_function_is_called_for_both_dtypes_and_only_once():
+    with Recorded() as recorded:
+        call_vector_functions()
+    missing = {(n, d) for n in FUNCTIONS for d in (torch.float32, torch.float64)} - recorded.called - {
+        ("square", torch.float32), ("square", torch.float64)  # it is pow
+    }  # fmt: skip
+    assert not missing
+    with Recorded() as again:
+        call_vector_functions()
+    assert not again.called
+
+
+def loss(model: nn.Module, batch: Any) -> Tensor:
+    hogwild.worker_info().log(called=call_vector_functions.cache_info().currsize)
+    return problems.cross_entropy(model, batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_were_called_before_the_first_update(kind):
+    run = problems.train(kind=kind, loss=loss, updates=4, workers=2)
+    assert {row["called"] for row in run.logged} == {1}
+
+
+def test_they_were_called_before_a_loop_of_ones_own_begins():
+    def work(worker: Any) -> None:
+        while worker.claim() is not None:
+            raise RuntimeError(f"called: {call_vector_functions.cache_info().currsize}")
+
+    with pytest.raises(hogwild.WorkerError, match="called: 1"):
+        hogwild.launch(work, problems.mlp(), optimizer=problems.SGD, updates=2, kind="threads", max_restarts=0)
