@@ -6,10 +6,12 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
+
+from hogwild.data.generators import GeneratorWatch
 
 T = TypeVar("T")
 _MASK = (1 << 64) - 1
@@ -100,25 +102,9 @@ class DrawDetector:
     """Tells whether code drew from a generator that all threads of the process share."""
 
     def __init__(self) -> None:
-        self._before = self._look()
-
-    @staticmethod
-    def _look() -> dict[str, Any]:
-        return {
-            "torch's default generator": torch.get_rng_state(),
-            "numpy's global generator": np.random.get_state(legacy=False),
-            "Python's random module": random.getstate(),
-        }
+        self._watch = GeneratorWatch()
+        self._before = self._watch.look()
 
     def drawn(self) -> list[str]:
         """The generators that moved since this object was made, by name."""
-        now = self._look()
-        return [name for name, before in self._before.items() if not _same(before, now[name])]
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return all(_same(a[key], b[key]) for key in a)
-    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+        return self._watch.moved(self._before, self._watch.look())

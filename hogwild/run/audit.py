@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.run.metrics import finite_or_none
 from hogwild.shared.layout import Layout
 from hogwild.shared.totals import Totals
 
@@ -84,10 +85,14 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values, with `whole` and the name of the worst parameter."""
         parameters = [
-            {**asdict(one), "projection": _finite(one.projection), "bound": _finite(one.bound)}
+            {**asdict(one), "projection": finite_or_none(one.projection), "bound": finite_or_none(one.bound)}
             for one in self.parameters
         ]
-        own = {"projection": _finite(self.projection), "bound": _finite(self.bound), "parameters": parameters}
+        own = {
+            "projection": finite_or_none(self.projection),
+            "bound": finite_or_none(self.bound),
+            "parameters": parameters,
+        }
         return {**asdict(self), **own, "whole": self.whole, "worst": self.worst.name}
 
     def __str__(self) -> str:
@@ -141,8 +146,3 @@ def _ratios(sums: Tensor) -> tuple[float | None, float]:
     if squared == 0:
         return None, 0.0
     return along / squared, rounding / squared
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity; they become null."""
-    return value if value is None or math.isfinite(value) else None

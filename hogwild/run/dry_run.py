@@ -20,7 +20,8 @@ from hogwild.errors import ArgumentError, HogwildError, one_line
 from hogwild.model.replica import replicate, stand_ins_of
 from hogwild.rules.gradients import autograd_gradients
 from hogwild.run.batch_digest import batch_digest
-from hogwild.workers.worker_info import WorkerInfo, informed
+from hogwild.workers.torch_threads import torch_threads
+from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def dry_run(
 @contextmanager
 def at_first_batch(seed: int, workers: int) -> Iterator[WorkerInfo]:
     """Inside, this thread is worker 0 of so many at batch 0; generators are as they were when it is left."""
-    info = WorkerInfo(0, workers, seed, _ignore)
+    info = WorkerInfo(0, workers, seed, log_to_no_run)
     with preserved_generators(), informed(info), torch.enable_grad():
         seed_update(seed, 0)
         info.start(0, 0)
@@ -90,17 +91,8 @@ def at_first_batch(seed: int, workers: int) -> Iterator[WorkerInfo]:
 @contextmanager
 def as_in_a_worker(intra_op: int) -> Iterator[None]:
     """Inside, torch computes with so many threads, and makes graphs; threads and generators are put back."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(intra_op)
-    try:
-        with preserved_generators(), torch.enable_grad():
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _ignore(update: int, batch: int, metrics: dict[str, float]) -> None:
-    """What the trial step logs belongs to no run."""
+    with torch_threads.set_to(intra_op), preserved_generators(), torch.enable_grad():
+        yield
 
 
 def _fetch(source: Source, info: WorkerInfo) -> Any:

@@ -28,7 +28,7 @@ from hogwild.run.same_steps import refuse_uneven_steps
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.layout import Layout
 from hogwild.workers.package import twins_of
-from hogwild.workers.worker_info import WorkerInfo, informed
+from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 _NAMED = 3  # tensors in a message, at most
 _ADVICE = "docs/same-bits.md says what may keep state, and where"
@@ -116,7 +116,7 @@ class _Trainee:
 
     def __init__(self, job: Job, anatomy: Anatomy, parts: Copies, index: int) -> None:
         self._job, self._parts = job, parts
-        self._info = WorkerInfo(index, job.config.workers, job.config.seed, _ignore)
+        self._info = WorkerInfo(index, job.config.workers, job.config.seed, log_to_no_run)
         self._values = [parameter.detach() for parameter in anatomy.trained.values()]
         self._buffers = list(anatomy.buffers.values())
         parameters = [parts.stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
@@ -134,10 +134,6 @@ class _Trainee:
             value, gradients = compute(parts.loss(replica, batch), self._binding.parameters)
         own = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
         return _Computed(value, own, [buffer.clone() for buffer in self._binding.changed_buffers()])
-
-
-def _ignore(update: int, batch: int, metrics: dict[str, float]) -> None:
-    """What is logged before the run belongs to no run."""
 
 
 def _difference(a: _Computed, b: _Computed, trained: Sequence[str], buffers: Sequence[str]) -> str | None:

@@ -27,36 +27,11 @@ from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Finished, Logged, failure, usage
+from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
 _PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed
-
-
-class _TorchThreads:
-    """The number of torch's threads in this program, as it was before the first of several teams came to be."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._teams = 0
-        self._before = 0
-
-    def lend(self) -> None:
-        """A team's workers are going to set it."""
-        with self._lock:
-            if not self._teams:
-                self._before = torch.get_num_threads()
-            self._teams += 1
-
-    def give_back(self) -> None:
-        """A team has ended; the last one gives torch its threads back."""
-        with self._lock:
-            self._teams -= 1
-            if not self._teams:
-                torch.set_num_threads(self._before)
-
-
-_torch_threads = _TorchThreads()
 
 
 class ThreadTeam:
@@ -99,7 +74,7 @@ class ThreadTeam:
         """Start worker `index`."""
         if not self._lent:
             self._lent = True
-            _torch_threads.lend()
+            torch_threads.lend()
             call_vector_functions()
         thread = threading.Thread(target=self._main, args=(index,), name=f"hogwild-{index}", daemon=True)
         self._threads[index] = thread
@@ -139,10 +114,10 @@ class ThreadTeam:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Give torch its threads back, unless another team computes."""
+        """Give torch its threads back."""
         if self._lent:
             self._lent = False
-            _torch_threads.give_back()
+            torch_threads.give_back()
 
     def _main(self, index: int) -> None:
         worker = None

@@ -14,6 +14,10 @@ Log = Callable[[int, int, dict[str, float]], None]
 """Called with update, batch and named numbers."""
 
 
+def log_to_no_run(update: int, batch: int, metrics: dict[str, float]) -> None:
+    """What is logged before a run belongs to none."""
+
+
 class WorkerInfo:
     """What code inside a worker may know about it, as `torch.utils.data.get_worker_info` does for loaders.
 

@@ -1,0 +1,48 @@
+"""The number of torch's threads, lent to trainings and given back when the last of them ends.
+
+torch keeps a number for each thread and one for threads to come. Who sets its own sets the other too, so that one
+training's number would be taken for the program's by another that begins meanwhile, and put back after both ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class TorchThreads:
+    """The number as it was before the first of several trainings that set it at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._borrowers = 0
+        self._before = 0
+
+    def lend(self) -> None:
+        """A training is going to set it, here or in threads of its own."""
+        with self._lock:
+            if not self._borrowers:
+                self._before = torch.get_num_threads()
+            self._borrowers += 1
+
+    def give_back(self) -> None:
+        """A training has ended: this thread, and threads to come, compute with as many as before."""
+        with self._lock:
+            self._borrowers -= 1
+            torch.set_num_threads(self._before)
+
+    @contextmanager
+    def set_to(self, number: int) -> Iterator[None]:
+        """Inside, torch computes with so many in this thread."""
+        self.lend()
+        try:
+            torch.set_num_threads(number)
+            yield
+        finally:
+            self.give_back()
+
+
+torch_threads = TorchThreads()

@@ -1,0 +1,65 @@
+"""Trainings that begin and end across each other leave torch the threads it had."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hogwild.workers.torch_threads import TorchThreads
+
+
+@pytest.fixture(autouse=True)
+def _three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+class Training(threading.Thread):
+    """A training in a thread of its own, which ends when it is told to; `after` is what it computes with then."""
+
+    def __init__(self, threads: TorchThreads) -> None:
+        super().__init__()
+        self._threads, self._began, self._end = threads, threading.Event(), threading.Event()
+        self.after = 0
+        self.start()
+        assert self._began.wait(10)
+
+    def run(self) -> None:
+        with self._threads.set_to(1):
+            assert torch.get_num_threads() == 1
+            self._began.set()
+            self._end.wait(10)
+        self.after = torch.get_num_threads()
+
+    def end(self) -> int:
+        self._end.set()
+        self.join(10)
+        return self.after
+
+
+def of_a_thread_to_come() -> int:
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_one_begun_in_a_thread_born_during_another_puts_back_what_was_before_both(first_to_end):
+    threads = TorchThreads()
+    both = [Training(threads), Training(threads)]
+    assert both[first_to_end].end() == both[1 - first_to_end].end() == 3
+    assert of_a_thread_to_come() == torch.get_num_threads() == 3
+
+
+def test_it_is_looked_up_anew_for_the_next_training():
+    threads = TorchThreads()
+    Training(threads).end()
+    torch.set_num_threads(2)
+    assert Training(threads).end() == of_a_thread_to_come() == 2
