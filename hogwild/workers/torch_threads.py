@@ -1,7 +1,7 @@
 """The number of torch's threads, lent to trainings and given back when the last of them ends.
 
-torch keeps a number for each thread and one for threads to come. Who sets its own sets the other too, so that one
-training's number would be taken for the program's by another that begins meanwhile, and put back after both ended.
+torch keeps a number for each thread and one for threads to come, with which a thread begins. Who sets its own sets the
+other too, so that a thread born during one training has that training's number, and would put it back after its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TorchThreads:
         """A training is going to set it, here or in threads of its own."""
         with self._lock:
             if not self._borrowers:
-                self._before = torch.get_num_threads()
+                self._before = _of_threads_to_come()
             self._borrowers += 1
 
     def give_back(self) -> None:
@@ -43,6 +43,14 @@ class TorchThreads:
             yield
         finally:
             self.give_back()
+
+
+def _of_threads_to_come() -> int:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 torch_threads = TorchThreads()

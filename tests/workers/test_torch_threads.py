@@ -24,12 +24,20 @@ class Training(threading.Thread):
 
     def __init__(self, threads: TorchThreads) -> None:
         super().__init__()
-        self._threads, self._began, self._end = threads, threading.Event(), threading.Event()
+        self._threads = threads
+        self._born, self._begin, self._began, self._end = (threading.Event() for _ in range(4))
         self.after = 0
         self.start()
+        assert self._born.wait(10)
+
+    def begin(self) -> None:
+        self._begin.set()
         assert self._began.wait(10)
 
     def run(self) -> None:
+        torch.get_num_threads()  # as any torch function, gives the thread its number
+        self._born.set()
+        self._begin.wait(10)
         with self._threads.set_to(1):
             assert torch.get_num_threads() == 1
             self._began.set()
@@ -51,15 +59,31 @@ def of_a_thread_to_come() -> int:
 
 
 @pytest.mark.parametrize("first_to_end", [0, 1])
-def test_one_begun_in_a_thread_born_during_another_puts_back_what_was_before_both(first_to_end):
+def test_one_in_a_thread_born_during_another_puts_back_what_was_before_both(first_to_end):
     threads = TorchThreads()
-    both = [Training(threads), Training(threads)]
+    first = Training(threads)
+    first.begin()
+    second = Training(threads)
+    second.begin()
+    both = [first, second]
     assert both[first_to_end].end() == both[1 - first_to_end].end() == 3
     assert of_a_thread_to_come() == torch.get_num_threads() == 3
 
 
+def test_one_in_a_thread_born_during_another_that_ended_before_it_began():
+    threads = TorchThreads()
+    first = Training(threads)
+    first.begin()
+    second = Training(threads)
+    assert first.end() == 3
+    second.begin()
+    assert second.end() == of_a_thread_to_come() == torch.get_num_threads() == 3
+
+
 def test_it_is_looked_up_anew_for_the_next_training():
     threads = TorchThreads()
-    Training(threads).end()
-    torch.set_num_threads(2)
-    assert Training(threads).end() == of_a_thread_to_come() == 2
+    for number in (3, 2):
+        torch.set_num_threads(number)
+        training = Training(threads)
+        training.begin()
+        assert training.end() == of_a_thread_to_come() == number
