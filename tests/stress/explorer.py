@@ -37,6 +37,7 @@ class Worker(NamedTuple):
     slot: int = NOBODY  # the slot that it reads or writes
     base: int = NOBODY  # the version that it makes the next one of
     back: str = ""  # the step to go on with once a version is made
+    piece: int = 0  # of a version, that it writes
 
 
 class State(NamedTuple):
@@ -49,10 +50,11 @@ class State(NamedTuple):
     head_slot: int
     reissued: tuple[int, ...]
     slots: tuple[Any, ...]
-    optimizer: tuple[int, ...]  # the version of each copy of the optimizer's state
+    optimizer: tuple[Any, ...]  # the version of each copy of the optimizer's state
     journal: tuple[tuple[int, int] | None, ...]  # (update, version read)
     workers: tuple[Worker, ...]
-    gradients: tuple[tuple[int, Any], ...] = ()  # stamp and content, of sync
+    gradients: tuple[tuple[int, Any], ...] = ()  # stamp and content
+    counts: tuple[int, ...] = ()  # of each shard, the version that it is at
     shown: int = NOBODY  # the version in the slot for evaluation
     observed: int = 0  # Word.OBSERVED
     evaluated: int = 0  # Word.EVALUATED

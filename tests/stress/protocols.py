@@ -3,164 +3,284 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from explorer import NOBODY, Outcome, State, Step, Violation, put
-from steps import TORN, Model, changed
+from explorer import ENDED, NOBODY, Outcome, State, Step, Violation, put
+from steps import COMMIT_LOCK, TORN, Model, changed
 from tickets import Size
 
-
-class Ordered(Model):
-    """`hogwild.rules.ordered`: update u reads version u − τ; versions are made in the order of the updates."""
-
-    rule = "ordered"
-
-    def __init__(self, size: Size, faults: Sequence[str] = (), strict: bool = True) -> None:
-        super().__init__(size, faults, strict)
-        self.slots = size.staleness + 2 - ("ring" in self.faults)
-
-    def working(self) -> list[Step]:
-        return [
-            Step("claim.wait", "Worker._may_start", self.wait),
-            Step("claim.look", "Worker.claim", self.look),
-            Step("read", "Ordered.read", self.read),
-            Step("gradient", "Rule.gradient", self.gradient, "gradient"),
-            Step("commit.wait", "Ordered.commit", self.wait_turn),
-            Step("commit.look", "Ordered.commit", self.look_turn),
-            *self.making("Ordered.commit"),
-        ]
-
-    def read_by(self, update: int) -> int:
-        return max(0, update - self.size.staleness)
-
-    def ready(self, s: State, ticket: int) -> bool:
-        return s.head >= ticket - self.size.staleness
-
-    def wait(self, s: State, i: int) -> Outcome:
-        ticket = s.workers[i].ticket
-        return s if self.ready(s, ticket) or ticket >= s.total or self.orphan_before(s, ticket) else None
-
-    def look(self, s: State, i: int) -> Outcome:
-        return s if self.ready(s, s.workers[i].ticket) else self.give_up(s, i)
-
-    def read(self, s: State, i: int) -> Outcome:
-        version = self.read_by(s.workers[i].ticket)
-        return self.read_version(s, i, version, version % self.slots)
-
-    def wait_turn(self, s: State, i: int) -> Outcome:
-        ticket = s.workers[i].ticket
-        return s if s.head == ticket or ticket >= s.total or self.orphan_before(s, ticket) else None
-
-    def look_turn(self, s: State, i: int) -> Outcome:
-        u = s.workers[i].ticket
-        if u >= s.total or s.head != u:
-            return self.give_up(s, i)
-        return put(s, i, base=u, slot=(u + 1) % self.slots)
-
-    def done(self, s: State, ticket: int) -> bool:
-        return s.head > ticket
-
-    def readable(self, s: State) -> Sequence[int]:
-        return range(max(0, s.head - self.size.staleness), s.head + 1)
+_SHARD_LOCK = frozenset({"shard.check", "shard.write", "shard.written", "shard.count", "shard.unlock"})
 
 
-class Sync(Model):
-    """`hogwild.rules.sync`: M micro-batches on version u; whoever finds all M there makes version u + 1."""
+class Combining(Model):
+    """`hogwild.rules.combining`: gradients wait in slots, and whoever finds all those of an update makes the version.
 
-    rule = "sync"
+    A version is made in pieces: its shards, in any order and by anyone, then what is left, which publishes it. Slots
+    and optimizer state hold the version of each piece.
+    """
+
     after_publish = "unlock"
+    closes = True
 
     def __init__(self, size: Size, faults: Sequence[str] = (), strict: bool = True) -> None:
         super().__init__(size, faults, strict)
-        self.slots = 2 - ("ring" in self.faults)
-        self.per_update = size.micro_batches
+        self.staleness, self.per_update = self.form(size)
+        self.slots = self.staleness + 2 - ("ring" in self.faults)
+        self.waiting = self.staleness + 1 - ("few gradients" in self.faults)  # updates whose gradients may wait
+
+    def form(self, size: Size) -> tuple[int, int]:
+        """(τ, M)"""
+        raise NotImplementedError
 
     def first(self) -> State:
-        return super().first()._replace(gradients=((0, TORN),) * self.per_update)
+        first = super().first()
+        empty = ((0, TORN),) * self.per_update * self.waiting
+        return first._replace(gradients=empty, counts=(0,) * self.size.shards)
 
     def working(self) -> list[Step]:
+        stored = [
+            Step("store.begin", "Combining._store", self.store_begin),
+            Step("store.end", "Combining._store", self.store_end, "status"),
+            Step("stamp", "Combining._store", self.stamp, "stamp"),
+        ]
+        counted = [
+            Step("shard.write", "Combining._step_shard", self.shard_write, "shard"),
+            Step("shard.written", "Combining._step_shard", self.shard_written),
+            Step("shard.count", "Combining._step_shard", self.shard_count, "count"),
+        ]
+        if "stamp first" in self.faults:
+            stored = [stored[2], stored[0], stored[1]]
+        if "early shard" in self.faults:
+            counted = [counted[2], counted[0], counted[1]]
         return [
             Step("claim.wait", "Worker._may_start", self.wait),
-            Step("claim.look", "Worker.claim", self.look),
-            Step("read", "Sync.read", self.read),
+            Step("claim.look", "Combining.ready", self.look),
+            Step("claim.looked", "Worker.claim", self.looked),
+            Step("read", "Combining.read", self.read),
             Step("gradient", "Rule.gradient", self.gradient, "gradient"),
-            Step("store.begin", "Sync.commit", self.store_begin),
-            Step("store.end", "Sync.commit", self.store_end, "usable"),
-            Step("stamp", "Sync.commit", self.stamp, "stamp"),
-            Step("complete", "Sync._complete_set", lambda s, i: self.complete(s, i, "finish")),
-            Step("close", "Sync.close", lambda s, i: self.complete(s, i, "ended")),
-            Step("make.lock", "Sync._complete_set", self.lock_commits, "lock commits"),
-            Step("make.check", "Sync._complete_set", self.check),
-            *self.making("Sync._make_version"),
-            Step("unlock", "Sync._complete_set", self.unlock, "unlock commits"),
+            *stored,
+            Step("close", "Combining.close", lambda s, i: self.go_combining(s, i, ENDED)),
+            Step("combine", "Combining.combine", self.combine),
+            Step("shard.look", "Combining._work_on", self.shard_look),
+            Step("shard.try", "Combining._step_shard", self.shard_try, "lock shard"),
+            Step("shard.check", "Combining._step_shard", self.shard_check),
+            *counted,
+            Step("shard.unlock", "Combining._step_shard", lambda s, i: (s, "combine"), "unlock shard"),
+            Step("make.look", "Combining._work_on", self.make_look),
+            Step("make.try", "Combining._complete", self.make_try, "lock commits"),
+            Step("make.check", "Combining._complete", self.make_check),
+            *self.making("Combining._make_version"),
+            Step("unlock", "Combining._complete", self.unlock, "unlock commits"),
         ]
 
+    # --- a ticket: an update, and which of its micro-batches
+
+    def read_by(self, update: int) -> int:
+        return max(0, update - self.staleness)
+
     def ready(self, s: State, i: int) -> bool:
-        return s.head >= s.workers[i].ticket // self.per_update
+        return s.head >= s.workers[i].ticket // self.per_update - self.staleness
 
     def wait(self, s: State, i: int) -> Outcome:
         ticket = s.workers[i].ticket
-        if not self.ready(s, i) and self.is_complete(s, s.head):
-            return self.complete(s, i, "claim.wait")
-        return s if self.ready(s, i) or ticket >= s.total or self.orphan_before(s, ticket) else None
+        if self.ready(s, i) or ticket >= s.total or self.orphan_before(s, ticket):
+            return s
+        return self.go_combining(s, i, "claim.wait") if self.work_is_left(s) else None
 
     def look(self, s: State, i: int) -> Outcome:
-        if not self.ready(s, i) and self.is_complete(s, s.head):
-            return self.complete(s, i, "claim.look")
+        return (s, "read") if self.ready(s, i) else self.go_combining(s, i, "claim.looked")
+
+    def looked(self, s: State, i: int) -> Outcome:
         return s if self.ready(s, i) else self.give_up(s, i)
 
     def read(self, s: State, i: int) -> Outcome:
-        version = s.workers[i].ticket // self.per_update
+        version = self.read_by(s.workers[i].ticket // self.per_update)
         return self.read_version(s, i, version, version % self.slots)
 
+    # --- its gradient
+
+    def place(self, ticket: int) -> int:
+        number, member = divmod(ticket, self.per_update)
+        return number % self.waiting * self.per_update + member
+
     def store_begin(self, s: State, i: int) -> Outcome:
-        member = s.workers[i].ticket % self.per_update
-        stamp = s.gradients[member][0]
-        if stamp == s.head + 1 and any(w.at == "written" for w in s.workers):
-            raise Violation(f"gradient slot {member} is to be written while version {stamp} is made of it")
-        return s._replace(gradients=changed(s.gradients, member, (stamp, TORN)))
+        place = self.place(s.workers[i].ticket)
+        stamp = s.gradients[place][0]
+        if stamp > s.head and "stamp first" not in self.faults:
+            raise Violation(f"gradient slot {place} is to be written, and update {stamp - 1} has yet to be applied")
+        if any(w.at in ("written", "shard.written") and w.base == stamp - 1 for w in s.workers):
+            raise Violation(f"gradient slot {place} is to be written while version {stamp} is made of it")
+        return s._replace(gradients=changed(s.gradients, place, (stamp, TORN)))
 
     def store_end(self, s: State, i: int) -> Outcome:
         me = s.workers[i]
-        member = me.ticket % self.per_update
-        held = (s.gradients[member][0], (me.ticket, me.version))
-        return s._replace(gradients=changed(s.gradients, member, held))
+        place = self.place(me.ticket)
+        stored = s._replace(gradients=changed(s.gradients, place, (s.gradients[place][0], (me.ticket, me.version))))
+        return self.go_combining(stored, i, "finish") if "stamp first" in self.faults else stored
 
     def stamp(self, s: State, i: int) -> Outcome:
-        number, member = divmod(s.workers[i].ticket, self.per_update)
-        return s._replace(gradients=changed(s.gradients, member, (number + 1, s.gradients[member][1])))
+        place, number = self.place(s.workers[i].ticket), s.workers[i].ticket // self.per_update
+        stamped = s._replace(gradients=changed(s.gradients, place, (number + 1, s.gradients[place][1])))
+        return stamped if "stamp first" in self.faults else self.go_combining(stamped, i, "finish")
+
+    def go_combining(self, s: State, i: int, back: str) -> Outcome:
+        return put(s, i, back=back), "combine"
 
     def members(self, s: State, number: int) -> int:
         return min(self.per_update, s.total - number * self.per_update)
 
+    def waiting_for(self, s: State, number: int) -> tuple[tuple[int, Any], ...]:
+        first = number % self.waiting * self.per_update
+        return s.gradients[first : first + max(0, self.members(s, number))]
+
     def is_complete(self, s: State, number: int) -> bool:
-        members = self.members(s, number)
-        return members > 0 and all(stamp == number + 1 for stamp, _ in s.gradients[:members])
+        parts = self.waiting_for(s, number)
+        return bool(parts) and all(stamp == number + 1 for stamp, _ in parts)
 
-    def complete(self, s: State, i: int, back: str) -> Outcome:
-        return (put(s, i, back=back), "make.lock") if self.is_complete(s, s.head) else (s, back)
-
-    def check(self, s: State, i: int) -> Outcome:
-        if not self.is_complete(s, s.head):
-            return s, "unlock"
-        return put(s, i, base=s.head, slot=(s.head + 1) % self.slots)
-
-    def written(self, s: State, i: int) -> Outcome:
-        number = s.workers[i].base
-        wanted = [(number * self.per_update + member, number) for member in range(self.members(s, number))]
-        parts = [content for _, content in s.gradients[: len(wanted)]]
+    def check_parts(self, s: State, number: int) -> None:
+        wanted = [(number * self.per_update + m, self.read_by(number)) for m in range(self.members(s, number))]
+        parts = [content for _, content in self.waiting_for(s, number)]
         if parts != wanted:
             raise Violation(f"version {number + 1} is made of {parts}")
-        return super().written(s, i)
 
-    def row(self, s: State, i: int) -> tuple[int, int]:
-        return s.workers[i].base, s.workers[i].base
+    # --- whoever finds the gradients of an update complete makes the next version, with others
+
+    def work_is_left(self, s: State) -> bool:
+        """Something that nobody is at."""
+        if not self.is_complete(s, s.head):
+            return False
+        left = [shard for shard, count in enumerate(s.counts) if count <= s.head]
+        return any(not self.held(s, shard) for shard in left) or (not left and not self.held(s, self.size.shards))
+
+    def held(self, s: State, piece: int) -> bool:
+        if piece == self.size.shards:
+            return any(w.at in COMMIT_LOCK for w in s.workers)
+        return any(w.at in _SHARD_LOCK and w.piece == piece for w in s.workers)
+
+    def combine(self, s: State, i: int) -> Outcome:
+        if not self.is_complete(s, s.head):
+            return self.leave_off(s, i)
+        return put(s, i, base=s.head, piece=0), "shard.look" if s.counts else "make.try"
+
+    def leave_off(self, s: State, i: int) -> Outcome:
+        return put(s, i, base=NOBODY, slot=NOBODY, piece=0, back=""), s.workers[i].back
+
+    def next_shard(self, s: State, i: int) -> Outcome:
+        return put(s, i, piece=s.workers[i].piece + 1), "shard.look"
+
+    def shard_look(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        if me.piece == self.size.shards:
+            return s, "make.look"
+        if "shard ahead" in self.faults and self.is_complete(s, s.counts[me.piece]):
+            return put(s, i, base=s.counts[me.piece])
+        return s if s.counts[me.piece] <= me.base else self.next_shard(s, i)
+
+    def shard_try(self, s: State, i: int) -> Outcome:
+        return self.next_shard(s, i) if self.held(s, s.workers[i].piece) else s
+
+    def shard_check(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        ahead = s.head != me.base and "shard ahead" not in self.faults
+        if ahead or s.counts[me.piece] > me.base:
+            return s, "shard.unlock"
+        return put(s, i, slot=(me.base + 1) % self.slots)
+
+    def shard_write(self, s: State, i: int) -> Outcome:
+        return self.begin_piece(s, i, s.workers[i].piece, "shard.written")
+
+    def shard_written(self, s: State, i: int) -> Outcome:
+        return self.end_piece(s, i, s.workers[i].piece)
+
+    def shard_count(self, s: State, i: int) -> Outcome:
+        return s._replace(counts=changed(s.counts, s.workers[i].piece, s.workers[i].base + 1))
+
+    def make_look(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        made = all(count > me.base for count in s.counts) or "early end" in self.faults
+        return put(s, i, piece=self.size.shards) if made else self.leave_off(s, i)
+
+    def make_try(self, s: State, i: int) -> Outcome:
+        return self.leave_off(s, i) if self.held(s, self.size.shards) else s
+
+    def make_check(self, s: State, i: int) -> Outcome:
+        if s.head != s.workers[i].base or not self.is_complete(s, s.head):
+            return s, "unlock"
+        return put(s, i, slot=(s.head + 1) % self.slots)
 
     def unlock(self, s: State, i: int) -> Outcome:
-        return put(s, i, back="", base=NOBODY, slot=NOBODY), s.workers[i].back
+        return self.leave_off(s, i) if "no second look" in self.faults else (s, "combine")
+
+    # --- pieces
+
+    def content(self, version: int, row: tuple[int, int] | None) -> object:
+        return self.state_of(version)
+
+    def state_of(self, version: int) -> object:
+        return (version,) * (self.size.shards + 1)
+
+    def write(self, s: State, i: int) -> Outcome:
+        return self.begin_piece(s, i, self.size.shards, "written")
+
+    def written(self, s: State, i: int) -> Outcome:
+        return self.end_piece(s, i, self.size.shards)
+
+    def begin_piece(self, s: State, i: int, piece: int, writing: str) -> State:
+        me = s.workers[i]
+        source, state = s.slots[me.base % self.slots][piece], s.optimizer[me.base % 2][piece]
+        if (source, state) != (me.base, me.base):
+            raise Violation(f"version {me.base + 1} is to be made of {source}, optimizer {state}")
+        for j, w in enumerate(s.workers):
+            if j != i and w.at == "gradient" and w.slot == me.slot:
+                raise Violation(f"slot {me.slot} is to be written while worker {j} reads version {w.version} there")
+            if j != i and w.at == writing and w.piece == me.piece:
+                raise Violation(f"workers {i} and {j} write the same piece at once")
+        return self.set_piece(s, i, piece, TORN)
+
+    def end_piece(self, s: State, i: int, piece: int) -> State:
+        self.check_parts(s, s.workers[i].base)
+        return self.set_piece(s, i, piece, s.workers[i].base + 1)
+
+    def set_piece(self, s: State, i: int, piece: int, value: int) -> State:
+        me = s.workers[i]
+        copy = (me.base + 1) % 2
+        slot, state = changed(s.slots[me.slot], piece, value), changed(s.optimizer[copy], piece, value)
+        return s._replace(slots=changed(s.slots, me.slot, slot), optimizer=changed(s.optimizer, copy, state))
+
+    def row(self, s: State, i: int) -> tuple[int, int]:
+        return s.workers[i].base, self.read_by(s.workers[i].base)
+
+    # --- what must hold
 
     def done(self, s: State, ticket: int) -> bool:
-        number, member = divmod(ticket, self.per_update)
-        return s.head > number or s.gradients[member][0] == number + 1
+        number = ticket // self.per_update
+        return s.head > number or s.gradients[self.place(ticket)][0] == number + 1
+
+    def readable(self, s: State) -> Sequence[int]:
+        return range(max(0, s.head - self.staleness), s.head + 1)
+
+    def invariant(self, s: State) -> None:
+        super().invariant(s)
+        if self.strict and any(count > s.head + 1 for count in s.counts):
+            raise Violation(f"a shard is more than a version ahead: {s.counts}, head {s.head}")
+
+
+class Ordered(Combining):
+    """`hogwild.rules.ordered`: one gradient an update, computed on version u − τ."""
+
+    rule = "ordered"
+
+    def form(self, size: Size) -> tuple[int, int]:
+        return size.staleness, 1
+
+
+class Sync(Combining):
+    """`hogwild.rules.sync`: M micro-batches an update, computed on version u."""
+
+    rule = "sync"
+
+    def form(self, size: Size) -> tuple[int, int]:
+        return 0, size.micro_batches
 
 
 class Snapshot(Model):

@@ -16,12 +16,12 @@ TORN = -2
 
 _MAKING = frozenset({"write", "written", "journal", "publish", "pin"})
 _SHOWING = frozenset(f"show.{step}" for step in ("due", "wait", "look", "copy", "publish", "stop"))
-_COMMIT_LOCK = _MAKING | _SHOWING | {"attach.pin", "make.check", "commit.target", "unlock"}
+COMMIT_LOCK = _MAKING | _SHOWING | {"attach.pin", "make.check", "commit.target", "unlock"}
 _OWNING = (
     _MAKING
     | _SHOWING
-    | {"claim.leave", "claim.wait", "claim.look", "read", "gradient", "commit.wait", "commit.look", "commit.lock"}
-    | {"commit.target", "store.begin", "store.end", "stamp", "complete", "finish"}
+    | {"claim.leave", "claim.wait", "claim.look", "claim.looked", "read", "gradient", "commit.lock", "commit.target"}
+    | {"store.begin", "store.end", "stamp", "finish"}
     | {"hand_back.lock", "hand_back.undo", "hand_back.enter"}
 )
 
@@ -52,8 +52,8 @@ class Model(Tickets):
             head=0,
             head_slot=0,
             reissued=(),
-            slots=(self.content(0, None), *[TORN] * (self.slots - 1)),
-            optimizer=(0, TORN),
+            slots=(self.content(0, None), *[self.content(TORN, None)] * (self.slots - 1)),
+            optimizer=(self.state_of(0), self.state_of(TORN)),
             journal=(None,) * self.updates(size.tickets),
             workers=(*workers, Worker("look.take")) if size.look else workers,
         )
@@ -72,6 +72,10 @@ class Model(Tickets):
         """What a slot holds of that version."""
         return version
 
+    def state_of(self, version: int) -> object:
+        """What a copy of the optimizer's state holds of that version."""
+        return version
+
     def slot_of(self, s: State, version: int) -> int:
         return version % self.slots
 
@@ -79,7 +83,7 @@ class Model(Tickets):
         return -(-tickets // self.per_update)
 
     def lock_commits(self, s: State, i: int) -> Outcome:
-        return None if any(w.at in _COMMIT_LOCK for w in s.workers) else s
+        return None if any(w.at in COMMIT_LOCK for w in s.workers) else s
 
     # --- a version is read
 
@@ -208,6 +212,8 @@ class Model(Tickets):
     def start_again(self, s: State, i: int) -> Outcome:
         if not self.nobody_runs(s) or not self.unfinished(s):
             return None
+        if s.kills == self.size.kills:
+            raise Violation("work is left, nobody is at it, and nobody died")
         return self.started(s, i), self.start
 
     def nobody_runs(self, s: State) -> bool:
@@ -279,7 +285,7 @@ class Model(Tickets):
         row = s.journal[last - 1]
         if self.size.stop and last != self.size.look:
             raise Violation(f"the run was to be stopped at version {self.size.look}, and ends at {last}")
-        if s.head != last or s.optimizer[last % 2] != last:
+        if s.head != last or s.optimizer[last % 2] != self.state_of(last):
             raise Violation(f"the run is over at version {s.head} of {last}, optimizer {s.optimizer}")
         if s.slots[self.slot_of(s, last)] != self.content(last, row):
             raise Violation(f"the newest version is {s.slots[self.slot_of(s, last)]}")

@@ -12,6 +12,12 @@ What every model is made of stands here too.
     "no hand-back"   who waits never gives a ticket up for an earlier orphan
     "no last look"   the parent asks only for tickets, not for a version that nobody is left to make
     "early stop"     the version that ends the run is published before the parent has said so
+    "few gradients"  one slot for gradients too few
+    "stamp first"    a gradient is said to be there before it is written
+    "early shard"    a shard counts a version before it is stepped
+    "shard ahead"    a shard is stepped further than the version after the newest
+    "early end"      a version is published before all its shards are stepped
+    "no second look" whoever made a version does not look whether the next can be made
 """
 
 from __future__ import annotations
@@ -21,13 +27,16 @@ from dataclasses import dataclass
 
 from explorer import ENDED, NOBODY, Outcome, State, Step, put
 
-FAULTS = ("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop")
+FAULTS = (
+    *("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop"),
+    *("few gradients", "stamp first", "early shard", "shard ahead", "early end", "no second look"),
+)
 _TICKET_LOCK = frozenset(
     f"{section}.{step}"
     for section in ("claim", "hand_back", "died")
     for step in ("undo", "enter", "choose", "own", "take", "leave", "none", "reissue", "settle", "finish")
 )
-_FRESH = {"row": NOBODY, "ticket": NOBODY, "slot": NOBODY, "base": NOBODY}
+_FRESH = {"row": NOBODY, "ticket": NOBODY, "slot": NOBODY, "base": NOBODY, "piece": 0}
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Size:
     """How large a run is explored.
 
     `tickets` are those of the run; `policy` is replace or continue; `look` is the version that the parent evaluates
-    (0: none), and `stop` says that it ends the run there.
+    (0: none), and `stop` says that it ends the run there; a version is stepped in so many `shards` (0: whole).
     """
 
     workers: int
@@ -46,12 +55,14 @@ class Size:
     micro_batches: int = 2
     look: int = 0
     stop: bool = False
+    shards: int = 0
 
 
 class Tickets:
     """The steps about tickets. Not `strict`: wrong is only what somebody would notice, not what leads to it."""
 
     per_update = 1
+    closes = False  # a worker that finds no more tickets looks whether a version can be made
 
     def __init__(self, size: Size, faults: Sequence[str] = (), strict: bool = True) -> None:
         assert set(faults) <= set(FAULTS)
@@ -120,7 +131,7 @@ class Tickets:
         return put(s, i, holder=0), "claim.lock"
 
     def leave_to_close(self, s: State, i: int) -> Outcome:
-        return put(s, i, holder=0), "close" if self.per_update > 1 else ENDED
+        return put(s, i, holder=0), "close" if self.closes else ENDED
 
     def reissue(self, s: State, i: int) -> Outcome:
         return self.reissued(s, s.workers[i].row)
