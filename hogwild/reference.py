@@ -80,7 +80,7 @@ def train_serially(
                 batch = source.batch(b, _seeded(mix(seed, b)))
                 parts.append(_shared(update, _differentiate(loss(model, batch), trained), trained))
                 after = _version(model)
-                serial = v == k and update != "sync"  # nothing came between; `sync` treats all M batches alike
+                serial = v == k and b == numbers[0]  # nothing came between
                 newest = after if serial else newest | _rebased(model, versions[v], after, newest)
             value, gradient = _mean(parts)
             _load(model, newest)

@@ -31,8 +31,8 @@ OTHER_BITS = names_where(lambda rule: not rule.same_bits)
 EXACT = names_where(lambda rule: rule.exact)
 OWN_GRADIENTS = names_where(lambda rule: not rule.shares_gradients)
 PRIVATE_IN_PLACE = names_where(lambda rule: not rule.versioned and not rule.shares_gradients)
-SLOTS_OF_GRADIENTS = names_where(lambda rule: rule().needs(1).gradients > 0)  # in shared memory
-WITHOUT_SLOTS = names_where(lambda rule: rule().needs(1).gradients == 0)
+SLOTS_OF_GRADIENTS = names_where(lambda rule: rule.dense_gradients)
+WITHOUT_SLOTS = names_where(lambda rule: not rule.dense_gradients)
 
 
 def hooks_of(update: str) -> tuple[Hook, ...]:

@@ -94,13 +94,22 @@ class TimedLock:
         self._clock = clock
         self._lock = lock
 
-    def __enter__(self) -> None:
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock."""
         self._clock.enter("wait")
-        self._lock.__enter__()
+        taken = self._lock.acquire(blocking)
         self._clock.leave()
+        return taken
+
+    def release(self) -> None:
+        """Let it go."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
 
     def __exit__(self, *error: Any) -> None:
-        self._lock.__exit__(*error)
+        self.release()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
 from hogwild.optim.kernels import FLAT_DTYPES, WrittenStep, is_plain_sgd, takes_sparse, written_keys, written_step
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import Cell, StateForm
+from hogwild.shared.shards import Shard, cut
 
 # Each element of the parameter and of its state depends on that element (and on scalars) alone.
 ELEMENTWISE: frozenset[type[Optimizer]] = frozenset(
@@ -97,7 +98,8 @@ class OptimizerPlan:
 
     `form` is that of its state, and says whether ranges are stepped whole; `written` is the optimizer's step where it
     need not be torch's; `plain` that this is p ← p − lr g; `by_row` that it takes sparse gradients too; `adaptive` that
-    the optimizer divides by what it keeps of earlier gradients, which the written step computes privately.
+    the optimizer divides by what it keeps of earlier gradients, which the written step computes privately; `shards` are
+    there where the step of a version can be made in pieces.
     """
 
     form: StateForm
@@ -105,6 +107,7 @@ class OptimizerPlan:
     plain: bool
     by_row: bool
     adaptive: bool
+    shards: tuple[Shard, ...] = ()
 
     @classmethod
     def of(
@@ -149,6 +152,7 @@ class OptimizerPlan:
             plain=written is not None and is_plain_sgd(optimizer),
             by_row=written is not None and takes_sparse(optimizer),
             adaptive=isinstance(optimizer, _ADAPTIVE),
+            shards=cut(form) if written is not None and elementwise and same_dtype and vectorised else (),
         )
 
 

@@ -79,6 +79,12 @@ def declared_sparse(model: nn.Module, optimizer: Optimizer, trained: Sequence[nn
     the optimizer takes no others, or would not step their rows."""
     if isinstance(optimizer, torch.optim.SparseAdam) or not takes_sparse(optimizer):
         return None
+    return tables_of(model, trained)
+
+
+def tables_of(model: nn.Module, trained: Sequence[nn.Parameter]) -> frozenset[int]:
+    """The positions of the tables whose layers say that their gradients are sparse; the first may be dense all the
+    same."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse]
     tables = {id(layer.weight) for layer in layers}
     return frozenset(i for i, parameter in enumerate(trained) if id(parameter) in tables)

@@ -25,7 +25,9 @@ from hogwild.optim.factory import Factory, Named, with_parameters
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import ROOMS, Rooms
 from hogwild.optim.plan import OptimizerPlan
+from hogwild.optim.sharded import ShardedStep
 from hogwild.shared.arena import aligned
+from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.layout import Block, Entry, Layout, Range
 from hogwild.shared.optimizer_state import Cell, OptimizerState
 from hogwild.shared.slots import Slot
@@ -71,6 +73,8 @@ class SharedOptimizer:
         self._gradient_views = form.layout.views(self._gradient) if form.flat else []
         self._rooms, self._flat_rooms = _rooms(form.layout, races)
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
+        written = plan.written
+        self._sharded = ShardedStep(form, plan.shards, written) if plan.shards and written is not None else None
         self._schedule = lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
 
@@ -100,6 +104,45 @@ class SharedOptimizer:
             else:
                 tensors.append(view.copy_(gradient.to_dense() if gradient.is_sparse else gradient))
         return Gathered(tensors, self._flat_gradients)
+
+    def gather_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
+        """The gradients in a slot of shared memory; the rows of sparse ones, where the slot takes them, as they are."""
+        flats = slot.flats if self._form.flat else []
+        if not any(gradient is None or gradient.is_sparse for gradient in gradients):
+            torch._foreach_copy_(slot.tensors, cast("list[Tensor]", gradients))
+            return Gathered(list(slot.tensors), flats)
+        tensors: list[Tensor | None] = []
+        for i, (view, gradient) in enumerate(zip(slot.tensors, gradients, strict=True)):
+            if gradient is None:
+                view.zero_()
+            elif not gradient.is_sparse:
+                gradient = view.copy_(gradient)
+            elif not slot.takes_rows(i, gradient):
+                gradient = view.copy_(gradient.to_dense())
+            tensors.append(gradient)
+        return Gathered(tensors, flats)
+
+    def waiting_in(self, slot: GradientSlot) -> Gathered:
+        """What `gather_into` put there. A step of torch's, which might write to it, is given a copy."""
+        tensors = slot.gradients()
+        if self._plan.written is None:
+            return self.gather([None if tensor is None else tensor.clone() for tensor in tensors])
+        return Gathered(tensors, slot.flats if self._form.flat else [])
+
+    def advance_shard(
+        self,
+        shard: int,
+        update: int,
+        parts: Sequence[GradientSlot],
+        old: Slot,
+        new: Slot,
+        before: OptimizerState,
+        after: OptimizerState,
+    ) -> None:
+        """`advance` in one shard, by the mean of gradients that lie whole in slots."""
+        assert self._sharded is not None
+        self._set_rates(update)
+        self._sharded.advance(shard, self._by_tensor.param_groups, parts, old, new, before, after)
 
     def advance(
         self, update: int, gradients: Gathered, old: Slot, new: Slot, before: OptimizerState, after: OptimizerState

@@ -61,13 +61,34 @@ class Seat(Protocol):
         """
         ...
 
+    def finite(self, loss: float, gradients: Gathered) -> bool:
+        """True where they may be applied: loss and gradient are finite, or the run does not care."""
+        ...
+
+    def skip(self, ticket: Ticket, loss: float, worker: int) -> None:
+        """Leave out what that worker computed for this ticket, for it is not finite.
+
+        Raises:
+            NonFiniteError: the run says `on_nonfinite="raise"`.
+        """
+        ...
+
     @property
     def audited(self) -> bool:
-        """True where the worker keeps an account of the gradients it computes."""
+        """True where the run keeps an account of the gradients it computes."""
+        ...
+
+    def enter(self, update: int, gradients: Sequence[Tensor | None], share: float) -> None:
+        """Enter gradients in the account, of which that update is made to a `share`, if there is one."""
         ...
 
     def leave_out(self) -> None:
         """The update being committed is not applied, on purpose, and will not be computed again."""
+        ...
+
+    @property
+    def clips(self) -> bool:
+        """True where gradients are clipped."""
         ...
 
     def clip(self, gradients: Gathered) -> None:
@@ -104,6 +125,8 @@ class Rule(ABC):
     same_bits: ClassVar[bool] = False  # the result depends on neither worker count nor kind nor timing
     exact: ClassVar[bool] = False  # no step is lost, and none applied twice
     shares_gradients: ClassVar[bool] = False  # other workers see a gradient before it is checked
+    dense_gradients: ClassVar[bool] = False  # gradients lie in shared memory, and all of them are dense there
+    combines: ClassVar[bool] = False  # whoever has nothing better to do makes versions of gradients that wait
     staleness: int | None = None  # how old each version is that is read, where the rule sets it
     tickets_per_update: int = 1
     gradient_by: str = "grad"

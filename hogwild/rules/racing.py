@@ -30,6 +30,7 @@ class Racing(InPlace):
     name: ClassVar[str] = "racing"
     summary: ClassVar[str] = "one shared .grad; step and zero without a lock"
     shares_gradients: ClassVar[bool] = True
+    dense_gradients: ClassVar[bool] = True
     gradient_by: str = "backward"
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002

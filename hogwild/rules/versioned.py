@@ -25,20 +25,24 @@ class Versioned(Rule):
         control[Word.HEAD] = version
         control[Word.OBSERVED] = control[Word.EVALUATED] = version
 
-    def write_version(self, update: int, version: int, source: int, target: int, gathered: Gathered | None) -> None:
+    def write_version(
+        self, update: int, version: int, source: int, target: int, gathered: Gathered | None, *, stepped: bool = False
+    ) -> None:
         """Write version `version + 1` into slot `target` from slot `source`; None as gradients leaves all as it is.
 
-        The buffers of the target are left to the caller where there are gradients.
+        The buffers of the target are left to the caller where there are gradients; `stepped`: all that the optimizer
+        writes is there.
 
         Raises:
             Aborted: the run has been given up, and what there is is being saved.
         """
-        if self.control[Word.ABORT]:
-            raise Aborted
+        self.give_up_if_aborted()
         old, new = self.state.slots[source], self.state.slots[target]
         before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
         rows = self.state.row_versions
-        if gathered is None:
+        if stepped:
+            self.seat.pause(Hook.WRITING)
+        elif gathered is None:
             after.copy_from(before)
             new.copy_from(old)
         else:
@@ -48,6 +52,15 @@ class Versioned(Rule):
             self.seat.optimizer.advance(update, gathered, old, new, before, after)
         if rows is not None:
             rows.complete((target, len(self.state.slots) + (version + 1) % 2), version)
+
+    def give_up_if_aborted(self) -> None:
+        """Write no more once the run has been given up.
+
+        Raises:
+            Aborted: it has.
+        """
+        if self.control[Word.ABORT]:
+            raise Aborted
 
     def write_buffers(self, on_newest: bool, source: int, target: int) -> None:
         """Commit the buffers of the worker's last forward pass; `on_newest`: it was made on the source itself."""

@@ -44,7 +44,9 @@ def run_job(job: Job, began: float) -> Run:
         prepared = prepare(job)
         if job.resume is not None and job.goes_on and has_ended(job.resume):
             return _as_it_ended(job)
-        return conduct(open_run(prepared), began)
+        run = open_run(prepared)
+        del prepared  # with the caller's optimizer, whose state may be as large as the model
+        return conduct(run, began)
 
 
 def _as_it_ended(job: Job) -> Run:

@@ -6,7 +6,7 @@ It is made on a copy of the model, in the caller's process, and leaves model and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,14 +27,15 @@ from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 @dataclass(frozen=True)
 class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
-    generator that it drew from, what drew, the names of the parameters that the loss wrote to, and the digest of the
-    batch."""
+    generator that it drew from, what drew, the names of the parameters that the loss wrote to, the digest of the batch,
+    and how many rows each sparse gradient names."""
 
     sparse: frozenset[int]
     samples: int
     draws: tuple[str, ...]
     written: tuple[str, ...] = ()
     batch: str = field(default="", compare=False)
+    rows: Mapping[int, int] = field(default_factory=dict, compare=False)
 
 
 def dry_run(
@@ -74,8 +75,8 @@ def dry_run(
     names = {id(stand_ins[id(parameter)]): name for name, parameter in model.named_parameters()}
     pairs = zip(parameters, counts, strict=True)
     written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
-    sparse = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None and gradient.is_sparse)
-    return DryRun(sparse, _samples_in(batch), draws, written, digest)
+    rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
+    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
 from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.plan import OptimizerPlan, steps_rows
-from hogwild.optim.sparse import declared_sparse, stay_sparse
+from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
 from hogwild.optim.stepping import factor_of
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
@@ -38,6 +38,7 @@ _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
 _SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
 _STALE = 3  # staleness from which on momentum may keep a model from learning
+_ROOM, _FEW = 4, 1 << 14  # times the rows that the first sparse gradient names, and at least, for those of others
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def prepare(job: Job) -> Prepared:
     optimizer_plan = OptimizerPlan.of(optimizer, optimized, layout, sparse)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     tables = sorted(sparse) if steps_rows(optimizer) else []
-    plan = _plan(job, anatomy, optimizer_plan, tables, job.updates_in(tickets))
+    plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates_in(tickets))
     limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
     return Prepared(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan, origin)
 
@@ -184,19 +185,28 @@ def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: O
         optimizer,
         job.rule.name,
         versions=needs.slots > 1,
-        shared=needs.gradients > 0,
+        shared=job.rule.dense_gradients,
         by_row=quoted(stepping_by_row(), "and"),
-        private=quoted(names_where(lambda rule: rule().needs(1).gradients == 0), "or"),
+        private=quoted(names_where(lambda rule: not rule.dense_gradients), "or"),
     )
 
 
-def _plan(job: Job, anatomy: Anatomy, optimizer: OptimizerPlan, tables: list[int], rows: int) -> StatePlan:
+def _plan(
+    job: Job,
+    anatomy: Anatomy,
+    optimizer: OptimizerPlan,
+    sparse: frozenset[int],
+    tables: list[int],
+    tried: DryRun,
+    updates: int,
+) -> StatePlan:
     config, parameters = job.config, optimizer.form.layout
+    rows = frozenset() if job.rule.dense_gradients else sparse | tables_of(job.model, list(anatomy.trained.values()))
     return StatePlan(
         workers=config.workers,
         spares=2 * config.workers + (left_undone(job.resume) if job.resume else 0),
-        rows=rows,
-        digest_every=config.digest_every or _seal_every(rows, parameters.nbytes),
+        rows=updates,
+        digest_every=config.digest_every or _seal_every(updates, parameters.nbytes),
         parameters=parameters,
         constants=Layout.of(list(anatomy.constant.items())),
         buffers=Layout.of(list(anatomy.buffers.items())),
@@ -205,6 +215,8 @@ def _plan(job: Job, anatomy: Anatomy, optimizer: OptimizerPlan, tables: list[int
         needs=job.rule.needs(config.workers),
         audited=config.audit and _can_audit(job, optimizer),
         tables=tuple(tables),
+        sparse={i: max(_FEW, parameters.entries[i].shape[0], _ROOM * tried.rows.get(i, 0)) for i in sorted(rows)},
+        shards=optimizer.shards if job.rule.combines else (),
     )
 
 

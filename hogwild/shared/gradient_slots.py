@@ -1,33 +1,144 @@
-"""Gradient slots: gradients that workers share, with what else a forward pass left."""
+"""Gradient slots: gradients in shared memory, where they wait to be applied, with what else a forward pass left."""
 
 from __future__ import annotations
 
-import torch
+import math
+from collections.abc import Mapping, Sequence
 
-from hogwild.shared.arena import Arena
-from hogwild.shared.layout import Block, Layout
+import torch
+from torch import Tensor
+
+from hogwild.shared.arena import ALIGNMENT, Arena, Space, aligned
+from hogwild.shared.layout import Block, Entry, Layout
+
+_NONE, _DENSE, _SPARSE, _COALESCED = range(4)
 
 
 class GradientSlot:
-    """One shared gradient with what else a forward pass left.
+    """One gradient in shared memory, and what belongs to it.
 
-    `tensors` holds one view per parameter and `flats` one tensor per range; `present[i]` is 1 where parameter i
-    received a gradient; `buffers` are the buffers after the forward pass; `loss` (float64, shape (1,)) is the batch's
-    loss; `words` are two words for the rule's own use.
+    `tensors` holds one view per parameter and `flats` one tensor per range; `buffers` are the buffers after the forward
+    pass. `words` are indexed by the constants below.
+
+    Args:
+        parameters, buffers: their layouts.
+        sparse: the positions of the parameters whose sparse gradients are kept as rows → how many rows one may name;
+            of a gradient that names more, those that come twice are added up first.
+        arena, offset: where it lies.
     """
 
-    def __init__(self, parameters: Layout, buffers: Layout, arena: Arena, offset: int) -> None:
+    STAMP, USABLE, WORKER, VERSION, WHOLE = range(5)
+    """The update that it is of, plus one, stored last; 1: it may be applied; who computed it, on which version; 1: each
+    parameter has a dense one."""
+
+    def __init__(
+        self, parameters: Layout, buffers: Layout, sparse: Mapping[int, int], arena: Arena, offset: int
+    ) -> None:
+        places = _Places(parameters, buffers, sparse)
         block = Block.shared(arena, offset)
         self.tensors = parameters.views(block)
         self.flats = parameters.flats(block)
-        offset += parameters.nbytes
-        self.buffers = buffers.views(Block.shared(arena, offset))
-        offset += buffers.nbytes
-        self.words = arena.words(offset, 2)
-        self.loss = arena.tensor(offset + 16, 1, torch.float64)
-        self.present = arena.words(offset + 24, len(parameters.entries))
+        self.buffers = buffers.views(Block.shared(arena, offset + places.buffers))
+        self.words = arena.words(offset + places.words, 5)
+        self._kinds = arena.words(offset + places.kinds, len(parameters.entries))
+        self._loss = arena.bytes(offset + places.loss, 8).cast("d")
+        self._rows = {
+            i: _Rows(parameters.entries[i], arena, offset + place, most) for (i, most), place in places.rows.items()
+        }
 
     @staticmethod
-    def size(parameters: Layout, buffers: Layout) -> int:
+    def size(parameters: Layout, buffers: Layout, sparse: Mapping[int, int]) -> int:
         """Bytes of one gradient slot."""
-        return parameters.nbytes + buffers.nbytes + 8 * (3 + len(parameters.entries))
+        return _Places(parameters, buffers, sparse).nbytes
+
+    @property
+    def loss(self) -> float:
+        """The loss of the batch."""
+        return self._loss[0]
+
+    @loss.setter
+    def loss(self, value: float) -> None:
+        self._loss[0] = value
+
+    def takes_rows(self, i: int, gradient: Tensor) -> bool:
+        """True where a sparse gradient of parameter i stays one."""
+        return i in self._rows and gradient.sparse_dim() == 1
+
+    def hold(self, gradients: Sequence[Tensor | None]) -> None:
+        """Note which parameters have a gradient. The dense ones are `tensors` themselves; rows are copied."""
+        whole = True
+        for i, gradient in enumerate(gradients):
+            if gradient is None:
+                self._kinds[i] = _NONE
+            elif gradient.is_sparse:
+                self._kinds[i] = _COALESCED if self._rows[i].hold(gradient) else _SPARSE
+            else:
+                self._kinds[i] = _DENSE
+                continue
+            whole = False
+        self.words[self.WHOLE] = whole
+
+    def gradients(self) -> list[Tensor | None]:
+        """One for each parameter: a view of the slot, rows in the slot, or None."""
+        if self.words[self.WHOLE]:
+            return list(self.tensors)
+        return [self._gradient(i, kind) for i, kind in enumerate(self._kinds.tolist())]
+
+    def _gradient(self, i: int, kind: int) -> Tensor | None:
+        if kind == _NONE:
+            return None
+        return self.tensors[i] if kind == _DENSE else self._rows[i].gradient(coalesced=kind == _COALESCED)
+
+
+class _Rows:
+    """The place of a sparse gradient of one parameter."""
+
+    def __init__(self, entry: Entry, arena: Arena, offset: int, most: int) -> None:
+        self._entry = entry
+        self._arena = arena
+        self._most = most
+        self._count = arena.words(offset, 1)
+        self._numbers = offset + ALIGNMENT
+        self._values = self._numbers + aligned(8 * most)
+
+    @staticmethod
+    def size(entry: Entry, most: int) -> int:
+        """Bytes of the place of at most so many rows."""
+        return ALIGNMENT + aligned(8 * most) + most * math.prod(entry.shape[1:]) * entry.dtype.itemsize
+
+    def hold(self, gradient: Tensor) -> bool:
+        """Copy a gradient; True where its rows are different ones, in order."""
+        if gradient._nnz() > self._most:
+            gradient = gradient.coalesce()
+        count = self._count[0] = gradient._nnz()
+        numbers, values = self._views(count)
+        numbers.copy_(gradient._indices())
+        values.copy_(gradient._values())
+        return gradient.is_coalesced()
+
+    def gradient(self, *, coalesced: bool) -> Tensor:
+        """That gradient, on this memory."""
+        numbers, values = self._views(self._count[0])
+        return torch.sparse_coo_tensor(
+            numbers, values, self._entry.shape, is_coalesced=coalesced, check_invariants=False
+        )
+
+    def _views(self, count: int) -> tuple[Tensor, Tensor]:
+        rest = self._entry.shape[1:]
+        numbers = self._arena.tensor(self._numbers, count, torch.int64).view(1, count)
+        values = self._arena.tensor(self._values, count * math.prod(rest), self._entry.dtype)
+        return numbers, values.view(count, *rest)
+
+
+class _Places:
+    """Where each piece of a slot lies, in bytes from its start."""
+
+    def __init__(self, parameters: Layout, buffers: Layout, sparse: Mapping[int, int]) -> None:
+        space = Space()
+        space.reserve(parameters.nbytes)
+        self.buffers = space.reserve(buffers.nbytes)
+        self.words = space.reserve(8 * 5)
+        self.kinds = space.reserve(8 * len(parameters.entries))
+        self.loss = space.reserve(8)
+        self.rows = {(i, most): space.reserve(_Rows.size(parameters.entries[i], most)) for i, most in sparse.items()}
+        self.nbytes = space.nbytes

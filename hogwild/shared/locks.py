@@ -8,10 +8,28 @@ only, not threads of one process; each worker process locks from one thread.
 from __future__ import annotations
 
 import fcntl
-from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Protocol
 
-Lock = AbstractContextManager[object]
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
+
+
+class Lock(Protocol):
+    """What a `threading.Lock` has of it."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock. False: somebody has it, and the caller does not wait."""
+        ...
+
+    def release(self) -> None:
+        """Let it go."""
+        ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
 
 class AnnouncedLock:
@@ -23,17 +41,29 @@ class AnnouncedLock:
         self._waiting = waiting  # the place of that word in the row
         self._before = 0  # what the row said: it may look, in a wait, at what the lock protects
 
-    def __enter__(self) -> None:
-        self._before = self._row[self._waiting]
-        self._row[self._waiting] = 1
-        self._lock.__enter__()
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock; only who waits for it says so."""
+        before = self._row[self._waiting]
+        if blocking:
+            self._row[self._waiting] = 1
+        if not self._lock.acquire(blocking):
+            return False
+        self._before = before
         self._row[self._waiting] = 0
+        return True
+
+    def release(self) -> None:
+        """Let it go, and go on waiting for what was waited for before."""
+        self._lock.release()
+        self._row[self._waiting] = self._before
+
+    def __enter__(self) -> None:
+        self.acquire()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._lock.__exit__(kind, error, traceback)
-        self._row[self._waiting] = self._before
+        self.release()
 
 
 class FileLock:
@@ -43,10 +73,22 @@ class FileLock:
         self._descriptor = descriptor
         self._number = number
 
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock. False: another process has it."""
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX if blocking else _TRY, 1, self._number)
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as POSIX leaves open
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let it go."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._number)
+
     def __enter__(self) -> None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._number)
+        self.acquire()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._number)
+        self.release()

@@ -6,24 +6,25 @@
 
 A `StatePlan` says where each lies and travels to the workers; `SharedState` is the same, opened in one process.
 
-Legend: K slots, P parameters, M gradients held at a time (racing: one; sync: one per micro-batch).
+Legend: K slots, P parameters, M gradients held at a time (racing: one; ordered and sync: those that wait).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from hogwild.shared.arena import Arena, Space
+from hogwild.shared.arena import ALIGNMENT, Arena, Space
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.journal import ROW, Journal, seal_bytes
 from hogwild.shared.layout import Block, Layout
 from hogwild.shared.optimizer_state import OptimizerState, StateForm
 from hogwild.shared.rows import RowVersions
+from hogwild.shared.shards import Shard
 from hogwild.shared.slots import Slot
 from hogwild.shared.tickets import Control
 from hogwild.shared.totals import Totals
@@ -49,6 +50,7 @@ class _Offsets:
     gradients: tuple[int, ...]
     audit: int
     row_versions: int
+    shards: int
     nbytes: int
 
 
@@ -58,7 +60,9 @@ class StatePlan:
 
     `names` maps each entry of the model's state dict to (`"parameter"`, `"constant"` or `"buffer"`, position);
     `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient;
-    `tables` are the positions of the parameters with sparse gradients.
+    `sparse` maps the positions of the parameters with sparse gradients to how many rows one may name, before those that
+    come twice are added up; `tables` are the positions of those whose rows are versioned; `shards` are what a version
+    is made in, where workers make it together.
     """
 
     workers: int
@@ -73,6 +77,8 @@ class StatePlan:
     needs: Needs
     audited: bool = False
     tables: tuple[int, ...] = ()
+    sparse: Mapping[int, int] = field(default_factory=dict)
+    shards: tuple[Shard, ...] = ()
 
     @property
     def table_copies(self) -> int:
@@ -85,7 +91,7 @@ class StatePlan:
         space = Space()
         slot = self.parameters.nbytes + self.buffers.nbytes
         state = OptimizerState.size(self.optimizer)
-        gradient = GradientSlot.size(self.parameters, self.buffers)
+        gradient = GradientSlot.size(self.parameters, self.buffers, self.sparse)
         return _Offsets(
             control=Control.reserve(space, self.workers, self.spares),
             journal=space.reserve(self.rows * ROW.itemsize),
@@ -98,6 +104,7 @@ class StatePlan:
             row_versions=space.reserve(
                 RowVersions.size(self.parameters, self.tables, self.table_copies) if self.table_copies else 0
             ),
+            shards=space.reserve(ALIGNMENT * len(self.shards)),
             nbytes=space.nbytes,
         )
 
@@ -105,7 +112,8 @@ class StatePlan:
 class SharedState:
     """The shared state of a run, opened in one process.
 
-    `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate.
+    `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate;
+    `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards.
     """
 
     def __init__(self, plan: StatePlan, arena: Arena) -> None:
@@ -118,7 +126,10 @@ class SharedState:
         self.slots, self.observed = slots[:-1], slots[-1]
         self.constants = plan.constants.views(Block.shared(arena, at.constants))
         self.optimizer_states = [OptimizerState(plan.optimizer, arena, offset) for offset in at.states]
-        self.gradients = [GradientSlot(plan.parameters, plan.buffers, arena, offset) for offset in at.gradients]
+        self.gradients = [
+            GradientSlot(plan.parameters, plan.buffers, plan.sparse, arena, offset) for offset in at.gradients
+        ]
+        self.shard_versions = [arena.words(at.shards + ALIGNMENT * shard, 1) for shard in range(len(plan.shards))]
         self.audit = Totals(plan.parameters, arena, at.audit) if plan.audited else None
         self.row_versions: RowVersions | None = None
         if plan.table_copies:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
 
@@ -90,7 +90,7 @@ def nothing_planted(hook: Hook) -> None:
 # On x86-64 stores become visible in the order in which they were made, so what was written before a word is seen
 # by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
 _ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
-_NOTHING = nullcontext()
+_NOTHING: AbstractContextManager[object] = nullcontext()
 _SPINS = 20
 _SHORTEST_SLEEP = 20e-6
 _LONGEST_SLEEP = 500e-6  # a waiting worker looks at least every millisecond, timer slack included
@@ -101,6 +101,7 @@ class Words:
 
     ticket_lock: Lock
     commit_lock: Lock
+    shard_locks: Sequence[Lock] = ()
 
     def __init__(self, arena: Arena, offset: int, workers: int) -> None:
         self.workers = workers
@@ -118,6 +119,7 @@ class Words:
         row = self._rows[worker]
         self.ticket_lock = AnnouncedLock(self.ticket_lock, row, Field.WAITING)
         self.commit_lock = AnnouncedLock(self.commit_lock, row, Field.WAITING)
+        self.shard_locks = [AnnouncedLock(lock, row, Field.WAITING) for lock in self.shard_locks]
 
     def __getitem__(self, word: int) -> int:
         return self._words[word]
@@ -151,7 +153,7 @@ class Words:
         with self.ticket_lock:
             return self[word]
 
-    def ordering(self) -> AbstractContextManager[object]:
+    def ordering(self) -> AbstractContextManager[object] | Lock:
         """Around a store that says that other memory is written, and around its loads, where it is no `Word`."""
         return _NOTHING if _ORDERED_STORES else self.ticket_lock
 

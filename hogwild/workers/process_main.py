@@ -31,14 +31,15 @@ from hogwild.workers.team import Event, Failed, Logged, failure, usage
 from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
-_TICKET_BYTE, _COMMIT_BYTE = 0, 1  # of the arena's file; that they are locked has no bearing on what they hold
+_TICKET_BYTE, _COMMIT_BYTE, _SHARD_BYTES = 0, 1, 2  # of the arena's file, whatever they hold; one for each shard
 EXTRAS = "a parameter's attributes or hooks"
 
 
-def set_locks(control: Control, arena: Arena) -> None:
+def set_locks(control: Control, arena: Arena, shards: int) -> None:
     """Give a control the locks that processes share: bytes of the arena's file."""
     control.ticket_lock = FileLock(arena.descriptor, _TICKET_BYTE)
     control.commit_lock = FileLock(arena.descriptor, _COMMIT_BYTE)
+    control.shard_locks = [FileLock(arena.descriptor, _SHARD_BYTES + shard) for shard in range(shards)]
 
 
 def process_main(
@@ -87,7 +88,7 @@ def _tell(pipe: connection.Connection, event: Event) -> None:
 
 def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:
     state = SharedState(plan, arena)
-    set_locks(state.control, arena)
+    set_locks(state.control, arena, len(plan.shards))
     parameters = [nn.Parameter(view) for view in state.slots[0].parameters]
     constants = [nn.Parameter(view, requires_grad=False) for view in state.constants]
     found: dict[tuple[str, int], nn.Parameter] = {("parameter", i): p for i, p in enumerate(parameters)}

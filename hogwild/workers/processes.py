@@ -66,7 +66,7 @@ class ProcessTeam:
         self.task = task
         self._arena = state.arena
         self._plan = state.plan
-        set_locks(state.control, state.arena)
+        set_locks(state.control, state.arena, len(state.plan.shards))
         stand_ins = {id(p): ("parameter", i) for i, p in enumerate(trained)}
         stand_ins.update({id(p): ("constant", i) for i, p in enumerate(constant)})
         parts = {name: getattr(task, name) for name in Task.__dataclass_fields__ if name != "plan"}

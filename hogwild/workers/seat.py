@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
+from torch import Tensor
+
 from hogwild.config import RunConfig
 from hogwild.errors import NonFiniteError
 from hogwild.model.replica import Binding
@@ -17,6 +19,7 @@ from hogwild.optim.stepping import SharedOptimizer
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
+from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
 
 Pause = Callable[[Hook, "WorkerSeat"], None]
@@ -40,7 +43,7 @@ class WorkerSeat:
         pause: what is planted.
         shares_gradients: other workers see a gradient before it is checked.
         tells_loss: the loss of a gradient is known; a loop of the user's own need not tell it.
-        audited: the worker keeps an account of the gradients it computes.
+        account: of the gradients that are computed, where the run is audited.
     """
 
     def __init__(
@@ -56,14 +59,14 @@ class WorkerSeat:
         *,
         shares_gradients: bool,
         tells_loss: bool,
-        audited: bool,
+        account: Account | None,
     ) -> None:
         self.index = index
         self.state = state
         self.control = state.control
         self.binding = binding
         self.optimizer = optimizer
-        self.audited = audited
+        self._account = account
         self.ignores_nonfinite = config.on_nonfinite == "ignore"
         self.left_out = False  # the update being committed is not applied, on purpose
         self._config = config
@@ -89,27 +92,35 @@ class WorkerSeat:
         if self._pause is not None:
             self._pause(hook, self)
 
+    def finite(self, loss: float, gradients: Gathered) -> bool:
+        """True where they may be applied: loss and gradient are finite, or the run does not care."""
+        unknown = math.isnan(loss) and not self._tells_loss
+        return self.ignores_nonfinite or ((math.isfinite(loss) or unknown) and gradients.finite())
+
     def usable(self, ticket: Ticket, loss: float, gradients: Gathered) -> bool:
         """False where the update is to be left out; see `hogwild.rules.base.Seat`."""
-        unknown = math.isnan(loss) and not self._tells_loss
-        if self.ignores_nonfinite or ((math.isfinite(loss) or unknown) and gradients.finite()):
+        if self.finite(loss, gradients):
             return True
-        if self._config.on_nonfinite == "skip":
-            self._row[Field.SKIPPED] += 1
-            self.leave_out()
-            return False
-        raise self._not_finite(ticket, loss)
+        self.skip(ticket, loss, self.index)
+        return False
 
-    def _not_finite(self, ticket: Ticket, loss: float) -> NonFiniteError:
+    def skip(self, ticket: Ticket, loss: float, worker: int) -> None:
+        """Leave out what that worker computed, for it is not finite; see `hogwild.rules.base.Seat`."""
+        if self._config.on_nonfinite != "skip":
+            raise self._not_finite(ticket, loss, worker)
+        self._row[Field.SKIPPED] += 1
+        self.leave_out()
+
+    def _not_finite(self, ticket: Ticket, loss: float, worker: int) -> NonFiniteError:
         what, untouched = f"the loss is {loss}", "the shared model was not touched by it"
         if math.isfinite(loss):
             what = "the gradient is not finite"
             if self._shares_gradients:
                 untouched = "it is in the shared .grad, and another worker may have applied it"
         return NonFiniteError(
-            f"{what} at update {ticket.update} (batch {ticket.batch}), worker {self.index}; {untouched} "
+            f"{what} at update {ticket.update} (batch {ticket.batch}), worker {worker}; {untouched} "
             f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)",
-            worker=self.index,
+            worker=worker,
             update=ticket.update,
             batch=ticket.batch,
         )
@@ -117,6 +128,21 @@ class WorkerSeat:
     def leave_out(self) -> None:
         """The update being committed is not applied, on purpose; it stays out of the account."""
         self.left_out = True
+
+    @property
+    def audited(self) -> bool:
+        """True where the run keeps an account of the gradients."""
+        return self._account is not None
+
+    def enter(self, update: int, gradients: Sequence[Tensor | None], share: float) -> None:
+        """Enter gradients in the account, of which that update is made to a `share`, if there is one."""
+        if self._account is not None:
+            self._account.add(gradients, self.binding.parameters, self.optimizer.rates(update), share)
+
+    @property
+    def clips(self) -> bool:
+        """True where gradients are clipped."""
+        return self._config.clip_grad_norm is not None
 
     def clip(self, gradients: Gathered) -> None:
         """Clip to `clip_grad_norm` as `torch.nn.utils.clip_grad_norm_` does; see `hogwild.rules.base.Seat`."""

@@ -66,8 +66,8 @@ class ThreadTeam:
         self._trained, self._constant = ([own[id(p)] for p in group] for group in (trained, constant))
         self._threads: dict[int, threading.Thread] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._locks: tuple[Lock, Lock] = threading.Lock(), threading.Lock()
-        state.control.ticket_lock, state.control.commit_lock = self._locks
+        self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
+        self._give_locks(state)
         self._lent = False
 
     def start(self, index: int) -> None:
@@ -134,7 +134,7 @@ class ThreadTeam:
 
     def _make_worker(self, index: int) -> Worker:
         state = SharedState(self._state.plan, self._state.arena)
-        state.control.ticket_lock, state.control.commit_lock = self._locks
+        self._give_locks(state)
         replica, parameters = make_replica(self._model, self._trained, self._constant, state)
         return Worker(
             index,
@@ -145,6 +145,9 @@ class ThreadTeam:
             owns_process=False,
             log=lambda update, batch, metrics: self._events.put(Logged(index, update, batch, metrics)),
         )
+
+    def _give_locks(self, state: SharedState) -> None:
+        state.control.ticket_lock, state.control.commit_lock, *state.control.shard_locks = self._locks
 
     def _own_task(self) -> Task:
         """The task with a source of the worker's own; data sets are only read, and shared."""

@@ -105,7 +105,7 @@ class Worker:
             task.pause,
             shares_gradients=self.rule.shares_gradients,
             tells_loss=task.loss is not None,
-            audited=self._account is not None,
+            account=self._account,
         )
 
     def run(self) -> None:
@@ -201,8 +201,8 @@ class Worker:
             if not applied:
                 self.control.hand_back(self.index)
                 return False
-            if self._account is not None:
-                self._enter(ticket, gradient, self._account)
+            if self._account is not None and not self.rule.combines:
+                self._enter(ticket, gradient)
         self._row[Field.ENDED] = time.monotonic_ns()
         self.control.finish(self.index)
         return True
@@ -224,7 +224,7 @@ class Worker:
         plan, rule = self.task.plan, self.rule.name
         unforeseen = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.tables}
         new, self._seen_tables = unforeseen - self._seen_tables, self._seen_tables | unforeseen
-        copies, shared = plan.needs.slots > 1, plan.needs.gradients > 0
+        copies, shared = plan.needs.slots > 1, self.rule.dense_gradients
         if not new or not (copies or shared):
             return
         tables = [plan.parameters.entries[i] for i in sorted(unforeseen)]
@@ -235,12 +235,11 @@ class Worker:
                 f"declares (sparse=True), so {rule} copies all of it at every update ({size:.1f} MiB)"
             )
 
-    def _enter(self, ticket: Ticket, gradient: Gradient, account: Account) -> None:
+    def _enter(self, ticket: Ticket, gradient: Gradient) -> None:
         """Enter a gradient in the account, unless it was left out on purpose."""
         left_out, self.seat.left_out = self.seat.left_out, False
         if not left_out:
-            rates = self.seat.optimizer.rates(ticket.update)
-            account.add(gradient.values, self.seat.binding.parameters, rates, ticket.share)
+            self.seat.enter(ticket.update, gradient.values, ticket.share)
 
     def _report(self) -> None:
         """Add this worker's account to those of the others."""

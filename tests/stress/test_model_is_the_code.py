@@ -16,6 +16,7 @@ from tickets import Size
 from traits import VERSIONED
 
 from hogwild.rules import Rule
+from hogwild.rules.combining import Combining
 from hogwild.rules.registry import rule_class
 from hogwild.rules.versioned import Versioned
 from hogwild.run.evaluator import Evaluator
@@ -56,13 +57,21 @@ class SpiedLock:
     def __init__(self, lock, name, events):
         self.lock, self.name, self.events = lock, name, events
 
+    def acquire(self, blocking=True):
+        taken = self.lock.acquire(blocking)
+        if taken:
+            self.events.add(f"lock {self.name}")
+        return taken
+
+    def release(self):
+        self.events.add(f"unlock {self.name}")
+        self.lock.release()
+
     def __enter__(self):
-        self.lock.__enter__()
-        self.events.add(f"lock {self.name}")
+        self.acquire()
 
     def __exit__(self, *error):
-        self.events.add(f"unlock {self.name}")
-        return self.lock.__exit__(*error)
+        self.release()
 
 
 class Events(list):
@@ -111,7 +120,8 @@ def events(monkeypatch):
 
     def gradient_slot(self, *arguments):
         slot(self, *arguments)
-        self.words = Spied(self.words, lambda place, _: found.add(("stamp", "usable")[place]))
+        names = {self.STAMP: "stamp", self.USABLE: "status"}
+        self.words = Spied(self.words, lambda place, _: names.get(place) and found.add(names[place]))
 
     monkeypatch.setattr(GradientSlot, "__init__", gradient_slot)
     return found
@@ -157,7 +167,7 @@ def test_every_versioned_rule_has_a_model():
 CODE = {
     named.__name__: named
     for named in (
-        *(Control, Evaluator, Journal, Milestones, Rule, Supervisor, Versioned, Worker),
+        *(Combining, Control, Evaluator, Journal, Milestones, Rule, Supervisor, Versioned, Worker),
         *map(rule_class, VERSIONED),
     )
 }

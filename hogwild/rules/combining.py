@@ -1,0 +1,275 @@
+"""What `ordered` and `sync` share: gradients wait in shared memory, and versions are made of them by anyone.
+
+    ticket u M + m    wait for version u − τ → gradient of a micro-batch on that version → gradient slot of the ticket
+    who looks next    all M gradients of update `head` are there → version head + 1 → head = head + 1
+
+    ring of τ + 2 slots    … │ u − τ │ … │ u − 1 │  u  │ u + 1 │      slot of version v: v mod (τ + 2)
+                               read by update u      newest  being written, over a version that no update reads from
+                                                             the newest on
+    gradient slots         (τ + 1) M, that of ticket uM + m at (u mod (τ + 1)) M + m: free for update u once version
+                           u − τ is there, for update u − τ − 1 made it
+
+A version is made under one lock that is tried, not waited for. A large one is made in shards first, each with a lock
+and a count of its own, so that several workers step it together; who then finds them all stepped does the rest.
+
+What holds whoever is fast, slow or killed: version u + 1 is a function of version u, the optimizer's state at u, and
+gradients computed on version max(0, u − τ) from the update's own batches; none of them depends on who computed it, or
+on who made which shard. A gradient is said to be there once it is written whole, so what its owner left before is
+computed again. A shard counts a version once it is stepped, and head ≤ count ≤ head + 1: a shard is stepped only from
+the newest version, whose slot, state and gradients nobody writes, so what is left half done is done again. The head
+moves last, by one store.
+Who finds a lock taken goes on, and loses nothing: it had said before that its gradient is there, and who has the lock
+looks again after letting it go. Taking and letting go are system calls or locked instructions, so on every processor
+one of the two sees the other. Where the one who was to look again dies, a worker that waits for a version looks, or
+the last one before it ends, or the worker that replaces it.
+What does not hold: the model is τ updates older where a gradient is computed than where it is applied
+(Langford et al. 2009), which costs accuracy as τ and the momentum grow (Mitliagkas et al. 2016).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from hogwild.optim.gradients import Gathered
+from hogwild.rules.base import Gradient, Seat
+from hogwild.rules.versioned import Versioned
+from hogwild.shared.gradient_slots import GradientSlot
+from hogwild.shared.state import Needs, SharedState
+from hogwild.shared.tickets import Settled, Ticket
+from hogwild.shared.words import Field, Hook, Phase, Word
+
+
+class Combining(Versioned):
+    """A rule whose update u is made of `tickets_per_update` gradients on version u − `staleness`."""
+
+    combines: ClassVar[bool] = True
+    same_bits: ClassVar[bool] = True
+    staleness: int
+
+    def needs(self, workers: int) -> Needs:  # noqa: ARG002
+        """τ + 2 versions, two copies of the optimizer's state, and gradients of τ + 1 updates, for any workers."""
+        waiting = (self.staleness + 1) * self.tickets_per_update
+        return Needs(slots=self.staleness + 2, state_copies=2, gradients=waiting)
+
+    def attach(self, seat: Seat) -> None:
+        """Versions are made in shards unless their gradients have to be seen whole before."""
+        super().attach(seat)
+        whole = seat.clips and self.tickets_per_update > 1
+        self._shards = range(0 if whole else len(self.state.shard_versions))
+
+    def ticket(self, number: int, total: int) -> Ticket:
+        """A micro-batch: update u is made of those numbered uM to uM + M − 1, or to the last of the run."""
+        update = number // self.tickets_per_update
+        return Ticket(number, update, number, share=1.0 / max(1, self._members(update, total)))
+
+    def ready(self, ticket: Ticket) -> bool:
+        """Version u − τ exists. Whoever looks in vain makes what versions can be made."""
+        needed = ticket.update - self.staleness
+        if self.control.observe(Word.HEAD) >= needed:
+            return True
+        self.combine()
+        return self.control.observe(Word.HEAD) >= needed
+
+    def read(self, ticket: Ticket) -> nn.Module:
+        """The replica on version max(0, u − τ)."""
+        self.version_read = self._read_by(ticket.update)
+        slot = self.state.slots[self.place(self.version_read)]
+        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+
+    def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
+        """Put the gradient where it waits for its turn, and make what versions can be made."""
+        self._store(ticket, gradient)
+        self.combine()
+        return True
+
+    def close(self) -> None:
+        """Make the last version, should the worker that was about to have died."""
+        self.combine()
+
+    def _store(self, ticket: Ticket, gradient: Gradient) -> None:
+        """Write the gradient, then say that it is there. What is not finite is told in its turn."""
+        seat, update = self.seat, ticket.update
+        slot = self.state.gradients[self._first(update) + ticket.number % self.tickets_per_update]
+        self.control.row(seat.index)[Field.PHASE] = Phase.WRITING
+        seat.pause(Hook.WRITING)
+        gathered = seat.optimizer.gather_into(slot, gradient.values)
+        usable = seat.finite(gradient.loss, gathered)
+        if usable and self.tickets_per_update == 1:
+            seat.clip(gathered)
+        slot.hold(gathered.tensors)
+        for target, value in zip(slot.buffers, seat.binding.changed_buffers(), strict=True):
+            target.copy_(value)
+        slot.loss = gradient.loss
+        words = slot.words
+        words[slot.USABLE], words[slot.WORKER], words[slot.VERSION] = usable, seat.index, gradient.version
+        with self.control.ordering():
+            words[slot.STAMP] = update + 1
+
+    # --- what waits
+
+    def _members(self, update: int, total: int) -> int:
+        """Micro-batches of that update: M, or what is left at the end of a run of so many; 0 or less beyond it."""
+        return min(self.tickets_per_update, total - update * self.tickets_per_update)
+
+    def _first(self, update: int) -> int:
+        """The first gradient slot of that update."""
+        return update % (self.staleness + 1) * self.tickets_per_update
+
+    def _read_by(self, update: int) -> int:
+        return max(0, update - self.staleness)
+
+    def _waiting(self, update: int) -> Sequence[GradientSlot]:
+        """The gradients of that update once all are there; else nothing."""
+        first, members = self._first(update), self._members(update, self.control[Word.TOTAL])
+        slots = self.state.gradients[first : first + max(0, members)]
+        with self.control.ordering():
+            for slot in slots:  # at every look: a loop, for all() takes three times as long
+                if slot.words[slot.STAMP] != update + 1:
+                    return ()
+        return slots
+
+    # --- versions
+
+    def combine(self) -> None:
+        """Make what versions can be made, with the others; leave off where all that is left has somebody at it."""
+        while self._work_on(self.control.observe(Word.HEAD)):
+            pass
+
+    def _work_on(self, version: int) -> bool:
+        """Do a part of what makes the version after this one. False: there is none that nobody is at."""
+        parts = self._waiting(version)
+        if not parts:
+            return False
+        if self._in_shards(version, parts):
+            left = [shard for shard in self._shards if self._shard_version(shard) <= version]
+            if left:
+                return any(self._step_shard(shard, version, parts) for shard in self._from_own(left))
+        return self._complete(version)
+
+    def _in_shards(self, version: int, parts: Sequence[GradientSlot]) -> bool:
+        """True where the version is made in shards, which is the same for all: every parameter is stepped."""
+        if not self._shards or any(self.state.optimizer_states[version % 2].ragged):
+            return False
+        return all(part.words[part.WHOLE] and part.words[part.USABLE] for part in parts)
+
+    def _shard_version(self, shard: int) -> int:
+        with self.control.ordering():
+            return self.state.shard_versions[shard][0]
+
+    def _from_own(self, shards: Sequence[int]) -> Sequence[int]:
+        """Those shards in an order that differs from worker to worker."""
+        start = self.seat.index * len(shards) // self.control.workers
+        return [*shards[start:], *shards[:start]]
+
+    def _step_shard(self, shard: int, version: int, parts: Sequence[GradientSlot]) -> bool:
+        """Step one shard from this version into the next. False: somebody is at it."""
+        control, state, lock = self.control, self.state, self.control.shard_locks[shard]
+        if not lock.acquire(blocking=False):
+            return False
+        try:
+            if control.observe(Word.HEAD) == version and self._shard_version(shard) <= version:
+                self.give_up_if_aborted()
+                slots = state.slots[self.place(version)], state.slots[self.place(version + 1)]
+                states = state.optimizer_states[version % 2], state.optimizer_states[(version + 1) % 2]
+                self.seat.pause(Hook.WRITING)
+                self.seat.optimizer.advance_shard(shard, version, parts, *slots, *states)
+                with control.ordering():
+                    state.shard_versions[shard][0] = version + 1
+        finally:
+            lock.release()
+        return True
+
+    def _complete(self, version: int) -> bool:
+        """Make the next version of this one, or what of it is no shard's, and publish it. False: somebody is at it."""
+        lock = self.control.commit_lock
+        if not lock.acquire(blocking=False):
+            return False
+        try:
+            if self.control.observe(Word.HEAD) == version and (parts := self._waiting(version)):
+                self._make_version(version, parts)
+        finally:
+            lock.release()
+        return True
+
+    def _make_version(self, version: int, parts: Sequence[GradientSlot]) -> None:
+        seat, control, source, target = self.seat, self.control, self.place(version), self.place(version + 1)
+        stepped = self._in_shards(version, parts)
+        gathered = self._gathered(version, parts) if not stepped else None
+        self.write_version(version, version, source, target, gathered, stepped=stepped)
+        if stepped or gathered is not None:
+            self._commit_buffers(version, parts)
+            for part in parts:
+                seat.enter(version, part.gradients(), 1.0 / len(parts))
+        loss = sum([part.loss for part in parts]) / len(parts)
+        words = parts[-1].words
+        worker, read = words[GradientSlot.WORKER], words[GradientSlot.VERSION]
+        self.state.journal.write(version, version, worker, read, version + 1, loss)
+        seat.observe(version + 1, target)
+        seat.pause(Hook.PUBLISHING)
+        control.publish(Word.HEAD, version + 1)
+        control.row(seat.index)[Field.ENDED] = time.monotonic_ns()
+        seat.pause(Hook.PUBLISHED)
+
+    def _gathered(self, update: int, parts: Sequence[GradientSlot]) -> Gathered | None:
+        """The gradient of an update; None where one of them is not finite, and the update left out."""
+        wrong = [(m, part) for m, part in enumerate(parts) if not part.words[part.USABLE]]
+        for m, part in wrong:
+            ticket = self.ticket(update * self.tickets_per_update + m, self.control[Word.TOTAL])
+            self.seat.skip(ticket, part.loss, part.words[part.WORKER])
+        if wrong:
+            return None
+        optimizer = self.seat.optimizer
+        if self.tickets_per_update == 1:
+            return optimizer.waiting_in(parts[0])
+        gradients = [part.gradients() for part in parts]
+        mean = optimizer.gather([_mean(own) for own in zip(*gradients, strict=True)])
+        self.seat.clip(mean)
+        return mean
+
+    def _commit_buffers(self, version: int, parts: Sequence[GradientSlot]) -> None:
+        """Commit what each forward pass changed, in order; as it is, where the newest version is what it changed."""
+        read = self._read_by(version)
+        before, base = (self.state.slots[self.place(v)].buffers for v in (read, version))
+        newest: Sequence[Tensor] = base
+        for number, part in enumerate(parts):
+            unchanged = read == version and number == 0
+            newest = part.buffers if unchanged else self.seat.binding.rebase(before, part.buffers, newest)
+        for target, value in zip(self.state.slots[self.place(version + 1)].buffers, newest, strict=True):
+            target.copy_(value)
+
+    # --- what the parent asks
+
+    def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
+        """A ticket is done once its gradient waits, or its version is published."""
+        update, member = divmod(ticket, self.tickets_per_update)
+        words = state.gradients[self._first(update) + member].words
+        done = state.control[Word.HEAD] > update or words[GradientSlot.STAMP] == update + 1
+        return Settled.DONE if done else Settled.AGAIN
+
+    def newest(self, state: SharedState) -> tuple[int, int]:
+        """The head."""
+        version = state.control.observe(Word.HEAD)
+        return version, self.place(version)
+
+    def place(self, version: int) -> int:
+        """Its slot in the ring."""
+        return version % (self.staleness + 2)
+
+    def window(self, version: int) -> range:
+        """Versions v − τ to v."""
+        return range(max(0, version - self.staleness), version + 1)
+
+
+def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
+    """The gradients of one parameter, summed in order and divided by the number of micro-batches."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    if not present:
+        return None
+    total = present[0].clone()
+    for gradient in present[1:]:
+        total.add_(gradient)
+    return total.div_(len(gradients))
