@@ -154,7 +154,7 @@ class PlantedFault:
         time.sleep(60)  # a signal may take a moment to be delivered
 
     def _meets(self, seat: WorkerSeat) -> bool:
-        if self.hook in (Hook.CLAIMING, Hook.PUBLISHING, Hook.PUBLISHED):
+        if self.hook in (Hook.CLAIMING, Hook.STEPPING, Hook.PUBLISHING, Hook.PUBLISHED):
             return seat.tickets_handed_out > self.update
         return seat.ticket == self.update
 

@@ -36,5 +36,6 @@ WITHOUT_SLOTS = names_where(lambda rule: not rule.dense_gradients)
 
 
 def hooks_of(update: str) -> tuple[Hook, ...]:
-    """The hooks that a worker passes under that rule: one that steps in place publishes nothing."""
-    return tuple(hook for hook in Hook if update in VERSIONED or hook not in (Hook.PUBLISHING, Hook.PUBLISHED))
+    """The hooks that a worker of a small model passes under that rule: one that steps in place publishes nothing."""
+    publishing = (Hook.PUBLISHING, Hook.PUBLISHED) if update not in VERSIONED else ()
+    return tuple(hook for hook in Hook if hook not in (Hook.STEPPING, *publishing))

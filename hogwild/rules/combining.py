@@ -175,8 +175,8 @@ class Combining(Versioned):
                 self.give_up_if_aborted()
                 slots = state.slots[self.place(version)], state.slots[self.place(version + 1)]
                 states = state.optimizer_states[version % 2], state.optimizer_states[(version + 1) % 2]
-                self.seat.pause(Hook.WRITING)
                 self.seat.optimizer.advance_shard(shard, version, parts, *slots, *states)
+                self.seat.pause(Hook.STEPPING)
                 with control.ordering():
                     state.shard_versions[shard][0] = version + 1
         finally:
@@ -197,12 +197,15 @@ class Combining(Versioned):
 
     def _make_version(self, version: int, parts: Sequence[GradientSlot]) -> None:
         seat, control, source, target = self.seat, self.control, self.place(version), self.place(version + 1)
-        stepped = self._in_shards(version, parts)
-        gathered = self._gathered(version, parts) if not stepped else None
-        self.write_version(version, version, source, target, gathered, stepped=stepped)
-        if stepped or gathered is not None:
+        if applied := self._in_shards(version, parts):
+            self.give_up_if_aborted()
+        else:
+            gathered = self._gathered(version, parts)
+            self.write_version(version, version, source, target, gathered)
+            applied = gathered is not None
+        if applied:
             self._commit_buffers(version, parts)
-            for part in parts:
+            for part in parts if seat.audited else ():
                 seat.enter(version, part.gradients(), 1.0 / len(parts))
         loss = sum([part.loss for part in parts]) / len(parts)
         words = parts[-1].words

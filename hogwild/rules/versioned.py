@@ -25,13 +25,10 @@ class Versioned(Rule):
         control[Word.HEAD] = version
         control[Word.OBSERVED] = control[Word.EVALUATED] = version
 
-    def write_version(
-        self, update: int, version: int, source: int, target: int, gathered: Gathered | None, *, stepped: bool = False
-    ) -> None:
+    def write_version(self, update: int, version: int, source: int, target: int, gathered: Gathered | None) -> None:
         """Write version `version + 1` into slot `target` from slot `source`; None as gradients leaves all as it is.
 
-        The buffers of the target are left to the caller where there are gradients; `stepped`: all that the optimizer
-        writes is there.
+        The buffers of the target are left to the caller where there are gradients.
 
         Raises:
             Aborted: the run has been given up, and what there is is being saved.
@@ -40,9 +37,7 @@ class Versioned(Rule):
         old, new = self.state.slots[source], self.state.slots[target]
         before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
         rows = self.state.row_versions
-        if stepped:
-            self.seat.pause(Hook.WRITING)
-        elif gathered is None:
+        if gathered is None:
             after.copy_from(before)
             new.copy_from(old)
         else:

@@ -79,6 +79,7 @@ class Hook(StrEnum):
     COMPUTING = "computing"  # the batch is there, the gradient is not
     COMMITTING = "committing"  # the gradient is there
     WRITING = "writing"  # while the shared model, or the next version, is written; in a lock where there is one
+    STEPPING = "stepping"  # a shard of the next version is stepped, in its lock, and does not count yet
     PUBLISHING = "publishing"  # the next version is complete, and not yet the head
     PUBLISHED = "published"  # it is the head, and the ticket still has its owner
 

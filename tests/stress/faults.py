@@ -21,7 +21,7 @@ import problems
 import psutil
 import torch
 from killer import Killer
-from traits import KINDS, NAMES, SAME_BITS, VERSIONED
+from traits import KINDS, NAMES, SAME_BITS, VERSIONED, hooks_of
 
 import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
@@ -128,7 +128,7 @@ def possible(case: Case) -> bool:
         return False
     if case.rule == "racing" and case.fault.startswith("NaN gradient"):
         return False  # it lies in the shared .grad before anybody can look; its module says so
-    return case.rule in VERSIONED or case.hook not in (Hook.PUBLISHING, Hook.PUBLISHED)
+    return case.hook in hooks_of(case.rule)
 
 
 # --- what is planted

@@ -1,0 +1,255 @@
+"""Gradients that wait in shared memory, and versions that are made of them by anyone, in shards where large."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import problems
+import pytest
+import torch
+from torch import nn
+from traits import KINDS, SAME_BITS
+
+import hogwild
+from hogwild.optim.stepping import SharedOptimizer
+from hogwild.rules.registry import rule_class
+from hogwild.shared.layout import Layout
+from hogwild.shared.optimizer_state import StateForm
+from hogwild.shared.shards import Piece, cut
+from hogwild.shared.words import Word
+from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
+
+OPTIMIZERS = {
+    "sgd": problems.SGD,
+    "momentum": problems.MOMENTUM,
+    "adam": problems.ADAM,
+    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+    "adagrad": partial(torch.optim.Adagrad, lr=0.05),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.003, momentum=0.5),
+}
+SHARDED = pytest.mark.usefixtures("_shards")
+
+
+@pytest.fixture
+def _shards(monkeypatch):
+    """Small models are made in shards too: the plan of the run, which travels to the workers, says where."""
+    monkeypatch.setattr("hogwild.optim.plan.cut", partial(cut, size=40))
+
+
+@pytest.fixture(params=["flat", "by tensor"])
+def _forms(request, monkeypatch):
+    if request.param == "by tensor":
+        for name in ("_ELEMENTS_PER_TENSOR_OTHERS", "_ELEMENTS_PER_TENSOR"):
+            monkeypatch.setattr(f"hogwild.optim.plan.{name}", 0 if name.endswith("OTHERS") else {torch.optim.SGD: 0})
+
+
+@pytest.fixture
+def stepped(monkeypatch):
+    """(shard, version, thread) of every step of a shard."""
+    seen: list[tuple[int, int, str]] = []
+    step = SharedOptimizer.advance_shard
+
+    def spied(self: SharedOptimizer, shard: int, update: int, *rest: Any) -> None:
+        step(self, shard, update, *rest)
+        seen.append((shard, update, threading.current_thread().name))
+
+    monkeypatch.setattr(SharedOptimizer, "advance_shard", spied)
+    return seen
+
+
+def settings(update: str, **more: Any) -> dict[str, Any]:
+    return {"update": update, "updates": 24, "staleness": 2, "micro_batches": 3, **more}
+
+
+def by_reference(model: nn.Module, **arguments: Any) -> str:
+    problems.train_serially(model, **arguments)
+    return hogwild.digest(model)
+
+
+# --- where shards are cut
+
+
+def shards_of(*numels: int, size: int) -> list[list[Piece]]:
+    layout = Layout.of([(str(i), torch.empty(numel)) for i, numel in enumerate(numels)], [0] * len(numels))
+    return [list(shard) for shard in cut(StateForm(layout, False, ()), size)]
+
+
+def test_every_element_is_in_one_shard_and_none_is_much_larger_than_asked():
+    shards = shards_of(3, 250, 1, 99, size=100)
+    pieces = [piece for shard in shards for piece in shard]
+    covered = [(piece.number, i) for piece in pieces for i in range(piece.start, piece.stop)]
+    assert covered == [(number, i) for number, numel in enumerate((3, 250, 1, 99)) for i in range(numel)]
+    assert max(sum(piece.stop - piece.start for piece in shard) for shard in shards) < 200
+
+
+def test_what_fits_into_one_shard_has_none():
+    assert shards_of(50, 49, size=100) == []
+
+
+# --- bits
+
+
+@SHARDED
+@pytest.mark.usefixtures("_forms")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_shards_leave_the_bits_of_the_reference(update, optimizer, stepped):
+    arguments = settings(update, optimizer=OPTIMIZERS[optimizer])
+    expected = by_reference(problems.conv_bn(), **arguments)
+    for workers in (1, 3):
+        stepped.clear()
+        assert problems.train(problems.conv_bn(), workers=workers, **arguments).digest == expected
+        assert len(stepped) == len({(shard, version) for shard, version, _ in stepped}) > 24, "each once"
+
+
+@SHARDED
+@pytest.mark.parametrize(
+    "arguments", [{"clip_grad_norm": 0.5}, {"lr_schedule": lambda u: 1 / (1 + u)}], ids=["clip", "lr"]
+)
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_shards_with_options(update, arguments):
+    arguments = settings(update, **arguments)
+    expected = by_reference(problems.mlp(), **arguments)
+    assert problems.train(problems.mlp(), workers=2, kind="processes", **arguments).digest == expected
+
+
+@SHARDED
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_an_update_that_steps_not_all_parameters_is_made_whole(update, stepped):
+    """Every fifth batch leaves a layer out: after that the scalars of a flat range differ, and it stays in pieces."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        x, y = batch
+        hidden = x if int(y.sum()) % 5 == 0 else model[0](x)
+        return nn.functional.cross_entropy(model[1](hidden), y)
+
+    def model() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+
+    arguments = settings(update, loss=loss, optimizer=problems.ADAM)
+    expected = by_reference(model(), **arguments)
+    assert problems.train(model(), workers=2, **arguments).digest == expected
+    assert 0 < len({version for _, version, _ in stepped}) < 24
+
+
+@SHARDED
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_an_update_that_is_left_out_leaves_everything_as_it_is(update):
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        value = problems.cross_entropy(model, batch)
+        return value * float("nan") if hogwild.worker_info().update in (3, 7) else value
+
+    def train(workers: int, kind: str) -> hogwild.Run:
+        return problems.train(**settings(update, loss=loss, on_nonfinite="skip", workers=workers, kind=kind))
+
+    one = train(1, "threads")
+    assert sum(worker.skipped for worker in one.workers) == 2 * (3 if update == "sync" else 1)
+    for kind in KINDS:
+        assert train(3, kind).digest == one.digest
+
+
+# --- deaths
+
+
+@SHARDED
+@pytest.mark.parametrize("hook", [Hook.WRITING, Hook.STEPPING, Hook.PUBLISHING, Hook.PUBLISHED])
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_a_death_while_a_version_is_made_changes_nothing(update, hook):
+    arguments = settings(update, optimizer=problems.ADAM)
+    expected = by_reference(problems.conv_bn(), **arguments)
+    for ticket in (0, 5, 11):
+        fault = PlantedFault(Fault.KILL, hook, ticket)
+        with planted(fault):
+            run = problems.train(
+                problems.conv_bn(), workers=2, kind="processes", on_worker_failure="replace", **arguments
+            )
+        assert fault.fired and len(run.failures) == 1
+        assert run.digest == expected
+
+
+class KillsEveryFifth:
+    """Kills whoever has stepped the first shard of every fifth version."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.killed = torch.zeros(24, dtype=torch.int64).share_memory_()
+
+    def __call__(self, hook: Hook, seat: Any) -> None:
+        if hook is not Hook.STEPPING:
+            return
+        head = seat.control[Word.HEAD]
+        if head % 5 == self.seed and not self.killed[head]:
+            self.killed[head] = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+
+@SHARDED
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_several_deaths_in_shards_of_one_run(update):
+    arguments = settings(update, optimizer=problems.ADAM)
+    expected = by_reference(problems.mlp(), **arguments)
+    with planted(KillsEveryFifth(seed=3)):
+        run = problems.train(workers=2, kind="processes", on_worker_failure="replace", max_restarts=20, **arguments)
+    assert len(run.failures) >= 4
+    assert run.digest == expected
+
+
+# --- nobody waits for a turn, and nothing is left
+
+
+class Stays:
+    """Stays in the lock after version 5 is published, until the gradient of the next update is there."""
+
+    def __call__(self, hook: Hook, seat: Any) -> None:
+        if hook is Hook.PUBLISHED and seat.control[Word.HEAD] == 5:
+            time.sleep(0.3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_finds_the_lock_taken_goes_on_and_its_gradient_is_applied(kind, caplog):
+    with planted(Stays()):
+        run = problems.train(**settings("ordered", updates=7, workers=2, kind=kind))
+    assert run.updates == 7 and run.failures == ()
+    assert caplog.records == [], "nobody had to be started again for what was left"
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_delays_at_every_hook(update):
+    arguments = settings(update, optimizer=problems.MOMENTUM)
+    expected = by_reference(problems.conv_bn(), **arguments)
+    for seed in range(3):
+        with planted(RandomDelays(seed, share=0.5)):
+            assert problems.train(problems.conv_bn(), workers=3, **arguments).digest == expected
+
+
+@SHARDED
+def test_several_workers_make_one_version(stepped):
+    """A worker that waits for a version steps shards of it."""
+
+    def slow(hook: Hook, seat: Any) -> None:
+        if hook is Hook.STEPPING:
+            time.sleep(0.005)
+
+    with planted(slow):
+        problems.train(**settings("ordered", workers=3, staleness=2))
+    makers: dict[int, set[str]] = {}
+    for _, version, thread in stepped:
+        makers.setdefault(version, set()).add(thread)
+    assert sum(len(threads) > 1 for threads in makers.values()) > 12
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("staleness", [1, 4])
+def test_a_run_needs_so_much_memory_and_no_more(staleness):
+    """(τ + 2) versions, one more to evaluate, twice the optimizer's state, and τ + 1 gradients."""
+    needs = rule_class("ordered")(staleness).needs(workers=2)
+    assert (needs.slots, needs.state_copies, needs.gradients) == (staleness + 2, 2, staleness + 1)
