@@ -22,7 +22,7 @@ from hogwild.shared.hashing import MARK_BYTES, Hasher
 ROW = np.dtype(
     [
         ("update", "<i8"),  # its number, which is that of its batch; -1 in a row that was never written
-        ("worker", "<i8"),  # who committed it
+        ("worker", "<i8"),  # who computed it; of several micro-batches, the last
         ("version_read", "<i8"),  # the version its gradient was computed on
         ("version", "<i8"),  # the version it made; for rules that race, commits seen just before, plus one
         ("loss", "<f8"),  # of its batch, before the update
@@ -52,7 +52,7 @@ class Seal:
 class Journal:
     """The journal of a run that is under way, in shared memory. Each row has one writer.
 
-    Rules with one committer at a time write row `version - 1`; rules that race write row `update`.
+    Rules that make one version at a time write row `version - 1`; rules that race write row `update`.
     """
 
     def __init__(self, arena: Arena, rows_at: int, rows: int, seals_at: int, digest_every: int, tensors: int) -> None:

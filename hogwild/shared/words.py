@@ -29,7 +29,7 @@ class Word:
 
     NEXT = 0 * _LINE  # the next ticket to hand out; written under the ticket lock
     TOTAL = 1 * _LINE  # tickets there are; written by the parent, or by the worker that stops the run
-    HEAD = 2 * _LINE  # the newest version that is complete; written by the one committer there is at a time
+    HEAD = 2 * _LINE  # the newest version that is complete; written by the one worker at a time that completes one
     STOP = 3 * _LINE  # 1: finish what is claimed and claim no more
     ABORT = 4 * _LINE  # 1: stop waiting at once, the run has failed
     OBSERVED = 5 * _LINE  # the last version copied out for evaluation; written by the worker that copied it
