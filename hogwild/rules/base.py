@@ -162,6 +162,10 @@ class Rule(ABC):
         """True when the version that this ticket reads exists; no worker computes before."""
         return True
 
+    def behind(self, ticket: Ticket) -> int:  # noqa: ARG002
+        """How many versions are to be made before this ticket is ready; 0 where nobody knows."""
+        return 0
+
     @abstractmethod
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica to compute this ticket's gradient on; sets `version_read`."""

@@ -58,8 +58,15 @@ class Combining(Versioned):
     def attach(self, seat: Seat) -> None:
         """Versions are made in shards unless their gradients have to be seen whole before."""
         super().attach(seat)
-        whole = seat.clips and self.tickets_per_update > 1
+        members, waiting = self.tickets_per_update, self.state.gradients
+        self._sets = [waiting[first : first + members] for first in range(0, len(waiting), members)]
+        whole = seat.clips and members > 1
         self._shards = range(0 if whole else len(self.state.shard_versions))
+
+    def detach(self) -> None:
+        """Let go of the gradients too."""
+        super().detach()
+        del self._sets
 
     def ticket(self, number: int, total: int) -> Ticket:
         """A micro-batch: update u is made of those numbered uM to uM + M − 1, or to the last of the run."""
@@ -73,6 +80,10 @@ class Combining(Versioned):
             return True
         self.combine()
         return self.control.observe(Word.HEAD) >= needed
+
+    def behind(self, ticket: Ticket) -> int:
+        """Versions between the head and u − τ."""
+        return ticket.update - self.staleness - self.control[Word.HEAD]
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica on version max(0, u − τ)."""
@@ -93,7 +104,7 @@ class Combining(Versioned):
     def _store(self, ticket: Ticket, gradient: Gradient) -> None:
         """Write the gradient, then say that it is there. What is not finite is told in its turn."""
         seat, update = self.seat, ticket.update
-        slot = self.state.gradients[self._first(update) + ticket.number % self.tickets_per_update]
+        slot = self._sets[update % len(self._sets)][ticket.number % self.tickets_per_update]
         self.control.row(seat.index)[Field.PHASE] = Phase.WRITING
         seat.pause(Hook.WRITING)
         gathered = seat.optimizer.gather_into(slot, gradient.values)
@@ -115,17 +126,14 @@ class Combining(Versioned):
         """Micro-batches of that update: M, or what is left at the end of a run of so many; 0 or less beyond it."""
         return min(self.tickets_per_update, total - update * self.tickets_per_update)
 
-    def _first(self, update: int) -> int:
-        """The first gradient slot of that update."""
-        return update % (self.staleness + 1) * self.tickets_per_update
-
     def _read_by(self, update: int) -> int:
         return max(0, update - self.staleness)
 
     def _waiting(self, update: int) -> Sequence[GradientSlot]:
         """The gradients of that update once all are there; else nothing."""
-        first, members = self._first(update), self._members(update, self.control[Word.TOTAL])
-        slots = self.state.gradients[first : first + max(0, members)]
+        slots, members = self._sets[update % len(self._sets)], self._members(update, self.control[Word.TOTAL])
+        if members < len(slots):
+            slots = slots[: max(0, members)]
         with self.control.ordering():
             for slot in slots:  # at every look: a loop, for all() takes three times as long
                 if slot.words[slot.STAMP] != update + 1:
@@ -249,7 +257,7 @@ class Combining(Versioned):
     def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
         """A ticket is done once its gradient waits, or its version is published."""
         update, member = divmod(ticket, self.tickets_per_update)
-        words = state.gradients[self._first(update) + member].words
+        words = state.gradients[update % (self.staleness + 1) * self.tickets_per_update + member].words
         done = state.control[Word.HEAD] > update or words[GradientSlot.STAMP] == update + 1
         return Settled.DONE if done else Settled.AGAIN
 

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
 
 from hogwild.shared.arena import ALIGNMENT, Arena
+from hogwild.shared.limits import usable_cores
 from hogwild.shared.locks import AnnouncedLock, Lock
 
 NOBODY = -1  # no ticket, no worker
@@ -94,7 +95,15 @@ _ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
 _NOTHING: AbstractContextManager[object] = nullcontext()
 _SPINS = 20
 _SHORTEST_SLEEP = 20e-6
-_LONGEST_SLEEP = 500e-6  # a waiting worker looks at least every millisecond, timer slack included
+_LONGEST_SLEEP = 500e-6  # where it is not known how long a wait will be
+_LONGEST_FORESEEN = 3e-3  # seconds, where it is
+_SOON = 200e-6  # a shorter wait is not slept through in one go
+_SHARE = 0.8  # of a foreseen wait that is slept through
+
+
+def unforeseen() -> int:
+    """How many versions are still to be made: nobody knows."""
+    return 0
 
 
 class Words:
@@ -109,6 +118,8 @@ class Words:
         self._words = arena.words(offset, _WORDS)
         rows = offset + 8 * _WORDS
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers)]
+        self._spins = workers <= usable_cores()  # else a yield takes a core from somebody who computes
+        self._seen = 0, 0  # the head when this worker last began to wait, and the time then
 
     @staticmethod
     def size(workers: int) -> int:
@@ -158,8 +169,12 @@ class Words:
         """Around a store that says that other memory is written, and around its loads, where it is no `Word`."""
         return _NOTHING if _ORDERED_STORES else self.ticket_lock
 
-    def wait_until(self, condition: Callable[[], bool], worker: int) -> None:
-        """Wait by yielding, then by sleeps of 20 µs to half a millisecond.
+    def wait_until(self, condition: Callable[[], bool], worker: int, left: Callable[[], int] = unforeseen) -> None:
+        """Wait until that is so.
+
+        `left` tells how many versions are still to be made before. At the pace at which versions were made since this
+        worker waited last, a wait that will be long is slept through for its greater part; what remains, and a wait of
+        which nothing is known, by yielding, where each worker has a core, and by sleeps of 20 µs to half a millisecond.
 
         Raises:
             Aborted: the run has failed.
@@ -169,17 +184,28 @@ class Words:
         row = self._rows[worker]
         row[Field.WAITING] = 1
         began = time.monotonic_ns()
-        pause = 0.0
+        pace = self._pace(began)
+        pause = 0.0 if self._spins else _SHORTEST_SLEEP
         while not condition():
             if self[Word.ABORT]:
                 raise Aborted
-            pause = self._rest(pause)
+            foreseen = _SHARE * left() * pace
+            if foreseen > _SOON:
+                time.sleep(min(foreseen, _LONGEST_FORESEEN))
+            else:
+                pause = self._rest(pause)
         row[Field.WAITED] += time.monotonic_ns() - began
         row[Field.WAITING] = 0
 
+    def _pace(self, now: int) -> float:
+        """Seconds that a version took since this was asked before; 0 where none was made."""
+        head, (before, then) = self[Word.HEAD], self._seen
+        self._seen = head, now
+        return (now - then) / (head - before) * 1e-9 if head > before and then else 0.0
+
     @staticmethod
     def _rest(pause: float) -> float:
-        """Rest once; returns what to give the next time. Negative pauses count yields."""
+        """Rest once; returns what to give the next time. Pauses that are not positive count yields."""
         if pause > -_SPINS and pause <= 0:
             os.sched_yield()
             return pause - 1
