@@ -61,6 +61,7 @@ def train(
     name: str = "run",
     overwrite: bool = False,
     config: Mapping[str, Any] | None = None,
+    change: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a model, in place, from several workers at once.
 
@@ -109,6 +110,9 @@ def train(
         name: what the run is called.
         overwrite: replace the run that is in `out`.
         config: settings of your own to record, plain values by name; see `Run.settings`.
+        change: settings that the run of `resume` goes on with, by name: `change={"lr": 0.03}`. All other arguments are
+            those it was begun with. lr (of all groups), updates or epochs (more of them), clip_grad_norm and
+            on_nonfinite can be changed. Recorded with the update that each holds from, in `run.config.changes`.
 
     Raises:
         ArgumentError: an argument that cannot work, found before any worker starts.
@@ -140,6 +144,7 @@ def train(
         began=began,
         overwrite=overwrite,
         free=config,
+        change=change,
     )
 
 
@@ -172,14 +177,15 @@ def launch(
     name: str = "run",
     overwrite: bool = False,
     config: Mapping[str, Any] | None = None,
+    change: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run a loop of your own in every worker: `work(worker)`, written in the calls that our own loop is written in.
 
         def work(worker):
-            while (update := worker.claim()) is not None:
-                replica = worker.read(update)
-                gradient = torch.autograd.grad(my_loss(replica, update), list(replica.parameters()))
-                worker.commit(update, gradient)
+            while (ticket := worker.claim()) is not None:
+                replica = worker.read(ticket)
+                gradient = torch.autograd.grad(my_loss(replica, ticket.batch), list(replica.parameters()))
+                worker.commit(ticket, gradient)
 
     Arguments and errors are those of `train`, but `NotReproducible`: nothing is tried before the run, for nobody knows
     what `work` does, and nobody sees whether what it computes draws from a generator that threads share. Layers with
@@ -208,6 +214,7 @@ def launch(
         overwrite=overwrite,
         maker="launch",
         free=checked_free(config),
+        change=change or {},
     )
     return run_job(job, began)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,16 @@ import tomli_w
 from hogwild.errors import ArgumentError, printable
 
 KINDS = ("threads", "processes")
+GRADIENTS = ("backward", "grad")
 ON_NONFINITE = ("raise", "skip", "ignore")
 ON_WORKER_FAILURE = ("replace", "continue", "raise")
 _FORMS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_CONFIG_BYTES = 1 << 20
+_LENGTHS = ("epochs", "updates")  # one of them says how long a run is
+_BATCHES = "the batches that it has seen would have been others"
+_VERSIONS = "a checkpoint holds as many versions as it needs"
+_WAY = "a run takes all its gradients in one way"
+_STATE = "a checkpoint holds the state of one optimizer"
 _MAX_LINE = 500  # characters of a file's own that an error message repeats
 
 
@@ -34,6 +40,7 @@ def setting(
     choices: tuple[str, ...] = (),
     unset: str | None = None,
     decides_bits: bool = False,
+    fixed: str = "",
 ) -> Any:
     """A field of `RunConfig`.
 
@@ -45,9 +52,10 @@ def setting(
         choices: the texts that it may be.
         unset: what happens where it is not given, in a few words; None where that is the default.
         decides_bits: a run that is resumed with another value would end in other bits than the run that was stopped.
+        fixed: why it cannot be changed on purpose either; empty where it can.
     """
     known = {"metavar": metavar, "least": least, "most": most, "positive": positive, "choices": choices}
-    return field(default=default, metadata={**known, "unset": unset, "decides_bits": decides_bits})
+    return field(default=default, metadata={**known, "unset": unset, "decides_bits": decides_bits, "fixed": fixed})
 
 
 @dataclass(frozen=True)
@@ -60,19 +68,19 @@ class RunConfig:
 
     name: str = setting("run", "NAME")
     """What the run is called: the experiment's name, where it has one."""
-    update: str = setting("hogwild", "RULE", decides_bits=True)
+    update: str = setting("hogwild", "RULE", decides_bits=True, fixed="its journal and its versions are of one rule")
     """The rule: how a gradient is computed and reaches the shared model."""
     workers: int = setting(2, "N", least=1, most=4096)
     """Workers that train one model at once. More than the machine has cores does not help."""
     kind: str = setting("processes", choices=KINDS)
     """What a worker is. Processes are faster for small models, which the interpreter's lock makes threads wait for."""
-    staleness: int = setting(1, "T", least=0, most=65_000, decides_bits=True)
+    staleness: int = setting(1, "T", least=0, most=65_000, decides_bits=True, fixed=_VERSIONS)
     """A gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
-    micro_batches: int = setting(2, "M", least=1, most=65_000, decides_bits=True)
+    micro_batches: int = setting(2, "M", least=1, most=65_000, decides_bits=True, fixed=_BATCHES)
     """The batches that are averaged into one update. Allows M workers."""
-    gradient: str | None = setting(None, choices=("backward", "grad"), unset="the rule's", decides_bits=True)
+    gradient: str | None = setting(None, choices=GRADIENTS, unset="the rule's", decides_bits=True, fixed=_WAY)
     """Take gradients by loss.backward() or by torch.autograd.grad()."""
-    optimizer: str = setting("", "NAME", unset="the experiment's", decides_bits=True)
+    optimizer: str = setting("", "NAME", unset="the experiment's", decides_bits=True, fixed=_STATE)
     """sgd, momentum (SGD with momentum 0.9), adam, adamw, adagrad, rmsprop or adafactor."""
     lr: float | None = setting(None, "RATE", positive=True, unset="the experiment's", decides_bits=True)
     """The learning rate."""
@@ -80,13 +88,13 @@ class RunConfig:
     """Train for so many passes over the data ..."""
     updates: int | None = setting(None, "N", least=1, unset="", decides_bits=True)
     """... or for so many updates of the model."""
-    batch_size: int = setting(64, "N", least=1, unset="the experiment's", decides_bits=True)
+    batch_size: int = setting(64, "N", least=1, unset="the experiment's", decides_bits=True, fixed=_BATCHES)
     """Samples in a batch; the last of an epoch has what is left."""
-    shuffle: bool = setting(True, decides_bits=True)
+    shuffle: bool = setting(True, decides_bits=True, fixed=_BATCHES)
     """Visit the samples in a new order every epoch."""
-    seed: int = setting(0, "N", least=0, decides_bits=True)
+    seed: int = setting(0, "N", least=0, decides_bits=True, fixed=_BATCHES)
     """Decides the initial model of an experiment, the order of the samples, and what updates draw."""
-    data: str | None = setting(None, "FOLDER", unset="", decides_bits=True)
+    data: str | None = setting(None, "FOLDER", unset="", decides_bits=True, fixed=_BATCHES)
     """Folder of the data, for experiments that do not bring their own."""
     clip_grad_norm: float | None = setting(None, "NORM", positive=True, unset="no clipping", decides_bits=True)
     """Clip each update's gradient to this norm."""
@@ -106,10 +114,14 @@ class RunConfig:
     """Workers to replace before giving up."""
     worker_timeout: float | None = setting(None, "SECONDS", positive=True, unset="never")
     """Seconds after which a worker that gets no further is taken to hang."""
+    changes: tuple[Change, ...] = ()
+    """What was changed on purpose when the run was resumed, in the order of the updates."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            _check(one, getattr(self, one.name))
+            if one.name != "changes":
+                _check(one, getattr(self, one.name))
+        _check_changes(self.changes)
         if (self.epochs is None) == (self.updates is None):
             given = "neither" if self.epochs is None else "both"
             raise ArgumentError(f"{given} of epochs and updates given; exactly one says how long to train")
@@ -117,6 +129,28 @@ class RunConfig:
             raise ArgumentError(f"seed {self.seed} is not below 2^63; any number from 0 to 2^63 - 1 works")
         if self.lr is not None and self.lr == float("inf"):
             raise ArgumentError("lr inf is not finite; 0.1 is a common choice for SGD, 0.001 for Adam")
+
+    def at(self, name: str, update: int) -> Any:
+        """The value of a setting at that update."""
+        found = [change.value for change in self.changes if change.name == name and change.update <= update]
+        return found[-1] if found else getattr(self, name)
+
+    def values_of(self, name: str) -> tuple[tuple[int, Any], ...]:
+        """The values that a setting was changed to, each with the update that it holds from."""
+        return tuple((change.update, change.value) for change in self.changes if change.name == name)
+
+    def changed(self, values: Mapping[str, Any], update: int) -> RunConfig:
+        """These settings with others from that update on. How long the run is, is known by its last value alone.
+
+        Raises:
+            ArgumentError: a value that cannot work, or a setting that cannot be changed.
+        """
+        changes = tuple(Change(update, name, value) for name, value in values.items())
+        kept = tuple(change for change in self.changes if change.update < update or change.name not in values)
+        lengths = {name: values[name] for name in _LENGTHS if name in values}
+        if lengths:
+            lengths = {**dict.fromkeys(_LENGTHS), **lengths}
+        return replace(self, changes=(*kept, *changes), **lengths)
 
     @property
     def crew(self) -> str:
@@ -128,7 +162,9 @@ class RunConfig:
     def to_toml(self, run: str = "") -> str:
         """The settings as TOML; those that are None are left out. `run` is the identity of the run they are of."""
         own = {"run": run} if run else {}
-        return tomli_w.dumps({**own, **{key: value for key, value in asdict(self).items() if value is not None}})
+        values = {key: value for key, value in asdict(self).items() if value is not None}
+        changes = [{key: v for key, v in one.items() if v is not None} for one in values.pop("changes")]
+        return tomli_w.dumps({**own, **values, **({"changes": changes} if changes else {})})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -141,7 +177,7 @@ class RunConfig:
         for key in values:
             if key not in known:
                 raise ArgumentError(f"{key!r} is not a setting; the settings are {', '.join(known)}")
-        return cls(**values)
+        return cls(**{**values, "changes": _changes_in(values.get("changes", ()))})
 
     @classmethod
     def load(cls, path: Path) -> RunConfig:
@@ -168,8 +204,66 @@ class RunConfig:
             raise ArgumentError(f"{path}: {printable(str(error), _MAX_LINE)}") from error
 
 
-DECIDE_BITS = tuple(one.name for one in fields(RunConfig) if one.metadata["decides_bits"])
+@dataclass(frozen=True)
+class Change:
+    """A setting of a run that was changed on purpose when it was resumed; `value` holds from that update on."""
+
+    update: int
+    name: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        value = "none" if self.value is None else self.value
+        return f"{self.name} {value} from update {self.update}"
+
+
+DECIDE_BITS = tuple(one.name for one in fields(RunConfig) if one.metadata.get("decides_bits"))
 """The settings that a resumed run must share with the run it goes on with."""
+CHANGEABLE = tuple(
+    one.name for one in fields(RunConfig) if one.metadata.get("decides_bits") and not one.metadata["fixed"]
+)
+"""Those of them that may be changed on purpose."""
+
+
+def refuse_fixed(name: str) -> None:
+    """Refuse to change a setting in the middle of a run.
+
+    Raises:
+        ArgumentError: it cannot be; the message says why, and what can.
+    """
+    if name in CHANGEABLE:
+        return
+    known = {one.name: one for one in fields(RunConfig)}
+    why = known[name].metadata.get("fixed") if name in known else "it is no setting"
+    raise ArgumentError(
+        f"{name} cannot be changed in a run ({why or 'it decides no bits, and is given by itself'}); "
+        f"{', '.join(CHANGEABLE)} can"
+    )
+
+
+def _changes_in(values: Any) -> tuple[Change, ...]:
+    """Changes as a file has them."""
+    try:
+        return tuple(one if isinstance(one, Change) else Change(**one) for one in values)
+    except TypeError:
+        raise ArgumentError(f"changes {values!r} is not a list of an update, a name and a value each") from None
+
+
+def _check_changes(changes: Any) -> None:
+    """Refuse what are no changes of a run, in the order of the updates."""
+    if not isinstance(changes, tuple) or not all(isinstance(one, Change) for one in changes):
+        raise ArgumentError(f"changes {changes!r} is a {type(changes).__name__}; it must be a tuple of changes")
+    known, last = {one.name: one for one in fields(RunConfig)}, 0
+    for change in changes:
+        if not _is_of(change.update, "int") or change.update < last:
+            raise ArgumentError(f"changes: update {change.update!r} is not a whole number that is {last} or more")
+        if not isinstance(change.name, str):
+            raise ArgumentError(f"changes: name {change.name!r} is a {type(change.name).__name__}; it must be text")
+        refuse_fixed(change.name)
+        if change.name == "lr" and change.value is None:
+            raise ArgumentError("lr none is not a learning rate; 0.1 is a common one for SGD")
+        _check(known[change.name], change.value)
+        last = change.update
 
 
 def _check(one: Field[Any], value: Any) -> None:

@@ -18,7 +18,7 @@ from hogwild.config import RunConfig
 from hogwild.rules.registry import NAMES as RULE_NAMES
 from hogwild.rules.registry import RULES, rule_class
 
-OF_EXPERIMENTS = ("optimizer", "lr", "data", "digest_every")  # settings by name, of experiments and of replays
+OF_EXPERIMENTS = ("optimizer", "lr", "data", "digest_every", "changes")  # by name, of experiments and of replays
 ROOT = Path(__file__).parent.parent / "hogwild"  # the source, which has no experiments in it
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -21,6 +21,7 @@ from hogwild.cli.probe import ProbeCommand
 from hogwild.cli.replay import ReplayCommand
 from hogwild.cli.run import RunCommand
 from hogwild.cli.status import status_of
+from hogwild.workers.spawn import refuse_removed_folder
 
 COMMANDS: Mapping[str, type[Command]] = {
     "run": RunCommand,
@@ -43,4 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None is those of this process.
     """
     arguments = sys.argv[1:] if argv is None else argv
-    return status_of(lambda: parse(COMMANDS, arguments).run())
+    return status_of(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    command = parse(COMMANDS, arguments)
+    refuse_removed_folder()
+    return command.run()

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
-from hogwild.cli.settings import SettingFlags, setting_flags
+from hogwild.cli.settings import SettingFlags, setting_flags, settings_in
+from hogwild.config import DECIDE_BITS
 from hogwild.errors import ArgumentError
 
 _MORE = """Examples:
@@ -16,6 +17,8 @@ _MORE = """Examples:
   hogwild run digits --update ordered    the same bits in every run
   hogwild run RUN_DIR/config.toml        a run again, from what it wrote
   hogwild run --resume RUN_DIR           go on where a run was interrupted
+  hogwild run --resume RUN_DIR --set lr=0.01
+                                         the same, with another setting from here
   hogwild run reductions                 a study: a table of claims, measured
 
 Exit status:
@@ -42,6 +45,8 @@ class RunCommand:
     """Replace the run that is in the folder of --out."""
     resume: Annotated[Path | None, arg(metavar="RUN_DIR", help_behavior_hint="")] = None
     """Go on with the run in this folder from its last checkpoint."""
+    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE", help_behavior_hint="(repeatable)")] = ()
+    """With --resume: go on with another lr, clip_grad_norm or on_nonfinite, or more updates or epochs; recorded."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
     """For studies: measure at length."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -52,9 +57,14 @@ class RunCommand:
     def run(self) -> int:
         """Train or study, save, and report."""
         wanted, given = self._wanted(), self.training.given()
+        found = settings_in(self.set)
+        if found and self.resume is None:
+            raise ArgumentError(f"--set {self.set[0]} given without --resume; a new run has a flag for each setting")
+        changes = {name: value for name, value in found.items() if name in DECIDE_BITS}
+        given |= {name: value for name, value in found.items() if name not in changes}
         from hogwild.cli.running import Saved, run_command
 
-        saved = Saved(self.out, self.resume, overwrite=self.overwrite)
+        saved = Saved(self.out, self.resume, changes, overwrite=self.overwrite)
         return run_command(wanted, given, saved, full=self.full, json=self.json, quiet=self.quiet)
 
     def _wanted(self) -> str:

@@ -34,10 +34,12 @@ _OF_A_STUDY = ("seed", "data")  # settings that a study has too
 
 @dataclass(frozen=True)
 class Saved:
-    """Where a run is saved (None: a new folder), which run it goes on with, and whether one there is replaced."""
+    """Where a run is saved (None: a new folder), which run it goes on with, with what other settings, and whether one
+    there is replaced."""
 
     out: Path | None
     resume: Path | None
+    change: Mapping[str, Any]
     overwrite: bool = False
 
 
@@ -77,7 +79,13 @@ def _train(training: Training, config: RunConfig, saved: Saved, *, json: bool, q
     ):
         try:
             run = train_experiment(
-                training, config, out=folder, resume=resume, overwrite=saved.overwrite, progress=progress
+                training,
+                config,
+                out=folder,
+                resume=resume,
+                overwrite=saved.overwrite,
+                progress=progress,
+                change=saved.change,
             )
         except NotReproducible as error:
             if (folder / "config.toml").exists():  # workers had started, and one of them found it

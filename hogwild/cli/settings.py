@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from functools import cache
 from itertools import groupby, pairwise
@@ -16,11 +17,12 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from hogwild import config
-from hogwild.cli.values import folder, number, truth, whole
+from hogwild.cli.values import folder, number, read, truth, whole
 from hogwild.config import RunConfig
+from hogwild.errors import ArgumentError
 from hogwild.rules.registry import NAMES, owner_of
 
-_NO_FLAG = ("name",)  # the experiment's, which is named without a flag
+_NO_FLAG = ("name", "changes")  # the experiment's, which is named without a flag; and what --set has changed
 _FOLDER = "FOLDER"  # what the help shows for a path
 _GROUPS = {
     "update": ("rule", "How the model is shared, and by whom."),
@@ -65,6 +67,27 @@ def setting_flags(*left_out: str) -> type[SettingFlags]:
         group = _class_of([flag for _, flag in members], about)
         groups.append((title, Annotated[group, arg(name=title)], field(default_factory=group)))
     return _class_of(groups, "How to train.")
+
+
+def settings_in(texts: Sequence[str]) -> dict[str, Any]:
+    """The settings in texts of the form key=value.
+
+    Raises:
+        ArgumentError: another form, a key that is no setting, or a value that is none of it.
+    """
+    known, found = {one.name: one for one in fields(RunConfig) if one.name not in _NO_FLAG}, {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in known:
+            what = f"{name!r} is no setting" if equals else f"{text!r} is not of the form KEY=VALUE"
+            raise ArgumentError(f"--set: {what}; lr=0.03 is an example")
+        form, _, other = str(known[name].type).partition(" | ")
+        try:
+            found[name] = None if other and value.strip() == "none" else read(form, value.strip())
+        except ValueError as error:
+            raise ArgumentError(f"--set {name}: {error}") from None
+    return found
 
 
 def _class_of(members: list[tuple[str, Any, Any]], about: str) -> type[SettingFlags]:

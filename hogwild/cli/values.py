@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,16 @@ def number(metavar: str) -> PrimitiveConstructorSpec[float | None]:
 def truth() -> PrimitiveConstructorSpec[bool | None]:
     """A flag that takes `true` or `false`."""
     return _one("true|false", _truth, bool)
+
+
+def read(form: str, text: str) -> Any:
+    """The value that a text stands for, where it must be an int, float, bool or str.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    forms: Mapping[str, Callable[[str], Any]] = {"int": _whole, "float": _number, "bool": _truth, "str": str}
+    return forms[form](text)
 
 
 def folder(metavar: str) -> PrimitiveConstructorSpec[str | None]:

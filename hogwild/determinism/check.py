@@ -146,7 +146,7 @@ def own_training(
     update = arguments.pop("update", LEAST_OVERHEAD)
     optimizer, evaluate = arguments.pop("optimizer"), arguments.pop("evaluate", None)
     others: dict[str, Any] = {key: arguments.pop(key) for key in ("collate", "lr_schedule", "stop") if key in arguments}
-    known = {field.name for field in fields(RunConfig)} - set(_NOT_CHECKED)
+    known = {field.name for field in fields(RunConfig)} - {*_NOT_CHECKED, "changes"}
     for name in arguments:
         if name not in known:
             raise ArgumentError(f"check takes no argument {name!r}; {_instead(name, known)}")

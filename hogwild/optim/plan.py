@@ -6,7 +6,7 @@ Invariant: nothing is assumed of an optimizer but what one step on a tensor of i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -99,7 +99,8 @@ class OptimizerPlan:
     `form` is that of its state, and says whether ranges are stepped whole; `written` is the optimizer's step where it
     need not be torch's; `plain` that this is p ← p − lr g; `by_row` that it takes sparse gradients too; `adaptive` that
     the optimizer divides by what it keeps of earlier gradients, which the written step computes privately; `shards` are
-    there where the step of a version can be made in pieces.
+    there where the step of a version can be made in pieces; `rates` are learning rates, each with the update from which
+    on it replaces that of the optimizer.
     """
 
     form: StateForm
@@ -108,6 +109,11 @@ class OptimizerPlan:
     by_row: bool
     adaptive: bool
     shards: tuple[Shard, ...] = ()
+    rates: tuple[tuple[int, float], ...] = ()
+
+    def with_rates(self, rates: tuple[tuple[int, float], ...]) -> OptimizerPlan:
+        """The same with other learning rates from some updates on."""
+        return replace(self, rates=rates)
 
     @classmethod
     def of(

@@ -5,7 +5,7 @@ Invariant: where a gradient stays sparse, an update's cost depends on the rows i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -26,8 +26,8 @@ def stay_sparse(
     *,
     versions: bool,
     shared: bool,
-    by_row: str,
-    private: str,
+    by_row: Callable[[], str],
+    private: Callable[[], str],
 ) -> frozenset[int]:
     """The positions of the parameters whose gradients are sparse when the optimizer steps.
 
@@ -38,7 +38,8 @@ def stay_sparse(
         rule: its name, for messages.
         versions: the rule keeps several copies of every parameter.
         shared: it keeps gradients in shared memory, where they are dense.
-        by_row, private: the rules that touch only the rows of a batch, and those that share no gradients, for messages.
+        by_row, private: give the names of the rules that touch only the rows of a batch, and of those that share no
+            gradients, for messages.
 
     Raises:
         ArgumentError: the rule copies or zeroes whole tables that are too large for it, or the optimizer takes no dense
@@ -51,13 +52,13 @@ def stay_sparse(
         refuse_large([layout.entries[i] for i in sorted(found)], rule, shared=shared, by_row=by_row)
     if found and shared and only_sparse:
         raise ArgumentError(
-            f"{rule} shares gradients that are dense, and SparseAdam steps only sparse ones; use update={private}, "
+            f"{rule} shares gradients that are dense, and SparseAdam steps only sparse ones; use update={private()}, "
             f"or another optimizer"
         )
     return frozenset() if shared else found
 
 
-def refuse_large(tables: Sequence[Entry], rule: str, *, shared: bool, by_row: str) -> float:
+def refuse_large(tables: Sequence[Entry], rule: str, *, shared: bool, by_row: Callable[[], str]) -> float:
     """The size in MiB of tables with sparse gradients, under a rule that copies them or zeroes them (`shared`).
 
     Raises:
@@ -69,7 +70,7 @@ def refuse_large(tables: Sequence[Entry], rule: str, *, shared: bool, by_row: st
         raise ArgumentError(
             f"{rule} {does}, and {', '.join(table.name for table in tables)} "
             f"with sparse gradients have {nbytes / (1 << 20):,.0f} MiB, over {LARGEST_TABLES >> 20} MiB; "
-            f"update={by_row} touch only the rows of a batch"
+            f"update={by_row()} touch only the rows of a batch"
         )
     return nbytes / (1 << 20)
 

@@ -76,7 +76,7 @@ class SharedOptimizer:
         written = plan.written
         self._sharded = ShardedStep(form, plan.shards, written) if plan.shards and written is not None else None
         self._schedule = lr_schedule
-        self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule else []
+        self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule or plan.rates else []
 
     def gather_shared(self, tensors: Sequence[Tensor], flats: Sequence[Tensor]) -> Gathered:
         """Gradients that others write to meanwhile. An adaptive optimizer steps by the gradient that it has squared, so
@@ -216,12 +216,16 @@ class SharedOptimizer:
         return [self._by_tensor.param_groups[number]["lr"] for number in self._group]
 
     def _set_rates(self, update: int) -> None:
-        if self._schedule is None:
+        if not self._rates:
             return
-        factor = factor_of(self._schedule, update)
+        later = [rate for begin, rate in self._plan.rates if begin <= update]
+        rates = [later[-1]] * len(self._rates) if later else self._rates
+        if self._schedule is not None:
+            factor = factor_of(self._schedule, update)
+            rates = [rate * factor for rate in rates]
         for optimizer in (self._by_tensor, self._by_range):
-            for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
-                group["lr"] = rate * factor
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
 
     def _step_ranges(
         self, whole: Sequence[bool], gradients: Gathered, flats: Sequence[Tensor], state: OptimizerState

@@ -41,6 +41,8 @@ def run_report(run: Run) -> RenderableType:
 def _results(run: Run) -> Iterable[tuple[str, str]]:
     if run.stopped:
         yield "ended early", run.stopped
+    for change in run.config.changes:
+        yield "changed", str(change)
     for name, value in run.metrics.items():
         yield name, figure(value)
     yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.epochs else 'updates'}"

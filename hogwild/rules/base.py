@@ -48,9 +48,8 @@ class Seat(Protocol):
     binding: Binding
     optimizer: SharedOptimizer
 
-    @property
-    def ignores_nonfinite(self) -> bool:
-        """True where the run says `on_nonfinite="ignore"`."""
+    def ignores_nonfinite(self, update: int) -> bool:
+        """True where the run says `on_nonfinite="ignore"` for that update."""
         ...
 
     def usable(self, ticket: Ticket, loss: float, gradients: Gathered) -> bool:
@@ -61,7 +60,7 @@ class Seat(Protocol):
         """
         ...
 
-    def finite(self, loss: float, gradients: Gathered) -> bool:
+    def finite(self, update: int, loss: float, gradients: Gathered) -> bool:
         """True where they may be applied: loss and gradient are finite, or the run does not care."""
         ...
 
@@ -88,10 +87,10 @@ class Seat(Protocol):
 
     @property
     def clips(self) -> bool:
-        """True where gradients are clipped."""
+        """True where gradients of some update are clipped."""
         ...
 
-    def clip(self, gradients: Gathered) -> None:
+    def clip(self, update: int, gradients: Gathered) -> None:
         """Clip gathered gradients in place to the run's `clip_grad_norm`, by the norm of the per-tensor norms."""
         ...
 
@@ -187,7 +186,7 @@ class Rule(ABC):
         gathered = self.seat.optimizer.gather(gradient.values)
         if not self.seat.usable(ticket, gradient.loss, gathered):
             return None
-        self.seat.clip(gathered)
+        self.seat.clip(ticket.update, gathered)
         return gathered
 
     @abstractmethod

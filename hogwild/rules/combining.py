@@ -108,9 +108,9 @@ class Combining(Versioned):
         self.control.row(seat.index)[Field.PHASE] = Phase.WRITING
         seat.pause(Hook.WRITING)
         gathered = seat.optimizer.gather_into(slot, gradient.values)
-        usable = seat.finite(gradient.loss, gathered)
+        usable = seat.finite(update, gradient.loss, gathered)
         if usable and self.tickets_per_update == 1:
-            seat.clip(gathered)
+            seat.clip(update, gathered)
         slot.hold(gathered.tensors)
         for target, value in zip(slot.buffers, seat.binding.changed_buffers(), strict=True):
             target.copy_(value)
@@ -238,7 +238,7 @@ class Combining(Versioned):
             return optimizer.waiting_in(parts[0])
         gradients = [part.gradients() for part in parts]
         mean = optimizer.gather([_mean(own) for own in zip(*gradients, strict=True)])
-        self.seat.clip(mean)
+        self.seat.clip(update, mean)
         return mean
 
     def _commit_buffers(self, version: int, parts: Sequence[GradientSlot]) -> None:

@@ -37,6 +37,11 @@ class Racing(InPlace):
         """One slot and the one shared gradient."""
         return Needs(gradients=1)
 
+    def read(self, ticket: Ticket) -> nn.Module:
+        """The replica, on the one slot there is."""
+        self._update = ticket.update
+        return super().read(ticket)
+
     def gradient(self, loss: BatchLoss, replica: nn.Module) -> Gradient:
         """Accumulate the batch's gradient into the shared `.grad`; what is returned is for the audit alone."""
         parameters = self.seat.binding.parameters
@@ -50,7 +55,7 @@ class Racing(InPlace):
             return Gradient(gradients, value, self.version_read)
         (scalar,) = scalars
         value = float(scalar.detach())
-        if not math.isfinite(value) and not self.seat.ignores_nonfinite:
+        if not math.isfinite(value) and not self.seat.ignores_nonfinite(self._update):
             return Gradient([], value, self.version_read)  # and the shared .grad does not learn of it
         for parameter, target in zip(parameters, shared, strict=True):
             parameter.grad = target
@@ -74,7 +79,7 @@ class Racing(InPlace):
     def take(self, gradient: Gradient) -> None:
         """Add what another loop computed to the shared `.grad`, unless it is not finite."""
         finite = all(value is None or bool(value.isfinite().all()) for value in gradient.values)
-        if not finite and not self.seat.ignores_nonfinite:
+        if not finite and not self.seat.ignores_nonfinite(self._update):
             gradient.loss = math.nan  # and the shared .grad does not learn of it
             return
         if math.isnan(gradient.loss):
@@ -88,9 +93,9 @@ class Racing(InPlace):
         shared = self.state.gradients[0]
         gathered = self.seat.optimizer.gather_shared(shared.tensors, shared.flats)
         if self.seat.usable(ticket, gradient.loss, gathered):
-            self.seat.clip(gathered)
+            self.seat.clip(ticket.update, gathered)
             self._apply(ticket, gradient, gathered)
-        if math.isfinite(gradient.loss) or self.seat.ignores_nonfinite:
+        if math.isfinite(gradient.loss) or self.seat.ignores_nonfinite(ticket.update):
             for flat in shared.flats:
                 flat.zero_()
         self._observe(ticket)

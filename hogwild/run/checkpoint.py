@@ -65,6 +65,7 @@ class Checkpointer:
         tensors["seals"] = state.journal.first_seals(version).clone()
         tickets = json.dumps({"next": start.following, "again": start.again, "total": start.total})
         metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule), "run": self.run}
+        metadata |= {"rows": str(state.plan.rows), "digest_every": str(state.plan.digest_every)}
         metadata["seconds"] = repr(self.seconds_before + _seconds(state))
         try:
             with staging(self.directory) as folder:  # the library makes a file of its own beside the one it writes
@@ -115,13 +116,30 @@ class ResumePoint:
             raise ValueError(f"it claims {printable(str(self.total))} tickets in all, of {most}")
 
 
-def left_undone(directory: Path) -> int:
-    """How many tickets the directory's checkpoint has to be done again, at most 1,024; 0 where `restore` will raise."""
+@dataclass(frozen=True)
+class Peek:
+    """What a checkpoint says of itself, before anything of it is believed.
+
+    `following` is the first ticket that nobody had taken, `again` how many before it are to be done again, at most
+    1,024. `digest_every` is that of its run, 0 where it does not say.
+    """
+
+    following: int = 0
+    again: int = 0
+    digest_every: int = 0
+
+
+def peek(directory: Path) -> Peek:
+    """What the directory's checkpoint says; nothing where `restore` will raise."""
     try:
         with safe_open(directory / FILE, "pt") as file:
-            return min(len(json.loads(file.metadata()["tickets"])["again"]), _MOST_LEFT)
+            metadata = file.metadata()
+            tickets = json.loads(metadata["tickets"])
+            following, every = int(tickets["next"]), int(metadata.get("digest_every", 0))
+            most = (1 << 63) - 1
+            return Peek(min(max(0, following), most), min(len(tickets["again"]), _MOST_LEFT), min(max(0, every), most))
     except Exception:  # what a hostile header may lead to is not known
-        return 0
+        return Peek()
 
 
 def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> ResumePoint:
@@ -142,7 +160,8 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
                     f"{path} is of another run ({printable(metadata.get('run', '')[:8]) or 'without identity'}) than "
                     f"the rest of {directory} ({run[:8] or 'without identity'}); put its own back, or begin again"
                 )
-            if metadata.get("form") != form_of(state.plan, rule):
+            rows = int(metadata.get("rows", state.plan.rows))
+            if metadata.get("form") != form_of(state.plan, rule, rows) or rows > state.plan.rows:
                 raise RunDirectoryError(f"{path} is of a run with another model, optimizer, rule or length")
             version = int(metadata["version"])
             if not 0 <= version <= state.plan.rows:
@@ -150,7 +169,7 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
             targets = {f"version {v}": as_tensor(state.slots[rule.place(v)].bytes) for v in rule.window(version)}
             copies = state.optimizer_states
             targets["optimizer"] = as_tensor(copies[version % len(copies)].bytes)
-            targets["journal"] = _rows(state, rule, version)
+            targets["journal"] = _rows(state, rule, version, rows)
             targets["seals"] = state.journal.first_seals(version)
             for name, target in targets.items():
                 _fill(target, file.get_tensor(name), name, path)
@@ -165,14 +184,17 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
     return start
 
 
-def form_of(plan: StatePlan, rule: Rule) -> str:
-    """SHA-256 over what the bytes of a checkpoint mean: layouts, optimizer state, rule and number of updates."""
+def form_of(plan: StatePlan, rule: Rule, rows: int | None = None) -> str:
+    """SHA-256 over what the bytes of a checkpoint mean: layouts, optimizer state, rule and number of updates.
+
+    `rows` is that number where the run was shorter than it is now.
+    """
     optimizer = [sorted((key, str(cell)) for key, cell in cells.items()) for cells in plan.optimizer.cells]
     parts = [
         [str(entry) for layout in (plan.parameters, plan.constants, plan.buffers) for entry in layout.entries],
         optimizer,
         [rule.name, plan.needs.slots if rule.same_bits else 0, rule.tickets_per_update],
-        [plan.rows, plan.digest_every],
+        [plan.rows if rows is None else rows, plan.digest_every],
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -193,9 +215,9 @@ def _history(state: SharedState, rule: Rule, version: int, worker: int) -> tuple
     return ResumePoint(int((journal[:, 0] >= 0).sum()), following, tuple(again), total), journal
 
 
-def _rows(state: SharedState, rule: Rule, version: int) -> Tensor:
-    """The journal up to that version; all of it where a row stands at the place of its update."""
-    return state.journal.first_rows(version if rule.versioned else state.plan.rows)
+def _rows(state: SharedState, rule: Rule, version: int, rows: int | None = None) -> Tensor:
+    """The journal up to that version; all of it, or `rows`, where a row stands at the place of its update."""
+    return state.journal.first_rows(version if rule.versioned else rows or state.plan.rows)
 
 
 def _fill(target: Tensor, value: Tensor, name: str, path: Path) -> None:

@@ -14,7 +14,9 @@ import torch
 from hogwild.errors import warn_caller
 from hogwild.run.audit import Audit, close_account
 from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
+from hogwild.run.going_on import going_on
 from hogwild.run.held_signals import HeldSignals
+from hogwild.run.holes import naming_holes
 from hogwild.run.job import Job
 from hogwild.run.metrics import MetricsFile, Row, as_json, by_update, logged_in_order
 from hogwild.run.open import OpenRun, open_run
@@ -27,6 +29,7 @@ from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.supervisor import Supervisor
 from hogwild.workers.team import Logged
+from hogwild.workers.torch_threads import torch_threads
 
 
 def run_job(job: Job, began: float) -> Run:
@@ -36,17 +39,20 @@ def run_job(job: Job, began: float) -> Run:
         HogwildError: see `hogwild.train`.
     """
     forget_optimized_scripts()
+    torch_threads.leave_lost()
     with occupied(job.out), scripts_as_written():  # the trial and the evaluations compute as the workers do
         if job.out is not None:
             if not (job.overwrite or job.goes_on):
                 refuse_taken(job.out)
             clear_leftovers(job.out)
+        job = going_on(job)
         prepared = prepare(job)
         if job.resume is not None and job.goes_on and has_ended(job.resume):
             return _as_it_ended(job)
         run = open_run(prepared)
         del prepared  # with the caller's optimizer, whose state may be as large as the model
-        return conduct(run, began)
+        with naming_holes(job):
+            return conduct(run, began)
 
 
 def _as_it_ended(job: Job) -> Run:
@@ -96,7 +102,7 @@ def _begun(run: OpenRun) -> OpenRun:
     if job.out is None or origin is None:
         return run
     if job.resume is not None:
-        origin = origin.gone_on(run.start.version, job.config)
+        origin = origin.gone_on(run.start.version, job.config, job.change)
     rows = as_json(by_update(run.evaluator.evaluations, run.logged))
     files = {ORIGIN: origin.to_json(), **({METRICS: rows} if rows else {})}
     begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)

@@ -20,6 +20,7 @@ from hogwild.errors import ArgumentError, HogwildError, one_line
 from hogwild.model.replica import replicate, stand_ins_of
 from hogwild.rules.gradients import autograd_gradients
 from hogwild.run.batch_digest import batch_digest
+from hogwild.run.holes import WAYS_OUT, hole_in
 from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
@@ -66,7 +67,8 @@ def dry_run(
         value, gradients = _step(replica, parameters, loss, batch)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
     if not math.isfinite(value):
-        _refuse_holes(batch)
+        if hole := hole_in(batch):
+            raise ArgumentError(f"data: the first batch holds {hole}; {WAYS_OUT}")
         raise ArgumentError(f"loss is {value} at the first step; scale the data or lower the initial weights")
     if all(gradient is None for gradient in gradients):
         raise ArgumentError(
@@ -114,24 +116,6 @@ def _step(
         raise
     except Exception as error:
         raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
-
-
-def _refuse_holes(batch: Any, path: str = "") -> None:
-    """Refuse a batch that holds numbers which are none, and say where."""
-    if isinstance(batch, torch.Tensor):
-        nan = bool(batch.isnan().any())
-        if nan or bool(batch.isinf().any()):
-            where = f", in its tensor{path}" if path else ""
-            raise ArgumentError(
-                f"data: the first batch holds {'NaN' if nan else 'infinity'}{where}; leave such samples out, or fill "
-                f"them (torch.nan_to_num)"
-            )
-    elif isinstance(batch, dict):
-        for key, part in batch.items():
-            _refuse_holes(part, f"{path} {key!r}")
-    elif isinstance(batch, list | tuple):
-        for number, part in enumerate(batch):
-            _refuse_holes(part, f"{path} {number}")
 
 
 def _watch_modules(model: nn.Module) -> list[str]:

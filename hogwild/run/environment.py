@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,12 +25,23 @@ _VARIABLES = (
     "MKL_DEBUG_CPU_TYPE",
     "ONEDNN_MAX_CPU_ISA",
     "DNNL_MAX_CPU_ISA",
+    "ONEDNN_CPU_ISA_HINTS",
+    "DNNL_CPU_ISA_HINTS",
     "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "GLIBC_TUNABLES",
+    "NPY_DISABLE_CPU_FEATURES",
+    "NPY_ENABLE_CPU_FEATURES",
+    "OPENBLAS_CORETYPE",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "PYTHONHASHSEED",
 )
-_SETS = ("sse4", "avx", "fma", "amx", "asimd", "sve", "bf16")  # how the names of instruction sets begin
+_LIBRARIES = {
+    "mkl": re.compile(r"Math Kernel Library Version (\S+ Build \d+)"),
+    "onednn": re.compile(r"MKL-DNN (v\S+ \(Git Hash \w+\))"),
+}
+_SETS = ("sse4", "avx", "fma", "f16c", "amx", "asimd", "sve", "bf16")  # how the names of instruction sets begin
 _TOLD_ONLY = ("command", "host")  # decide no bits
 _PATIENCE = 5.0  # seconds for git
 
@@ -38,7 +50,7 @@ def environment() -> dict[str, Any]:
     """What this process computes with, as JSON values.
 
     `instruction_sets.torch` is what ATen uses; MKL and oneDNN choose among those that the processor has, within what
-    the environment variables allow, and do not tell.
+    the environment variables allow, and tell it only in what they print when asked to be verbose.
     """
     flags = {name: value if isinstance(value, bool | int) else str(value) for name, value in _flags().items()}
     return {
@@ -47,6 +59,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu("model name") or platform.processor() or platform.machine(),
+        "libraries": _libraries(),
         "instruction_sets": {"torch": torch.backends.cpu.get_cpu_capability(), "processor": _instruction_sets()},
         "flags": flags,
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
@@ -76,6 +89,12 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
         elif key not in _TOLD_ONLY:
             flat[key] = value
     return flat
+
+
+def _libraries() -> dict[str, str]:
+    """The versions of those that torch calls and that choose instruction sets by themselves."""
+    found = {name: _LIBRARIES[name].search(torch.__config__.show()) for name in _LIBRARIES}
+    return {name: match.group(1) for name, match in found.items() if match is not None}
 
 
 def _flags() -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Job:
     maker: str = "train"  # who asks: train, launch, or an experiment
     free: Mapping[str, Any] = field(default_factory=dict)  # settings of the caller's own, to be recorded
     looks_again: bool = True
+    change: Mapping[str, Any] = field(default_factory=dict)  # settings that it goes on with on purpose
+    tickets_before: int = 0  # of the run that it goes on with
 
     @property
     def goes_on(self) -> bool:

@@ -89,7 +89,8 @@ def open_run(prepared: Prepared) -> OpenRun:
     if job.resume is not None:
         start = restore(job.resume, state, job.rule, prepared.origin.run if prepared.origin is not None else "")
         evaluations, logged = _earlier(job, start)
-    state.control.prepare(start.following, min(start.total, prepared.tickets), start.again)
+    total = prepared.tickets if start.total == job.tickets_before else min(start.total, prepared.tickets)
+    state.control.prepare(start.following, total, start.again)
     job.rule.begin(state.control, start.version)
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
     return OpenRun(

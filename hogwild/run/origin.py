@@ -39,7 +39,8 @@ class Origin:
         maker: what made it: "experiment", "train" or "launch".
         training: what it trains.
         environment: where it was begun.
-        resumed: for each time that it was gone on with: version, workers, kind and environment.
+        resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
+            on purpose.
     """
 
     run: str
@@ -53,9 +54,16 @@ class Origin:
         """That of a run that begins here and now."""
         return cls(uuid.uuid4().hex, job.maker, training, environment())
 
-    def gone_on(self, version: int, config: RunConfig) -> Origin:
-        """The same, gone on with from that version here and now."""
-        part = {"version": version, "workers": config.workers, "kind": config.kind, "environment": environment()}
+    def gone_on(self, version: int, config: RunConfig, change: Mapping[str, Any]) -> Origin:
+        """The same, gone on with from that version here and now, with those settings changed."""
+        part: dict[str, Any] = {
+            "version": version,
+            "workers": config.workers,
+            "kind": config.kind,
+            "environment": environment(),
+        }
+        if change:
+            part["change"] = dict(change)
         return replace(self, resumed=(*self.resumed, part))
 
     def to_json(self) -> str:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from hogwild.config import DECIDE_BITS, RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, warn_caller
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
@@ -22,7 +21,7 @@ from hogwild.optim.stepping import factor_of
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
-from hogwild.run.checkpoint import left_undone
+from hogwild.run.checkpoint import Peek, peek
 from hogwild.run.dry_run import DryRun, as_in_a_worker, dry_run
 from hogwild.run.job import Job
 from hogwild.run.origin import Origin, describe, refuse_other_training
@@ -89,8 +88,6 @@ def prepare(job: Job) -> Prepared:
     """
     tickets = job.tickets
     refuse_thread_settings()
-    if job.resume is not None:
-        _refuse_other_settings(job)
     anatomy = Anatomy.of(job.model)
     copies = copies_for_another(job)  # before anything of the job has been used
     _refuse_idle_functions(job, tickets)
@@ -106,12 +103,13 @@ def prepare(job: Job) -> Prepared:
         with as_in_a_worker(job.intra_op):
             look_again(job, anatomy, copies)
     _warn_of_staleness(job.rule, optimizer)
+    _refuse_one_rate_for_several(job, optimizer)
     layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
     trained = list(anatomy.trained.values())
     found = tried.sparse if job.loss is not None else declared_sparse(job.model, optimizer, trained)
     sparse = _sparse(job, found, layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
-    optimizer_plan = OptimizerPlan.of(optimizer, optimized, layout, sparse)
+    optimizer_plan = OptimizerPlan.of(optimizer, optimized, layout, sparse).with_rates(job.config.values_of("lr"))
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     tables = sorted(sparse) if steps_rows(optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates_in(tickets))
@@ -130,17 +128,14 @@ def _refuse_idle_functions(job: Job, tickets: int) -> None:
         )
 
 
-def _refuse_other_settings(job: Job) -> None:
-    """Refuse to go on with a run that was made with another setting that decides bits."""
-    assert job.resume is not None
-    saved = RunConfig.load(job.resume / "config.toml")
-    stops = ("evaluate_every",) if job.stop is not None else ()  # the versions that `stop` may end the run at
-    for name in (*DECIDE_BITS, *stops):
-        if getattr(saved, name) != getattr(job.config, name):
-            raise ArgumentError(
-                f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "
-                f"{getattr(saved, name)!r}; a resumed run needs the same"
-            )
+def _refuse_one_rate_for_several(job: Job, optimizer: Optimizer) -> None:
+    """Refuse to change learning rates that are not one."""
+    rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
+    if job.config.values_of("lr") and len(rates) > 1:
+        raise ArgumentError(
+            f"lr cannot be changed: the groups of {type(optimizer).__name__} have the rates "
+            f"{', '.join(map(str, rates))}; an lr_schedule changes them all by a factor"
+        )
 
 
 def _origin(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: Anatomy, tried: DryRun) -> Origin | None:
@@ -186,8 +181,8 @@ def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: O
         job.rule.name,
         versions=needs.slots > 1,
         shared=job.rule.dense_gradients,
-        by_row=quoted(stepping_by_row(), "and"),
-        private=quoted(names_where(lambda rule: not rule.dense_gradients), "or"),
+        by_row=lambda: quoted(stepping_by_row(), "and"),
+        private=lambda: quoted(names_where(lambda rule: not rule.dense_gradients), "or"),
     )
 
 
@@ -202,11 +197,12 @@ def _plan(
 ) -> StatePlan:
     config, parameters = job.config, optimizer.form.layout
     rows = frozenset() if job.rule.dense_gradients else sparse | tables_of(job.model, list(anatomy.trained.values()))
+    before = peek(job.resume) if job.resume is not None else Peek()
     return StatePlan(
         workers=config.workers,
-        spares=2 * config.workers + (left_undone(job.resume) if job.resume else 0),
+        spares=2 * config.workers + before.again,
         rows=updates,
-        digest_every=config.digest_every or _seal_every(updates, parameters.nbytes),
+        digest_every=config.digest_every or before.digest_every or _seal_every(updates, parameters.nbytes),
         parameters=parameters,
         constants=Layout.of(list(anatomy.constant.items())),
         buffers=Layout.of(list(anatomy.buffers.items())),

@@ -202,6 +202,7 @@ class Run:
             "in_doubt": list(self.in_doubt),
             "usage": [{**asdict(usage), "cpu_seconds": finite_or_none(usage.cpu_seconds)} for usage in self.workers],
             "audit": self.audit.to_dict() if self.audit else None,
+            "changes": [asdict(change) for change in config.changes],
         }
 
     def save(self, out: Path, *, overwrite: bool = False) -> None:

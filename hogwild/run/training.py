@@ -47,6 +47,7 @@ def train_config(
     maker: str = "train",
     free: Mapping[str, Any] | None = None,
     looks_again: bool = True,
+    change: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train as the configuration says; arguments and errors are those of `train`.
 
@@ -83,6 +84,7 @@ def train_config(
         maker=maker,
         free=checked_free(free),
         looks_again=looks_again,
+        change=change or {},
     )
     return run_job(job, began)
 
@@ -96,6 +98,7 @@ def train_experiment(
     resume: Path | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    change: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
     warm_up(config.kind)
@@ -113,6 +116,7 @@ def train_experiment(
         overwrite=overwrite,
         maker="experiment",
         progress=progress,
+        change=change,
     )
 
 

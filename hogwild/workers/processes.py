@@ -21,17 +21,19 @@ from typing import ClassVar
 
 from torch import nn
 
+from hogwild.errors import ArgumentError, WorkerError
 from hogwild.model.replica import extras_of
 from hogwild.shared.state import SharedState
 from hogwild.workers.package import Package
 from hogwild.workers.process_main import EXTRAS, process_main, set_locks
-from hogwild.workers.spawn import start_context, start_lock, start_server, without_main
+from hogwild.workers.spawn import refuse_removed_folder, start_context, start_lock, start_server, without_main
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Failed, Finished
 
 _STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
 _LEAVING_PATIENCE = 5.0  # seconds for a process that has told its end to leave: a user's thread may keep it
 _SERVER_LOST = 255  # the exit code of all processes of a fork server that has died
+_ORPHAN_PATIENCE = 60.0  # seconds for a process to leave whose start nobody will know the end of
 
 
 class ProcessTeam:
@@ -78,9 +80,14 @@ class ProcessTeam:
         self._stacks: dict[int, connection.Connection] = {}
         self._finished: set[int] = set()
         self._leaving: dict[int, float] = {}
+        self._lost: list[int] = []  # workers that ended while they were started, which nobody has been told
 
     def start(self, index: int) -> None:
-        """Start worker `index`."""
+        """Start worker `index`. Where the fork server ends meanwhile, so has the worker; the next start has another.
+
+        Raises:
+            WorkerError: no process can be started; or one was all the same, and does not end.
+        """
         receiver, sender = self._context.Pipe(duplex=False)
         stacks, into_stacks = self._context.Pipe(duplex=False)
         process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
@@ -89,21 +96,30 @@ class ProcessTeam:
             name=f"hogwild-{index}",
             daemon=True,
         )
-        with start_lock, without_main():
-            process.start()
-        sender.close()
-        into_stacks.close()
-        self._processes[index] = process
-        self._pipes[index] = receiver
-        self._stacks[index] = stacks
+        try:
+            started = _start(process, index)
+        finally:
+            sender.close()
+            into_stacks.close()
         self._finished.discard(index)
+        if started:
+            self._processes[index] = process
+            self._pipes[index] = receiver
+            self._stacks[index] = stacks
+        else:
+            self._lost.append(index)
+            _wait_for_orphan(index, stacks)
+            receiver.close()
+            stacks.close()
 
     def running(self) -> set[int]:
-        """Workers whose process has not been reaped."""
-        return set(self._processes)
+        """Workers whose end has not been told."""
+        return {*self._processes, *self._lost}
 
     def events(self, timeout: float) -> Iterable[Event]:
         """What the processes have told, and which of them have ended without a word."""
+        while self._lost:
+            yield Died(self._lost.pop(), _SERVER_LOST, with_server=True)
         sentinels = [process.sentinel for process in self._processes.values()]
         connection.wait([*self._pipes.values(), *sentinels], timeout)
         for index in list(self._processes):
@@ -115,8 +131,7 @@ class ProcessTeam:
     def _hear(self, index: int) -> Iterator[Event]:
         process = self._processes[index]
         ended = process.exitcode is not None
-        if ended:
-            self._make_sure(index)
+        with_server = ended and self._make_sure(index)
         yield from self._received(index)
         if ended:
             process.join()
@@ -125,23 +140,21 @@ class ProcessTeam:
             self._stacks.pop(index).close()
             self._leaving.pop(index, None)
             if index not in self._finished:
-                yield Died(index, process.exitcode or 0)
+                yield Died(index, process.exitcode or 0, with_server)
             process.close()
 
-    def _make_sure(self, index: int) -> None:
-        """End a process that is said to have ended, and may not have: all are, when the fork server itself dies.
+    def _make_sure(self, index: int) -> bool:
+        """End a process that is said to have ended, and has not: all are, when the fork server itself dies.
 
-        The writing ends of its pipes are its alone, and the kernel closes them with it.
+        Returns True where it had not.
         """
         process, pipe = self._processes[index], self._stacks[index]
-        if process.exitcode != _SERVER_LOST or process.pid is None:
-            return
-        if not _at_its_end(pipe):
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + _LEAVING_PATIENCE
-        while not _at_its_end(pipe) and time.monotonic() < deadline:
-            pipe.poll(0.01)
+        if process.exitcode != _SERVER_LOST or process.pid is None or _at_its_end(pipe):
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        _comes_to_its_end(pipe, _LEAVING_PATIENCE)
+        return True
 
     def _received(self, index: int) -> Iterator[Event]:
         pipe = self._pipes[index]
@@ -191,6 +204,47 @@ class ProcessTeam:
             self._pipes.pop(index).close()
             self._stacks.pop(index).close()
         self._package.close()
+
+
+def _start(process: BaseProcess, index: int) -> bool:
+    """Start a process; False where the fork server died before it had told its number.
+
+    Raises:
+        WorkerError: it cannot be started.
+    """
+    try:
+        refuse_removed_folder()
+        with start_lock, without_main():
+            process.start()
+    except (EOFError, ConnectionError):
+        return False
+    except (OSError, ArgumentError) as error:
+        raise WorkerError(f"worker {index} cannot be started: {error}", worker=index) from error
+    return True
+
+
+def _wait_for_orphan(index: int, stacks: connection.Connection) -> None:
+    """The server may have forked the worker before it died. It sees that nobody waits for it, and leaves.
+
+    Raises:
+        WorkerError: it does not.
+    """
+    if not _comes_to_its_end(stacks, _ORPHAN_PATIENCE):
+        raise WorkerError(
+            f"worker {index} was started by a fork server that died (killed by somebody, or by the kernel when memory "
+            f"ran out), and has not ended within {_ORPHAN_PATIENCE:.0f} s"
+        )
+
+
+def _comes_to_its_end(pipe: connection.Connection, patience: float) -> bool:
+    """True when nobody holds the writing end within so many seconds.
+
+    The writing ends of a worker's pipes are its alone, and the kernel closes them with it.
+    """
+    deadline = time.monotonic() + patience
+    while not (ended := _at_its_end(pipe)) and time.monotonic() < deadline:
+        pipe.poll(0.01)
+    return ended
 
 
 def _at_its_end(pipe: connection.Connection) -> bool:

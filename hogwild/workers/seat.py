@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from typing import Any
 
 from torch import Tensor
 
@@ -67,7 +68,6 @@ class WorkerSeat:
         self.binding = binding
         self.optimizer = optimizer
         self._account = account
-        self.ignores_nonfinite = config.on_nonfinite == "ignore"
         self.left_out = False  # the update being committed is not applied, on purpose
         self._config = config
         self._milestones = milestones
@@ -76,6 +76,14 @@ class WorkerSeat:
         self._row = self.control.row(index)
         self._shares_gradients = shares_gradients
         self._tells_loss = tells_loss
+
+    def ignores_nonfinite(self, update: int) -> bool:
+        """True where the run says `on_nonfinite="ignore"` for that update."""
+        return bool(self._setting("on_nonfinite", update) == "ignore")
+
+    def _setting(self, name: str, update: int) -> Any:
+        """The value of a setting at that update."""
+        return self._config.at(name, update) if self._config.changes else getattr(self._config, name)
 
     @property
     def ticket(self) -> int:
@@ -92,21 +100,21 @@ class WorkerSeat:
         if self._pause is not None:
             self._pause(hook, self)
 
-    def finite(self, loss: float, gradients: Gathered) -> bool:
+    def finite(self, update: int, loss: float, gradients: Gathered) -> bool:
         """True where they may be applied: loss and gradient are finite, or the run does not care."""
         unknown = math.isnan(loss) and not self._tells_loss
-        return self.ignores_nonfinite or ((math.isfinite(loss) or unknown) and gradients.finite())
+        return self.ignores_nonfinite(update) or ((math.isfinite(loss) or unknown) and gradients.finite())
 
     def usable(self, ticket: Ticket, loss: float, gradients: Gathered) -> bool:
         """False where the update is to be left out; see `hogwild.rules.base.Seat`."""
-        if self.finite(loss, gradients):
+        if self.finite(ticket.update, loss, gradients):
             return True
         self.skip(ticket, loss, self.index)
         return False
 
     def skip(self, ticket: Ticket, loss: float, worker: int) -> None:
         """Leave out what that worker computed, for it is not finite; see `hogwild.rules.base.Seat`."""
-        if self._config.on_nonfinite != "skip":
+        if self._setting("on_nonfinite", ticket.update) != "skip":
             raise self._not_finite(ticket, loss, worker)
         self._row[Field.SKIPPED] += 1
         self.leave_out()
@@ -141,13 +149,14 @@ class WorkerSeat:
 
     @property
     def clips(self) -> bool:
-        """True where gradients are clipped."""
-        return self._config.clip_grad_norm is not None
+        """True where gradients of some update are clipped."""
+        return self._config.clip_grad_norm is not None or bool(self._config.values_of("clip_grad_norm"))
 
-    def clip(self, gradients: Gathered) -> None:
+    def clip(self, update: int, gradients: Gathered) -> None:
         """Clip to `clip_grad_norm` as `torch.nn.utils.clip_grad_norm_` does; see `hogwild.rules.base.Seat`."""
-        if self._config.clip_grad_norm is not None:
-            gradients.clip(self._order, self._config.clip_grad_norm)
+        limit = self._setting("clip_grad_norm", update)
+        if limit is not None:
+            gradients.clip(self._order, limit)
 
     def due(self, version: int) -> bool:
         """True when something looks at that version."""

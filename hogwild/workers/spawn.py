@@ -15,20 +15,55 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import spawn
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
+
+from hogwild.errors import ArgumentError
 
 _PRELOAD = "hogwild.workers.preload"
 start_lock = threading.Lock()
 """Held while a process is being started: what is set for the start is the whole program's."""
 
 
+def refuse_removed_folder() -> None:
+    """Refuse to work where the current folder is gone: torch cannot be loaded there, and no process be started.
+
+    Raises:
+        ArgumentError: it is.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise ArgumentError("the current folder was removed; change to one that is there (cd, os.chdir)") from None
+
+
 def start_server() -> None:
-    """Let the fork server begin to import torch, ahead of the first worker. Does nothing where there is none."""
+    """Let the fork server begin to import torch, ahead of the first worker. Does nothing where there is none.
+
+    Raises:
+        ArgumentError: this process may start no other.
+    """
+    if multiprocessing.current_process().daemon:
+        raise ArgumentError(
+            "kind 'processes' in a daemonic process, as the workers of a run or of a pool are, which may start no "
+            "other process; use kind='threads'"
+        )
     if start_context().get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
         with start_lock, _as_the_server_starts():
-            forkserver.ensure_running()
+            try:
+                forkserver.ensure_running()
+            except ChildProcessError:  # it is that of the program which this one was forked from
+                _leave_server(forkserver)
+                forkserver.ensure_running()
+
+
+def _leave_server(forkserver: Any) -> None:
+    """Let this process forget the server; the program that it belongs to keeps it."""
+    server = forkserver._forkserver
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
 @contextmanager

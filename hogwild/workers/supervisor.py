@@ -142,9 +142,7 @@ class Supervisor:
 
     def _settle_death(self, death: Died) -> None:
         """The worker has ended for certain: settle what it owned, then apply the policy."""
-        failure = self._ending.pop(death.worker, None) or self._failure(
-            death.worker, f"died of {_cause(death.exit_code)}"
-        )
+        failure = self._ending.pop(death.worker, None) or self._failure(death.worker, f"died of {_cause(death)}")
         doubt = self._control.owner_died(death.worker, partial(self._rule.settle, self._state))
         if doubt is not None:
             self.history.in_doubt.append(doubt)
@@ -265,7 +263,10 @@ class Supervisor:
         return [ticket for _, ticket, phase in self._control.owned() if settle(ticket, phase) is Settled.DOUBTED]
 
 
-def _cause(exit_code: int) -> str:
+def _cause(death: Died) -> str:
+    exit_code = death.exit_code
+    if death.with_server:
+        return "the end of Python's fork server (killed by somebody, or by the kernel when memory ran out)"
     if exit_code == -signal.SIGKILL:
         return "SIGKILL (sent by somebody, or by the kernel when memory ran out)"
     if exit_code < 0:

@@ -57,11 +57,13 @@ class Failed:
 class Died:
     """A worker ended before it had `Finished`, and nothing of it runs any more.
 
-    `exit_code` is its process's, negative for a signal; 0 for a thread, which can only have raised.
+    `exit_code` is its process's, negative for a signal; 0 for a thread, which can only have raised. `with_server`: it
+    ended because the fork server did, which starts the processes.
     """
 
     worker: int
     exit_code: int
+    with_server: bool = False
 
 
 Event = Logged | Finished | Failed | Died

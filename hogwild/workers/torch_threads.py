@@ -6,11 +6,14 @@ other too, so that a thread born during one training has that training's number,
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from hogwild.errors import warn_caller
 
 
 class TorchThreads:
@@ -20,6 +23,20 @@ class TorchThreads:
         self._lock = threading.Lock()
         self._borrowers = 0
         self._before = 0
+        self._owner: int | None = None  # the process that computed
+
+    def leave_lost(self) -> None:
+        """Ahead of a training: let torch compute with threads that are there.
+
+        A fork of a program that has trained has torch's number of threads and none of them, and torch would wait for
+        them for ever. There it computes with one from now on, which is mentioned.
+        """
+        if self._owner is None:
+            self._owner = os.getpid()
+        if self._owner != os.getpid() and torch.get_num_threads() > 1:
+            self._borrowers = 0
+            torch.set_num_threads(1)
+            warn_caller("this process was forked from one that had trained; from now on torch computes with one thread")
 
     def lend(self) -> None:
         """A training is going to set it, here or in threads of its own."""

@@ -228,7 +228,7 @@ class Worker:
         if not new or not (copies or shared):
             return
         tables = [plan.parameters.entries[i] for i in sorted(unforeseen)]
-        size = refuse_large(tables, rule, shared=shared, by_row=quoted(stepping_by_row(), "and"))
+        size = refuse_large(tables, rule, shared=shared, by_row=lambda: quoted(stepping_by_row(), "and"))
         if copies and not shared and self.index == 0:
             warn_caller(
                 f"{', '.join(table.name for table in tables)} got a sparse gradient that no layer of the model "

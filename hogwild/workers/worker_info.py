@@ -75,9 +75,10 @@ def worker_info() -> WorkerInfo | None:
 
 @contextmanager
 def informed(info: WorkerInfo) -> Iterator[None]:
-    """Inside, this thread is that worker."""
+    """Inside, this thread is that worker; afterwards it is again whoever it was."""
+    before = worker_info()
     _local.info = info
     try:
         yield
     finally:
-        _local.info = None
+        _local.info = before

@@ -1,0 +1,63 @@
+"""What a resumed run takes over from the run it goes on with, what must be the same, and what is changed on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hogwild.config import DECIDE_BITS, RunConfig, refuse_fixed
+from hogwild.errors import ArgumentError
+from hogwild.run.checkpoint import peek
+from hogwild.run.job import Job
+from hogwild.run.record import has_ended
+
+
+def going_on(job: Job) -> Job:
+    """The job with the settings that it goes on with: those of the run, and what is changed from here on.
+
+    Raises:
+        ArgumentError: a setting that decides bits differs and is not changed on purpose, or it cannot be changed.
+        RunDirectoryError: the files of the run are not of one run.
+    """
+    if job.resume is None:
+        if job.change:
+            raise ArgumentError(
+                f"change {dict(job.change)!r} given without resume; a new run takes the settings themselves"
+            )
+        return job
+    folder = job.resume
+    saved = RunConfig.load(folder / "config.toml")
+    _refuse_other_settings(job, saved)
+    job = replace(job, config=replace(job.config, changes=saved.changes), tickets_before=job.tickets)
+    return _changed(job, folder, job.change) if job.change else job
+
+
+def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
+    """Refuse to go on with a run that was made with another setting that decides bits."""
+    stops = ("evaluate_every",) if job.stop is not None else ()  # the versions that `stop` may end the run at
+    for name in (*DECIDE_BITS, *stops):
+        if getattr(saved, name) != getattr(job.config, name):
+            raise ArgumentError(
+                f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "
+                f"{getattr(saved, name)!r}; a resumed run needs the same"
+            )
+
+
+def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:
+    for name in values:
+        refuse_fixed(name)
+    if job.goes_on and has_ended(folder):
+        raise ArgumentError(
+            f"the run in {folder} has ended, and its record stays as it is; name another folder (out, --out) for one "
+            f"that goes on from its last checkpoint with {', '.join(values)}"
+        )
+    at = peek(folder).following // job.rule.tickets_per_update
+    changed = replace(job, config=job.config.changed(values, at))
+    if changed.tickets < job.tickets:
+        raise ArgumentError(
+            f"{', '.join(values)} makes {changed.tickets} of {job.tickets} batches, and a run cannot be made shorter; "
+            f"Ctrl-C ends it where it is"
+        )
+    return changed

@@ -1,0 +1,63 @@
+"""Numbers in the data that are none: when a loss is not finite, the batch may be why, and then it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hogwild.data.seeding import preserved_generators, seed_update
+from hogwild.data.sources import own_copy
+from hogwild.errors import NonFiniteError
+from hogwild.run.job import Job
+from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
+
+WAYS_OUT = "leave such samples out, or fill them (torch.nan_to_num)"
+
+
+def hole_in(batch: Any, path: str = "") -> str | None:
+    """What a batch holds that is no number, and where; None where it holds numbers only."""
+    if isinstance(batch, torch.Tensor):
+        nan = bool(batch.isnan().any())
+        if nan or bool(batch.isinf().any()):
+            return f"{'NaN' if nan else 'infinity'}{f', in its tensor{path}' if path else ''}"
+        return None
+    parts: Any = ()
+    if isinstance(batch, dict):
+        parts = batch.items()
+    elif isinstance(batch, list | tuple):
+        parts = enumerate(batch)
+    return next((hole for key, part in parts if (hole := hole_in(part, f"{path} {key!r}"))), None)
+
+
+@contextmanager
+def naming_holes(job: Job) -> Iterator[None]:
+    """Inside, a loss or gradient that is not finite because its batch is not says so.
+
+    Raises:
+        NonFiniteError: as it was raised, or with the batch in front.
+    """
+    try:
+        yield
+    except NonFiniteError as error:
+        hole = _hole_at(job, error)
+        if hole is None:
+            raise
+        told = f"data: batch {error.batch} holds {hole}; {WAYS_OUT}: {error}"
+        raise NonFiniteError(told, worker=error.worker, update=error.update, batch=error.batch) from error.__cause__
+
+
+def _hole_at(job: Job, error: NonFiniteError) -> str | None:
+    """The hole in the batch that an error is about, which is fetched once more."""
+    if job.source is None or error.batch is None or error.update is None:
+        return None
+    info = WorkerInfo(0, job.config.workers, job.config.seed, log_to_no_run)
+    try:
+        with preserved_generators(), informed(info):
+            seed_update(job.config.seed, error.batch)
+            info.start(error.update, error.batch)
+            return hole_in(own_copy(job.source).batch(error.batch, info.generator))
+    except Exception:  # the error that is told is the first
+        return None

@@ -1,0 +1,175 @@
+"""A program that trained and then forks, trains inside a worker, or stands in a folder that was removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import problems
+import pytest
+
+import hogwild
+
+FORKS = """
+import faulthandler, os, sys, warnings
+sys.path.insert(0, {tests!r})
+import problems
+import torch
+torch.set_num_threads({threads})
+settings = {{"update": "ordered", "updates": 20}}
+problems.train(torch.nn.Linear(512, 3), data=problems.data(20_000, 512), batch_size=1000, kind={before!r}, **settings)
+own = problems.train(**settings, kind={before!r}).digest
+if os.fork() == 0:
+    faulthandler.dump_traceback_later(60, exit=True)
+    warnings.simplefilter("always")
+    try:
+        again = [problems.train(**settings, kind={then!r}, evaluate=problems.accuracy) for _ in range(2)]
+        print([run.digest == own for run in again], torch.get_num_threads(), flush=True)
+    except BaseException as error:
+        print(repr(error), flush=True)
+    os._exit(0)
+os.wait()
+print(problems.train(**settings, kind={before!r}).digest == own)
+"""
+
+
+def printed(script: str, **values: object) -> tuple[list[str], str]:
+    """(lines, what stands on standard error) of a program of its own."""
+    text = textwrap.dedent(script).format(tests=str(Path(problems.__file__).parent), **values)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, env=environment)
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("then", ["threads", "processes"])
+@pytest.mark.parametrize("before", ["threads", "processes"])
+def test_a_fork_of_a_program_that_trained_trains_with_the_same_bits(before, then):
+    lines, errors = printed(FORKS, before=before, then=then, threads=2)
+    assert lines == ["[True, True] 1", "True"], errors
+    assert errors.count("torch computes with one thread") == 1, "the others stayed in the program that was forked"
+    assert "Traceback" not in errors
+
+
+def test_a_fork_of_a_program_with_one_thread_is_not_warned():
+    lines, errors = printed(FORKS, before="processes", then="processes", threads=1)
+    assert lines == ["[True, True] 1", "True"], errors
+    assert "Warning" not in errors
+
+
+# --- inside a worker
+
+
+class Nested:
+    """A loss that trains something else, once, in a worker at update 3."""
+
+    def __init__(self, outer: str, inner: str) -> None:
+        self.outer, self.inner, self.pid, self.done = outer, inner, os.getpid(), False
+
+    def __call__(self, model, batch):
+        own = hogwild.worker_info()
+        in_worker = problems.in_worker_thread() if self.outer == "threads" else os.getpid() != self.pid
+        if in_worker and not self.done and own.update == 3:
+            self.done = True
+            problems.train(kind=self.inner, updates=4, workers=1, evaluate=self.outside)
+            assert hogwild.worker_info() is own and own.update == 3
+        return problems.cross_entropy(model, batch)
+
+    @staticmethod
+    def outside(model):
+        return problems.accuracy(model)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"), [("threads", "threads"), ("threads", "processes"), ("processes", "threads")]
+)
+def test_a_worker_that_trained_something_else_is_that_worker_again(outer, inner):
+    expected = problems.train(update="ordered", workers=1, updates=12)
+    run = problems.train(
+        update="ordered", workers=1, updates=12, kind=outer, loss=Nested(outer, inner), on_worker_failure="raise"
+    )
+    assert run.digest == expected.digest
+    assert hogwild.worker_info() is None
+
+
+def test_an_evaluation_that_trains_something_else_is_no_worker():
+    def evaluate(model):
+        problems.train(updates=4)
+        assert hogwild.worker_info() is None
+        return {}
+
+    problems.train(updates=12, evaluate=evaluate, evaluate_every=6)
+    assert hogwild.worker_info() is None
+
+
+def test_processes_inside_a_worker_process_are_refused_in_one_line():
+    with pytest.raises(hogwild.ArgumentError, match=r"daemonic.*kind='threads'") as caught:
+        problems.train(workers=1, updates=12, kind="processes", loss=Nested("processes", "processes"))
+    assert "\n" not in str(caught.value)
+
+
+# --- the current folder
+
+
+@pytest.fixture
+def removed(tmp_path, monkeypatch):
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+
+@pytest.mark.usefixtures("removed")
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_train_says_that_the_current_folder_was_removed(kind):
+    with pytest.raises(hogwild.ArgumentError, match="current folder was removed"):
+        problems.train(kind=kind)
+    with pytest.raises(hogwild.ArgumentError, match="current folder was removed"):
+        hogwild.launch(print, problems.mlp(), optimizer=problems.SGD, updates=2, kind=kind)
+
+
+@pytest.mark.usefixtures("removed")
+@pytest.mark.parametrize("command", [["run", "digits"], ["list"], ["check", "digits"]])
+def test_the_command_says_that_the_current_folder_was_removed(command):
+    done = subprocess.run([sys.executable, "-m", "hogwild", *command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "current folder was removed" in done.stderr
+
+
+def test_a_folder_that_is_removed_during_a_run_stops_no_run_that_replaces_nobody(tmp_path, monkeypatch):
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def evaluate(model):
+        folder.rmdir() if folder.exists() else None
+        return {}
+
+    run = problems.train(kind="processes", update="ordered", evaluate=evaluate, evaluate_every=10)
+    assert not folder.exists()
+    assert run.digest == problems_digest(monkeypatch, tmp_path)
+
+
+def problems_digest(monkeypatch, folder):
+    monkeypatch.chdir(folder)
+    return problems.train(update="ordered").digest
+
+
+def test_a_worker_that_cannot_be_started_again_is_named(tmp_path, monkeypatch):
+    from hogwild.testing import Fault, Hook, PlantedFault, planted
+
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def evaluate(model):
+        folder.rmdir() if folder.exists() else None
+        return {}
+
+    with (
+        planted(PlantedFault(Fault.KILL, Hook.COMPUTING, 20)),
+        pytest.raises(hogwild.WorkerError, match=r"worker \d cannot be started.*current folder was removed"),
+    ):
+        problems.train(kind="processes", update="ordered", evaluate=evaluate, evaluate_every=10)

@@ -1,0 +1,158 @@
+"""Python's fork server dies while a worker is being started."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from multiprocessing import forkserver, popen_forkserver, reduction
+
+import problems
+import psutil
+import pytest
+
+import hogwild
+from hogwild.testing import Fault, Hook, PlantedFault, planted
+
+pytestmark = pytest.mark.skipif(not hasattr(forkserver, "_forkserver"), reason="workers are spawned here")
+SETTINGS = {"update": "ordered", "updates": 60}
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return problems.train(kind="processes", **SETTINGS).digest
+
+
+def kill_server():
+    """Kill it and wait for its end, without reaping it: that is what Python will find."""
+    pid = forkserver._forkserver._forkserver_pid
+    os.kill(pid, signal.SIGKILL)
+    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+
+
+def before_it_is_asked(monkeypatch, now):
+    found = forkserver._forkserver.ensure_running
+
+    def ensure_running():
+        found()
+        if now():
+            kill_server()
+
+    monkeypatch.setattr(forkserver._forkserver, "ensure_running", ensure_running)
+
+
+def before_it_is_told(monkeypatch, now):
+    found = reduction.sendfds
+
+    def sendfds(*arguments):
+        if now():
+            kill_server()
+        return found(*arguments)
+
+    monkeypatch.setattr(reduction, "sendfds", sendfds)
+
+
+def before_it_hears(monkeypatch, now):
+    found = reduction.sendfds
+
+    def sendfds(*arguments):
+        if now():
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
+            found(*arguments)
+            return kill_server()
+        return found(*arguments)
+
+    monkeypatch.setattr(reduction, "sendfds", sendfds)
+
+
+def before_it_answers(monkeypatch, now):
+    """The worker is there, and nobody will ever know its process."""
+    found = forkserver.read_signed
+
+    def read_signed(descriptor):
+        number = found(descriptor)
+        if number > 0 and now():
+            kill_server()
+            raise EOFError("unexpected EOF")
+        return number
+
+    monkeypatch.setattr(popen_forkserver.forkserver, "read_signed", read_signed)
+
+
+MOMENTS = [before_it_is_asked, before_it_is_told, before_it_hears, before_it_answers]
+
+
+@pytest.mark.parametrize("start", [0, 2], ids=["first", "replaced"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_while_a_worker_is_being_started(moment, start, undisturbed, monkeypatch):
+    calls = []
+
+    def now():
+        """True once, in the start of that number."""
+        starting = threading.current_thread().name == "MainThread" and is_starting[0]
+        calls.extend([None] * starting)
+        return starting and len(calls) == start + 1
+
+    is_starting = [False]
+    watched(monkeypatch, is_starting)
+    moment(monkeypatch, now)
+    with planted(PlantedFault(Fault.KILL, Hook.COMPUTING, 20)):
+        run = problems.train(kind="processes", max_restarts=9, **SETTINGS)
+    assert len(calls) > start, "nobody came to the moment"
+    assert run.digest == undisturbed
+    assert any("fork server" in failure for failure in run.failures)
+    assert run.journal["update"].tolist() == list(range(60))
+
+
+def watched(monkeypatch, is_starting):
+    """Note when a worker is being started."""
+    found = popen_forkserver.Popen._launch
+
+    def launch(self, process):
+        is_starting[0] = True
+        try:
+            found(self, process)
+        finally:
+            is_starting[0] = False
+
+    monkeypatch.setattr(popen_forkserver.Popen, "_launch", launch)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_server_that_is_killed_again_and_again_ends_the_run_in_one_clear_error(moment, monkeypatch):
+    is_starting = [False]
+    watched(monkeypatch, is_starting)
+    moment(monkeypatch, lambda: is_starting[0])
+    with pytest.raises(hogwild.WorkerError, match="fork server") as caught:
+        problems.train(kind="processes", max_restarts=2, **SETTINGS)
+    assert "max_restarts is 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_random_moments_while_workers_are_replaced(seed, undisturbed):
+    draws, ended = random.Random(seed), threading.Event()
+
+    def kill():
+        while not ended.wait(draws.uniform(0, 0.4)):
+            pid = forkserver._forkserver._forkserver_pid
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        assert digest_or_told() in (undisturbed, "told")
+    finally:
+        ended.set()
+        killer.join()
+
+
+def digest_or_told():
+    try:
+        with planted(PlantedFault(Fault.KILL, Hook.COMPUTING, 20)):
+            return problems.train(kind="processes", max_restarts=99, **SETTINGS).digest
+    except hogwild.WorkerError as error:
+        return "told" if "fork server" in str(error) else str(error)
