@@ -3,7 +3,8 @@
 All of them run in fresh processes, so that one's threads and memory do not burden the next:
 
     serial     for batch in shuffled(data): zero_grad, backward, step          one process, one torch thread
-    intra-op   the same                                                        one process, W torch threads
+    cut        the same over batches that lie cut in memory before the clock   one process, one torch thread
+    intra-op   as serial                                                       one process, W torch threads
     recipe     the same over a shared model, DataLoader and optimizer each     W processes, one torch thread each
     ddp        the same over DistributedDataParallel on gloo                   W processes, one torch thread each
 """
@@ -14,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 
 import psutil
@@ -56,6 +57,11 @@ class Report:
 def serial(work: Work) -> Measurement:
     """The loop that one would write by hand."""
     return _outcome(work, _serial, 1, 1)
+
+
+def cut(work: Work) -> Measurement:
+    """The same loop without what it does besides training: one epoch's batches are cut before, and gone round."""
+    return _outcome(work, _cut, 1, 1)
 
 
 def intra_op(work: Work, *, workers: int) -> Measurement:
@@ -100,6 +106,14 @@ def _serial(rank: int, work: Work, line: StartLine, threads: int) -> Report:
     torch.manual_seed(work.seed)
     model, data = work.problem.model(), private_copy(work.data)
     return _train(rank, work, line, model, _shuffled(data, work.batch_size), work.batches)
+
+
+def _cut(rank: int, work: Work, line: StartLine, threads: int) -> Report:
+    torch.set_num_threads(threads)
+    torch.manual_seed(work.seed)
+    model, data = work.problem.model(), private_copy(work.data)
+    batches = list(islice(_shuffled(data, work.batch_size), -(-len(data[0]) // work.batch_size)))
+    return _train(rank, work, line, model, cycle(batches), work.batches)
 
 
 def _recipe(rank: int, work: Work, line: StartLine, model: nn.Module) -> Report:

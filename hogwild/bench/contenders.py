@@ -13,9 +13,11 @@ from hogwild.config import KINDS
 from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, RULES, SAME_BITS, rule_class
 
 SERIAL = "serial"
+CUT = "cut"
+HANDS = (SERIAL, CUT)  # the two loops written by hand, which are always measured
 SEVERAL_PROCESSES = ("recipe", "ddp")
 ALTERNATIVES = (SERIAL, "intra-op", *SEVERAL_PROCESSES)
-FAMILIES = (*ALTERNATIVES, *NAMES)
+FAMILIES = (SERIAL, CUT, *ALTERNATIVES[1:], *NAMES)
 QUICK_RULES = (LEAST_OVERHEAD, SAME_BITS)
 
 
@@ -26,7 +28,7 @@ class Contender:
     Attributes:
         name: what tables call it.
         about: what it is, in a line.
-        family: what `--contenders` calls it: serial, intra-op, recipe, ddp, or the name of a rule.
+        family: what `--contenders` calls it: serial, cut, intra-op, recipe, ddp, or the name of a rule.
         workers: how many train at once.
         start: does the work.
         kind: threads or processes, for rules.
@@ -58,6 +60,14 @@ def _alternatives(workers: int) -> Iterator[Contender]:
         SERIAL,
         1,
         alternatives.serial,
+    )
+    yield Contender(
+        "serial, batches cut",
+        "the hand-written loop over one epoch's batches that were cut before the clock runs: no order, no indexing; "
+        "training alone",
+        CUT,
+        1,
+        alternatives.cut,
     )
     yield Contender(
         f"intra-op, {workers} threads",

@@ -7,8 +7,9 @@ first update: otherwise the clock would run while the last worker still starts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -74,11 +75,13 @@ def train_rule(
     allow: int,
     program: Callable[[Worker], None],
     evaluate: Evaluate | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Run, nn.Module]:
-    """Do the work by that rule; `program` is what every worker does. Returns the run and the trained model."""
+    """Do the work by that rule; `program` is what every worker does. `options` are the rule's, by default those that
+    keep `allow` workers busy. Returns the run and the trained model."""
     began = time.monotonic()
     make = rule_class(rule_name)
-    options = make.options_for(allow)
+    options = make.options_for(allow) if options is None else options
     rule = make(**options)
     updates = work.batches // rule.tickets_per_update
     config = RunConfig(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hogwild.bench.contenders import FAMILIES, QUICK_RULES, SERIAL, contenders
+from hogwild.bench.contenders import FAMILIES, HANDS, QUICK_RULES, contenders, counts
 from hogwild.bench.measure import Case, Plan
+from hogwild.bench.padded import PaddedPlan, Runner
 from hogwild.bench.problems import BENCH_OPTIMIZERS, COMPARED, PROBLEMS
 from hogwild.bench.profile import ProfilePlan
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
-from hogwild.rules.registry import NAMES
+from hogwild.rules.registry import NAMES, rule_class
 
 BATCH_SIZES = (1, 16, 64)
 _QUICK_CASES = (("mlp", 64), ("small-mlp", 16), ("conv", 16))
@@ -52,7 +53,7 @@ def plan_of(settings: BenchSettings) -> Plan:
     kinds = settings.kinds or (("processes",) if settings.quick else KINDS)
     return Plan(
         cases=_cases(settings),
-        contenders=contenders(settings.workers, (SERIAL, *families), kinds),
+        contenders=contenders(settings.workers, (*HANDS, *families), kinds),
         workers=settings.workers,
         repeats=settings.repeats,
         seconds=settings.seconds,
@@ -81,6 +82,41 @@ def profile_plan_of(settings: BenchSettings) -> ProfilePlan:
         for number in sorted({1, settings.workers})
     ]
     return ProfilePlan(cases, runners, settings.workers, settings.repeats, settings.seconds)
+
+
+def padded_plan_of(settings: BenchSettings, pad_ms: float, staleness: Sequence[int], cores: int) -> PaddedPlan:
+    """The plan of a bench of scaling; by default the MLP at batch 4 with SGD, the rules and the kind as for a profile,
+    at 1, 2, 4, … workers. `staleness`: what to give a rule that has one; by default as many as keep the workers busy.
+
+    Raises:
+        ArgumentError: a name is not known, or a number cannot work.
+    """
+    _check(settings, NAMES)
+    if not 0 < pad_ms < float("inf"):
+        raise ArgumentError(f"--pad-ms {pad_ms:g} is not above 0; 5 works")
+    cases = [
+        Case(PROBLEMS[problem], optimizer, size)
+        for problem in settings.problems or ("mlp",)
+        for size in settings.batch_sizes or (4,)
+        for optimizer in settings.optimizers or ("sgd",)
+    ]
+    runners = [
+        Runner(rule, kind, number, options)
+        for rule in settings.contenders or QUICK_RULES
+        for kind in settings.kinds or ("processes",)
+        for number in counts(settings.workers)
+        for options in _options(rule, number, staleness)
+    ]
+    return PaddedPlan(cases, runners, pad_ms / 1e3, cores, settings.repeats, settings.seconds)
+
+
+def _options(rule: str, workers: int, staleness: Sequence[int]) -> list[Mapping[str, int]]:
+    """The options of a rule at so many workers: those of its own, or each staleness that is enough for them."""
+    own = rule_class(rule).options_for(workers)
+    if "staleness" not in own or not staleness:
+        return [own]
+    enough = [number for number in staleness if number >= workers - 1] or [max(staleness)]
+    return [{**own, "staleness": number} for number in enough]
 
 
 def _check(settings: BenchSettings, contenders: Iterable[str]) -> None:

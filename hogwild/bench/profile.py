@@ -201,12 +201,12 @@ class ProfilePlan:
     seconds: float
 
 
-def copy_rate() -> float:
-    """Bytes read and written per second by one thread that copies what no cache holds; median of a few copies."""
+def copy_rate(cores: int = 1) -> float:
+    """Bytes read and written per second by so many threads that copy what no cache holds; median of a few copies."""
     source = torch.ones(_COPIED, dtype=torch.uint8)
     target = torch.zeros_like(source)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(cores)
     try:
         seconds = []
         for _ in range(_COPIES):
@@ -227,13 +227,18 @@ def profiles(plan: ProfilePlan, rate: float, tell: TellProgress = silent) -> Ite
             name = f"{runner[0]}, {runner[2]} {runner[1]}"
             tell(BenchProgress(done, total, f"{case.name}: {name}", time.monotonic() - began))
             try:
-                yield _profile(plan, case, work, runner, rate)
+                yield profile_case(plan, case, work, runner, rate)
             except ArgumentError as error:
                 yield f"{case.name}: {name}: {error}"
             done += 1
 
 
-def _profile(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, str, int], rate: float) -> Profile:
+def profile_case(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, str, int], rate: float) -> Profile:
+    """Profile one runner on one case, whose data is in `work`; `rate` is that of a copy.
+
+    Raises:
+        ArgumentError: it was refused.
+    """
     rule, kind, workers = runner
     divisor = 2 * plan.allow
 

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.predict import prediction_table
 from hogwild.bench.profile import PHASES, Profile, ProfilePlan
 from hogwild.bench.summary import Machine, plain
 
@@ -79,7 +80,10 @@ def profile_report(found: Mapping[str, Any]) -> RenderableType:
         parts.extend([Text(), Text(case, "bold")])
         parts.extend(_table(rows[i : i + _WIDEST]) for i in range(0, len(rows), _WIDEST))
     parts.extend(Text(f"refused: {line}", "dim") for line in found["refused"])
-    return Group(*parts, Text(), Text(_NOTE, "dim"))
+    parts.extend([Text(), Text(_NOTE, "dim")])
+    if found.get("predicted"):
+        parts.extend([Text(), prediction_table(found["predicted"])])
+    return Group(*parts)
 
 
 def _table(profiles: Sequence[Mapping[str, Any]]) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hogwild.bench.contenders import ALTERNATIVES, SEVERAL_PROCESSES, Contender
+from hogwild.bench.contenders import ALTERNATIVES, CUT, SEVERAL_PROCESSES, Contender
 from hogwild.bench.measure import CaseResult, Plan, Spread
 from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, rule_class
 
@@ -111,7 +111,7 @@ def _case(plan: Plan, result: CaseResult) -> dict[str, Any]:
         "batches": result.batches,
         "target_loss": result.target,
         "best_alternative": best,
-        "results": [_result(result, contender, best) for contender in plan.contenders],
+        "results": [_result(plan, result, contender, best) for contender in plan.contenders],
         "comparisons": list(_comparisons(plan, result)),
         "scaling": list(_scaling(plan, result)),
     }
@@ -128,7 +128,12 @@ def best_alternative(plan: Plan, result: CaseResult) -> str | None:
     return max(speeds, key=speeds.__getitem__, default=None)
 
 
-def _result(result: CaseResult, contender: Contender, best: str | None) -> dict[str, Any]:
+def _cut_of(plan: Plan) -> str | None:
+    """The loop by hand whose batches were cut before, by name; None where it is not measured."""
+    return next((contender.name for contender in plan.contenders if contender.family == CUT), None)
+
+
+def _result(plan: Plan, result: CaseResult, contender: Contender, best: str | None) -> dict[str, Any]:
     name = contender.name
     spread, missed = result.seconds_to_target(name)
     memory = Spread.of([mean(outcome.pss) for outcome in result.outcomes(name) if outcome.pss])
@@ -139,6 +144,7 @@ def _result(result: CaseResult, contender: Contender, best: str | None) -> dict[
         "name": name,
         "samples_per_second": plain(result.spread(name, lambda outcome: outcome.samples_per_second)),
         "over_serial": plain(result.ratio(name, "serial")),
+        "over_cut": plain(result.ratio(name, cut)) if (cut := _cut_of(plan)) else None,
         "over_best_alternative": plain(result.ratio(name, best)) if best else None,
         "startup_seconds": startup.median if startup else None,
         "memory_per_worker": memory.median if memory else None,
@@ -155,9 +161,13 @@ def _result(result: CaseResult, contender: Contender, best: str | None) -> dict[
 def _comparisons(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
     """The pairs that people ask for, beside those with the serial loop; each from the same repeat.
 
-    Rules that lose no step, over the rule with the least overhead, of the same kind and number of workers; and that
-    rule over what else trains with several processes.
+    One worker of each rule over the loop whose batches were cut before. Rules that lose no step, over the rule with the
+    least overhead, of the same kind and number of workers; and that rule over what else trains with several processes.
     """
+    cut = _cut_of(plan)
+    for alone in plan.contenders:
+        if cut and alone.workers == 1 and alone.kind:
+            yield {"of": alone.name, "over": cut, "ratio": plain(result.ratio(alone.name, cut))}
     everyone = [contender for contender in plan.contenders if contender.workers == plan.workers]
     for one in everyone:
         for other in everyone:

@@ -19,11 +19,14 @@ _MORE = """Every contender runs several times in turn, and is compared within ea
   hogwild bench --quick --optimizer adam    the same with Adam
   hogwild bench --problems mlp --batch-size 64 --optimizer sgd
   hogwild bench --contenders hogwild ordered --kind processes
-  hogwild bench --profile --problems small-mlp    where a worker's step goes
+  hogwild bench --profile --problems small-mlp    where a worker's step goes, and what more cores would do
+  hogwild bench --pad-ms 5 --workers 64     many workers on few cores: each gradient waits 5 ms besides
 
 Everything takes hours: choose. Exit status 1: a contender failed."""
 _TWO = f"{LEAST_OVERHEAD} and {SAME_BITS} with processes"
 _QUICK = f"Choose for a minute: three cases with SGD; serial, {_TWO}."
+_PAD = f"Let each gradient wait so many milliseconds; by default mlp, batch 4, SGD, {_TWO}."
+_STALENESS = "With --pad-ms: τ of a rule that has one, several to compare (default: the number of workers - 1)."
 _PROFILE = f"Show where a worker's step goes instead; by default batch 16, SGD, {_TWO}."
 
 
@@ -40,7 +43,7 @@ class BenchCommand:
     optimizer: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: both)")] = ()
     """sgd, adam."""
     contenders: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
-    """serial (always there), intra-op, recipe, ddp, and the rules."""
+    """serial and cut (always there), intra-op, recipe, ddp, and the rules."""
     kind: Annotated[
         tuple[str, ...],
         arg(metavar="KIND ...", help_behavior_hint="(default: both)", help=f"Kinds of worker: {', '.join(KINDS)}."),
@@ -53,6 +56,8 @@ class BenchCommand:
     """About how long the hand-written loop takes in one measurement."""
     quick: Annotated[bool, arg(help_behavior_hint="", help=_QUICK)] = False
     profile: Annotated[bool, arg(help_behavior_hint="", help=_PROFILE)] = False
+    pad_ms: Annotated[float | None, number("MS"), arg(help_behavior_hint="", help=_PAD)] = None
+    staleness: Annotated[tuple[int, ...], wholes("T ..."), arg(help_behavior_hint="", help=_STALENESS)] = ()
     plot: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Draw the result as an image."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -60,10 +65,12 @@ class BenchCommand:
 
     def run(self) -> int:
         """Measure and report."""
-        if self.profile and self.plot is not None:
-            raise ArgumentError(f"--plot {self.plot} draws a comparison, and --profile makes none; leave one out")
+        if self.profile and self.pad_ms is not None:
+            raise ArgumentError("--profile and --pad-ms measure different things; leave one out")
+        if self.staleness and self.pad_ms is None:
+            raise ArgumentError(f"--staleness {self.staleness[0]} given, and only --pad-ms has it")
         from hogwild.bench.plan import BenchSettings
-        from hogwild.cli.benching import bench_command, profile_command
+        from hogwild.cli.benching import bench_command, padded_command, profile_command
 
         settings = BenchSettings(
             problems=self.problems,
@@ -77,5 +84,7 @@ class BenchCommand:
             quick=self.quick,
         )
         if self.profile:
-            return profile_command(settings, json=self.json)
+            return profile_command(settings, plot_file=self.plot, json=self.json)
+        if self.pad_ms is not None:
+            return padded_command(settings, self.pad_ms, self.staleness, plot_file=self.plot, json=self.json)
         return bench_command(settings, plot_file=self.plot, json=self.json)

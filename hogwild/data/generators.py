@@ -34,12 +34,12 @@ class GeneratorWatch:
 
     def look(self) -> Look:
         """How the generators stand."""
+        return (torch.get_rng_state().numpy().tobytes(), *self.look_at_others())
+
+    def look_at_others(self) -> tuple[object, object]:
+        """How numpy's and Python's stand."""
         own = _random.get_bit_generator() is self._numpy
-        return (
-            torch.get_rng_state().numpy().tobytes(),
-            self._look_at_numpy() if own else _numpy_state(),
-            self._look_at_python(),
-        )
+        return self._look_at_numpy() if own else _numpy_state(), self._look_at_python()
 
     @staticmethod
     def moved(before: Look, now: Look) -> list[str]:

@@ -5,12 +5,15 @@ Invariant: a batch depends on the seed and its number alone, so it does not matt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from hogwild.data.seeding import mix
 
 _SHUFFLE = 1  # keeps the shuffle's random stream apart from that of the updates
+_AHEAD = 32  # batches that are cut at once for who asks for one after the other
 
 
 class Schedule:
@@ -32,6 +35,8 @@ class Schedule:
         self.seed = seed
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
+        self._first = 0  # the update that `_cut` begins with
+        self._cut: Sequence[Tensor] = ()  # the sample numbers of some updates, one after the other
 
     def __len__(self) -> int:
         """Updates in an epoch."""
@@ -39,13 +44,21 @@ class Schedule:
 
     def indices(self, update: int) -> Tensor:
         """The sample numbers of that update, int64 of shape (B,), B ≤ batch_size."""
+        place = update - self._first
+        if not 0 <= place < len(self._cut):
+            number = _AHEAD if place == len(self._cut) else 1  # whoever goes on where it was is likely to go on so
+            self._first, self._cut, place = update, self._cut_from(update, number), 0
+        return self._cut[place]
+
+    def _cut_from(self, update: int, number: int) -> Sequence[Tensor]:
+        """The sample numbers of that update and of the `number` - 1 after it, as far as its epoch goes."""
         epoch, batch = divmod(update, len(self))
         start = batch * self.batch_size
-        stop = min(start + self.batch_size, self.samples)
+        stop = min(start + number * self.batch_size, self.samples)
         if not self.shuffle:
-            return torch.arange(start, stop)
+            return torch.split(torch.arange(start, stop), self.batch_size)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(mix(self.seed, _SHUFFLE, epoch))
             self._order = torch.randperm(self.samples, generator=generator)
             self._epoch = epoch
-        return self._order[start:stop]
+        return torch.split(self._order[start:stop], self.batch_size)

@@ -39,10 +39,14 @@ def seed_update(seed: int, update: int) -> None:
 def seed_generators(number: int) -> None:
     """Seed torch's, numpy's and `random`'s own generators of this process by one number.
 
-    They are seeded for every update, drawn from or not: a draw that only some updates make must not depend on what
-    this worker did before, and nothing cheaper than seeding tells whether there was one.
+    A draw that only some updates make must not depend on what this worker did before.
     """
     torch.default_generator.manual_seed(number)
+    seed_others(number)
+
+
+def seed_others(number: int) -> None:
+    """Seed numpy's and `random`'s own generators, as `seed_generators` does."""
     np.random.seed(number & 0xFFFFFFFF)
     random.seed(number)
 

@@ -43,6 +43,8 @@ class TensorSource:
     def batch(self, update: int, generator: torch.Generator) -> Any:  # noqa: ARG002
         """The rows of that update, in the structure of the data."""
         indices = self.schedule.indices(update)
+        if type(self.data) is tuple:  # once an update: the form that most data has, without the calls of any other
+            return tuple([tensor.index_select(0, indices) for tensor in self.data])
         return _map_tensors(lambda tensor: tensor.index_select(0, indices), self.data)
 
 

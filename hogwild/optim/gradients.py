@@ -13,26 +13,32 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Gathered:
     """One update's gradients where they may be written to: per parameter in layout order (None: it received none),
-    and per range, padding included, where the optimizer is stepped by range (else empty)."""
+    and per range, padding included, where the optimizer is stepped by range (else empty). `whole`: it is known that
+    every parameter has a dense one."""
 
     tensors: list[Tensor | None]
     flats: Sequence[Tensor]
+    whole: bool = False
 
     @property
     def sparse(self) -> bool:
         """True when some parameter received a sparse gradient."""
-        return not self.flats and any(gradient is not None and gradient.is_sparse for gradient in self.tensors)
+        return (
+            not self.flats
+            and not self.whole
+            and any(gradient is not None and gradient.is_sparse for gradient in self.tensors)
+        )
 
     @property
     def dense(self) -> bool:
         """True when every parameter received a gradient, and none a sparse one."""
-        return not self.sparse and not any(gradient is None for gradient in self.tensors)
+        return self.whole or (not self.sparse and not any(gradient is None for gradient in self.tensors))
 
     def finite(self) -> bool:
         """True when no element is NaN or infinite."""
         dense = self.flats or [t._values() if t.is_sparse else t for t in self.tensors if t is not None]
         # A sum is finite unless an element is not, or it overflowed; only then is every element looked at.
-        return all(cmath.isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in dense)
+        return not [t for t in dense if not (cmath.isfinite(t.sum().item()) or bool(t.isfinite().all()))]
 
     def scale(self, factor: float) -> None:
         """Multiply all of them by a number, in place."""

@@ -19,7 +19,7 @@ from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
 from hogwild.optim.kernels import FLAT_DTYPES, WrittenStep, is_plain_sgd, takes_sparse, written_keys, written_step
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import Cell, StateForm
-from hogwild.shared.shards import Shard, cut
+from hogwild.shared.shards import Shard, cut_shards
 
 # Each element of the parameter and of its state depends on that element (and on scalars) alone.
 ELEMENTWISE: frozenset[type[Optimizer]] = frozenset(
@@ -158,7 +158,7 @@ class OptimizerPlan:
             plain=written is not None and is_plain_sgd(optimizer),
             by_row=written is not None and takes_sparse(optimizer),
             adaptive=isinstance(optimizer, _ADAPTIVE),
-            shards=cut(form) if written is not None and elementwise and same_dtype and vectorised else (),
+            shards=cut_shards(form) if written is not None and elementwise and same_dtype and vectorised else (),
         )
 
 

@@ -71,6 +71,8 @@ class SharedOptimizer:
         self._gradient = Block.private(form.layout.nbytes if form.flat else 0)
         self._flat_gradients = form.layout.flats(self._gradient) if form.flat else []
         self._gradient_views = form.layout.views(self._gradient) if form.flat else []
+        self._dense = Gathered([*self._gradient_views], self._flat_gradients, whole=True)  # what most updates gather
+        self._in_slots: dict[int, Gathered] = {}  # likewise, by the slot's id
         self._rooms, self._flat_rooms = _rooms(form.layout, races)
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         written = plan.written
@@ -93,9 +95,14 @@ class SharedOptimizer:
         """
         if not self._form.flat:
             return Gathered(_own(gradients, self._parameters), [])
-        if not any(gradient is None or gradient.is_sparse for gradient in gradients):
-            torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
-            return Gathered(list(self._gradient_views), self._flat_gradients)
+        for gradient in gradients:  # once an update: a loop, for any() takes as long as the copy
+            if gradient is None or gradient.is_sparse:
+                return self._gather_some(gradients)
+        torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
+        return self._dense
+
+    def _gather_some(self, gradients: Sequence[Tensor | None]) -> Gathered:
+        """The same where some are missing or sparse."""
         tensors: list[Tensor | None] = []
         for view, gradient in zip(self._gradient_views, gradients, strict=True):
             if gradient is None:
@@ -107,10 +114,21 @@ class SharedOptimizer:
 
     def gather_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in a slot of shared memory; the rows of sparse ones, where the slot takes them, as they are."""
-        flats = slot.flats if self._form.flat else []
-        if not any(gradient is None or gradient.is_sparse for gradient in gradients):
-            torch._foreach_copy_(slot.tensors, cast("list[Tensor]", gradients))
-            return Gathered(list(slot.tensors), flats)
+        for gradient in gradients:
+            if gradient is None or gradient.is_sparse:
+                return self._gather_some_into(slot, gradients)
+        torch._foreach_copy_(slot.tensors, cast("list[Tensor]", gradients))
+        return self.whole_in(slot)
+
+    def whole_in(self, slot: GradientSlot) -> Gathered:
+        """All of a slot, where every parameter has a dense gradient in it: one object for each slot."""
+        gathered = self._in_slots.get(id(slot))
+        if gathered is None:
+            flats = slot.flats if self._form.flat else []
+            gathered = self._in_slots[id(slot)] = Gathered([*slot.tensors], flats, whole=True)
+        return gathered
+
+    def _gather_some_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
         tensors: list[Tensor | None] = []
         for i, (view, gradient) in enumerate(zip(slot.tensors, gradients, strict=True)):
             if gradient is None:
@@ -120,14 +138,15 @@ class SharedOptimizer:
             elif not slot.takes_rows(i, gradient):
                 gradient = view.copy_(gradient.to_dense())
             tensors.append(gradient)
-        return Gathered(tensors, flats)
+        return Gathered(tensors, slot.flats if self._form.flat else [])
 
     def waiting_in(self, slot: GradientSlot) -> Gathered:
         """What `gather_into` put there. A step of torch's, which might write to it, is given a copy."""
-        tensors = slot.gradients()
         if self._plan.written is None:
-            return self.gather([None if tensor is None else tensor.clone() for tensor in tensors])
-        return Gathered(tensors, slot.flats if self._form.flat else [])
+            return self.gather([None if tensor is None else tensor.clone() for tensor in slot.gradients()])
+        if slot.words[slot.WHOLE]:
+            return self.whole_in(slot)
+        return Gathered(slot.gradients(), slot.flats if self._form.flat else [])
 
     def advance_shard(
         self,
@@ -174,6 +193,8 @@ class SharedOptimizer:
 
     def _whole(self, gradients: Gathered, state: OptimizerState) -> list[bool]:
         """Which ranges are stepped as one tensor."""
+        if gradients.whole and gradients.flats:
+            return [not ragged for ragged in state.ragged]
         ragged, tensors, flat = state.ragged, gradients.tensors, bool(gradients.flats)
         return [
             flat and not ragged[number] and not any(tensors[i] is None for i in span.members)

@@ -101,24 +101,37 @@ class Combining(Versioned):
         """Make the last version, should the worker that was about to have died."""
         self.combine()
 
+    def prepare(self, ticket: Ticket, gradient: Gradient) -> Gathered | None:
+        """The gradient gathered where it is to wait, checked, and clipped if it is all of its update; None where it is
+        not finite, which is told in its turn."""
+        gathered = self.seat.optimizer.gather_into(self._slot(ticket), gradient.values)
+        self._finite = self.seat.finite(ticket.update, gradient.loss, gathered)
+        if not self._finite:
+            return None
+        if self.tickets_per_update == 1:
+            self.seat.clip(ticket.update, gathered)
+        return gathered
+
     def _store(self, ticket: Ticket, gradient: Gradient) -> None:
-        """Write the gradient, then say that it is there. What is not finite is told in its turn."""
-        seat, update = self.seat, ticket.update
-        slot = self._sets[update % len(self._sets)][ticket.number % self.tickets_per_update]
+        """Write the gradient, then say that it is there."""
+        seat, slot = self.seat, self._slot(ticket)
         self.control.row(seat.index)[Field.PHASE] = Phase.WRITING
         seat.pause(Hook.WRITING)
-        gathered = seat.optimizer.gather_into(slot, gradient.values)
-        usable = seat.finite(update, gradient.loss, gathered)
-        if usable and self.tickets_per_update == 1:
-            seat.clip(update, gathered)
-        slot.hold(gathered.tensors)
+        self._finite = True  # or `prepare` says otherwise
+        gathered = self.prepare(ticket, gradient)
+        if gathered is not None:
+            slot.hold(gathered.tensors, whole=gathered is seat.optimizer.whole_in(slot))
         for target, value in zip(slot.buffers, seat.binding.changed_buffers(), strict=True):
             target.copy_(value)
         slot.loss = gradient.loss
         words = slot.words
-        words[slot.USABLE], words[slot.WORKER], words[slot.VERSION] = usable, seat.index, gradient.version
+        words[slot.STATUS] = slot.USABLE if gathered is not None else slot.LEFT_OUT if self._finite else slot.NOT_FINITE
+        words[slot.WORKER], words[slot.VERSION] = seat.index, gradient.version
         with self.control.ordering():
-            words[slot.STAMP] = update + 1
+            words[slot.STAMP] = ticket.update + 1
+
+    def _slot(self, ticket: Ticket) -> GradientSlot:
+        return self._sets[ticket.update % len(self._sets)][ticket.number % self.tickets_per_update]
 
     # --- what waits
 
@@ -162,7 +175,7 @@ class Combining(Versioned):
         """True where the version is made in shards, which is the same for all: every parameter is stepped."""
         if not self._shards or any(self.state.optimizer_states[version % 2].ragged):
             return False
-        return all(part.words[part.WHOLE] and part.words[part.USABLE] for part in parts)
+        return all(part.words[part.WHOLE] and part.words[part.STATUS] == part.USABLE for part in parts)
 
     def _shard_version(self, shard: int) -> int:
         with self.control.ordering():
@@ -226,12 +239,12 @@ class Combining(Versioned):
         seat.pause(Hook.PUBLISHED)
 
     def _gathered(self, update: int, parts: Sequence[GradientSlot]) -> Gathered | None:
-        """The gradient of an update; None where one of them is not finite, and the update left out."""
-        wrong = [(m, part) for m, part in enumerate(parts) if not part.words[part.USABLE]]
-        for m, part in wrong:
-            ticket = self.ticket(update * self.tickets_per_update + m, self.control[Word.TOTAL])
-            self.seat.skip(ticket, part.loss, part.words[part.WORKER])
-        if wrong:
+        """The gradient of an update; None where the update is left out, as when a part of it is not finite."""
+        for m, part in enumerate(parts):
+            if part.words[part.STATUS] == part.NOT_FINITE:
+                ticket = self.ticket(update * self.tickets_per_update + m, self.control[Word.TOTAL])
+                self.seat.skip(ticket, part.loss, part.words[part.WORKER])
+        if any(part.words[part.STATUS] != part.USABLE for part in parts):
             return None
         optimizer = self.seat.optimizer
         if self.tickets_per_update == 1:

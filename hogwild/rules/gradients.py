@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from hogwild.errors import ArgumentError
 
+_run_backward = torch.autograd.Variable._execution_engine.run_backward
+
 BatchLoss = Callable[[nn.Module], Any]
 """The loss of one batch: replica → a scalar, a list of scalars, or a generator of scalars."""
 
@@ -23,6 +25,8 @@ def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
     Raises:
         ArgumentError: the output is not a scalar tensor, a list of them, or a generator of them.
     """
+    if isinstance(output, Tensor):  # first, for nearly every loss is one, and asking for a generator takes a while
+        return [_scalar(output)], False
     if isinstance(output, Generator):
         return (_scalar(part) for part in output), True
     if isinstance(output, tuple):
@@ -77,7 +81,7 @@ def differentiate(scalar: Tensor, parameters: tuple[nn.Parameter, ...] = ()) -> 
     matter here, take a third as long as the backward pass of a small model.
     """
     start = (torch.ones_like(scalar),)
-    gradients: tuple[Tensor | None, ...] = torch.autograd.Variable._execution_engine.run_backward(
+    gradients: tuple[Tensor | None, ...] = _run_backward(
         (scalar,), start, False, False, parameters, allow_unreachable=True, accumulate_grad=not parameters
     )
     return gradients

@@ -57,6 +57,11 @@ def rule_class(name: str) -> type[Rule]:
     return found
 
 
+def is_ours(rule: Rule) -> bool:
+    """True where that is one of our rules itself, and no subclass of one."""
+    return rule.name in RULES and type(rule) is rule_class(rule.name)
+
+
 def names_where(is_so: Callable[[type[Rule]], bool]) -> tuple[str, ...]:
     """The names of the rules of which that is so."""
     return tuple(name for name in NAMES if is_so(rule_class(name)))

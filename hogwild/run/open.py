@@ -143,6 +143,7 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         checkpoint=_checkpointer(job, prepared.origin, start, config.checkpoint_every),
         pause=planted_pause.get(),
         loans=loans_of_this_thread(),
+        draws=prepared.draws,
     )
     return TEAMS[config.kind](task, state, job.model, prepared.trained, prepared.constant)
 

@@ -65,6 +65,7 @@ class Prepared:
     plan: StatePlan
     optimizer_plan: OptimizerPlan
     origin: Origin | None = None
+    draws: bool = True
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -114,7 +115,10 @@ def prepare(job: Job) -> Prepared:
     tables = sorted(sparse) if steps_rows(optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates_in(tickets))
     limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
-    return Prepared(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan, origin)
+    draws = bool(tried.draws) or job.loss is None
+    return Prepared(
+        job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan, origin, draws
+    )
 
 
 def _refuse_idle_functions(job: Job, tickets: int) -> None:

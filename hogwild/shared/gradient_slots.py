@@ -27,9 +27,10 @@ class GradientSlot:
         arena, offset: where it lies.
     """
 
-    STAMP, USABLE, WORKER, VERSION, WHOLE = range(5)
-    """The update that it is of, plus one, stored last; 1: it may be applied; who computed it, on which version; 1: each
+    STAMP, STATUS, WORKER, VERSION, WHOLE = range(5)
+    """The update that it is of, plus one, stored last; one of those below; who computed it, on which version; 1: each
     parameter has a dense one."""
+    LEFT_OUT, NOT_FINITE, USABLE = range(3)
 
     def __init__(
         self, parameters: Layout, buffers: Layout, sparse: Mapping[int, int], arena: Arena, offset: int
@@ -64,8 +65,11 @@ class GradientSlot:
         """True where a sparse gradient of parameter i stays one."""
         return i in self._rows and gradient.sparse_dim() == 1
 
-    def hold(self, gradients: Sequence[Tensor | None]) -> None:
-        """Note which parameters have a gradient. The dense ones are `tensors` themselves; rows are copied."""
+    def hold(self, gradients: Sequence[Tensor | None], *, whole: bool = False) -> None:
+        """Take in a gradient for each parameter, or None; not copied is what is in `tensors` already (`whole`: all)."""
+        self.words[self.WHOLE] = whole
+        if whole:
+            return
         whole = True
         for i, gradient in enumerate(gradients):
             if gradient is None:
@@ -74,6 +78,8 @@ class GradientSlot:
                 self._kinds[i] = _COALESCED if self._rows[i].hold(gradient) else _SPARSE
             else:
                 self._kinds[i] = _DENSE
+                if gradient is not self.tensors[i]:
+                    self.tensors[i].copy_(gradient)
                 continue
             whole = False
         self.words[self.WHOLE] = whole

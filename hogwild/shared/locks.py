@@ -36,7 +36,7 @@ class AnnouncedLock:
     """A lock that one worker is seen to wait for: its row says so until it has the lock, and not while it holds it."""
 
     def __init__(self, lock: Lock, row: memoryview[int], waiting: int) -> None:
-        self._lock = lock
+        self._take, self._leave = lock.acquire, lock.release  # without a call between: it is done for every update
         self._row = row
         self._waiting = waiting  # the place of that word in the row
         self._before = 0  # what the row said: it may look, in a wait, at what the lock protects
@@ -46,7 +46,7 @@ class AnnouncedLock:
         before = self._row[self._waiting]
         if blocking:
             self._row[self._waiting] = 1
-        if not self._lock.acquire(blocking):
+        if not self._take(blocking):
             return False
         self._before = before
         self._row[self._waiting] = 0
@@ -54,16 +54,20 @@ class AnnouncedLock:
 
     def release(self) -> None:
         """Let it go, and go on waiting for what was waited for before."""
-        self._lock.release()
+        self._leave()
         self._row[self._waiting] = self._before
 
     def __enter__(self) -> None:
-        self.acquire()
+        self._before = self._row[self._waiting]
+        self._row[self._waiting] = 1
+        self._take()
+        self._row[self._waiting] = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.release()
+        self._leave()
+        self._row[self._waiting] = self._before
 
 
 class FileLock:

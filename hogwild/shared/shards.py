@@ -26,7 +26,7 @@ class Piece:
 Shard = tuple[Piece, ...]
 
 
-def cut(form: StateForm, size: int = SHARD) -> tuple[Shard, ...]:
+def cut_shards(form: StateForm, size: int = SHARD) -> tuple[Shard, ...]:
     """The shards of that layout, each of about `size` elements; none where there would be one."""
     numels = [span.numel for span in form.layout.ranges] if form.flat else [e.numel for e in form.layout.entries]
     shards: list[Shard] = []

@@ -99,7 +99,7 @@ class Control(Words):
         with self.ticket_lock:
             self._enter(worker)
             ticket = self._take(worker, pause)
-            self[Word.HOLDER] = NOBODY
+            self._words[Word.HOLDER] = NOBODY
             return ticket
 
     def _take(self, worker: int, pause: Callable[[Hook], None]) -> int | None:
@@ -109,11 +109,12 @@ class Control(Words):
             self._own(worker, ticket, pause)
             self._reissued[where] = NOBODY
             return ticket
-        ticket = self[Word.NEXT]
-        if self[Word.STOP] or ticket >= self[Word.TOTAL]:
+        words = self._words  # once an update: without the calls of `self[...]`
+        ticket = words[Word.NEXT]
+        if words[Word.STOP] or ticket >= words[Word.TOTAL]:
             return None
         self._own(worker, ticket, pause)
-        self[Word.NEXT] = ticket + 1
+        words[Word.NEXT] = ticket + 1
         return ticket
 
     def _own(self, worker: int, ticket: int, pause: Callable[[Hook], None]) -> None:
@@ -128,12 +129,12 @@ class Control(Words):
         It may have named a ticket in its row that the counter had not passed, or that the reissue list still held;
         somebody else will get that ticket, so the dead worker must not seem to own it.
         """
-        dead = self[Word.HOLDER]
+        dead = self._words[Word.HOLDER]
         if dead != NOBODY:
             row = self._rows[dead]
             if row[Field.TICKET] >= self[Word.NEXT] or row[Field.TICKET] in self._reissued:
                 row[Field.TICKET] = NOBODY
-        self[Word.HOLDER] = worker
+        self._words[Word.HOLDER] = worker
 
     def finish(self, worker: int) -> None:
         """The worker's ticket is dealt with."""

@@ -235,6 +235,9 @@ class Supervisor:
             while self._writing() and time.monotonic() < deadline:
                 time.sleep(0.001)
             self._team.kill()
+            for event in self._team.events(0.0):  # what they logged of updates that count
+                if isinstance(event, Logged):
+                    self.history.logged.append(event)
             self.history.in_doubt.extend(self._doubted())
 
     def _let_finish(self) -> None:
@@ -248,6 +251,8 @@ class Supervisor:
             for event in self._team.events(_SOON):
                 if isinstance(event, Finished):
                     self.history.finished[event.worker] = event
+                elif isinstance(event, Logged):
+                    self.history.logged.append(event)
                 elif isinstance(event, Died | Failed):
                     control[Word.ABORT] = 1
 

@@ -26,7 +26,8 @@ class Task:
     `work` is called with the `Worker`.
     `evaluate_every` and the plan's `digest_every` count versions; 0 is never. The versions in `traced` are shown to
     the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at
-    each hook. `loans`: how often the thread that trains has lent itself the shared generators.
+    each hook. `loans`: how often the thread that trains has lent itself the shared generators. `draws`: the trial step
+    drew from a generator that all code of a process shares, or there was none.
     """
 
     config: RunConfig
@@ -45,3 +46,4 @@ class Task:
     checkpoint: VersionSaver | None
     pause: Pause | None
     loans: int = 0
+    draws: bool = True

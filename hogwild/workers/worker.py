@@ -17,20 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.data.seeding import seed_generators
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, warn_caller
 from hogwild.model.replica import Binding
 from hogwild.optim.sparse import refuse_large
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
-from hogwild.rules.registry import quoted, stepping_by_row
+from hogwild.rules.registry import is_ours, quoted, stepping_by_row
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
 from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
 from hogwild.workers.no_grad import WithoutGrad
+from hogwild.workers.own_generators import OwnGenerators
 from hogwild.workers.scripted import scripts_as_written
 from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.shared_generator import SharedGenerators
@@ -38,6 +38,7 @@ from hogwild.workers.task import Task
 from hogwild.workers.worker_info import Log, WorkerInfo, informed
 
 _UNUSED = torch.Generator()
+_UNSEEDED = (TensorSource, DatasetSource)  # our own leave the generator alone
 
 
 class Worker:
@@ -70,13 +71,13 @@ class Worker:
         self._state = state
         self._seen_tables: set[int] = set()
         self._row = self.control.row(index)
-        self._owns_process = owns_process
         self._quietly = WithoutGrad()
         self._account = Account(task.plan.parameters) if task.plan.audited else None
         watched = self.rule.same_bits and not owns_process and task.loss is not None
         self._generators = None
         if watched:
             self._generators = SharedGenerators(state.control, index, self.rule.name, task.loans)
+        self._own_generators = OwnGenerators(lazy=self._draws_in_gradients_alone()) if owns_process else None
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         self.seat = self._make_seat(parameters)
@@ -118,6 +119,16 @@ class Worker:
             self._report()
         finally:
             self.rule.detach()
+            if self._own_generators is not None:
+                self._own_generators.close()
+
+    def _draws_in_gradients_alone(self) -> bool:
+        """True where no code but ours and torch's runs outside of `gradient`, which can be made twice, and where the
+        trial step drew nothing."""
+        task = self.task
+        ours = type(task.source) in _UNSEEDED and is_ours(self.rule)
+        steps = task.lr_schedule is None and task.optimizer_plan.written is not None
+        return ours and steps and task.loss is not None and not task.draws and not self.rule.shares_gradients
 
     # --- the calls that a loop is written in
 
@@ -126,23 +137,33 @@ class Worker:
 
         It is the number of the ticket, and knows its update and its batch.
         """
-        with self._quietly:
-            while True:
-                self.seat.pause(Hook.CLAIMING)
-                number = self.control.claim(self.index, self.seat.pause)
-                if number is None:
-                    self.rule.close()
-                    return None
-                ticket = self.rule.ticket(number, self.control[Word.TOTAL])
-                if not self._row[Field.STARTED]:
-                    self._row[Field.STARTED] = time.monotonic_ns()
-                self.seat.pause(Hook.CLAIMED)
-                if not self.rule.ready(ticket):
-                    self.control.wait_until(partial(self._may_start, ticket), self.index)
-                if self.rule.ready(ticket) and number < self.control[Word.TOTAL]:  # a version may have ended the run
-                    self._begin(ticket)
-                    return ticket
-                self._leave(number)
+        graded = torch.is_grad_enabled()  # without a `with`, whose calls cost five times what is called here
+        torch._C._set_grad_enabled(False)
+        try:
+            return self._claim()
+        finally:
+            torch._C._set_grad_enabled(graded)
+
+    def _claim(self) -> Ticket | None:
+        rule, control, row, pause = self.rule, self.control, self._row, self.seat.pause
+        while True:
+            pause(Hook.CLAIMING)
+            number = control.claim(self.index, pause)
+            if number is None:
+                rule.close()
+                return None
+            ticket = rule.ticket(number, control[Word.TOTAL])
+            if not row[Field.STARTED]:
+                row[Field.STARTED] = time.monotonic_ns()
+            pause(Hook.CLAIMED)
+            ready = rule.ready(ticket)
+            if not ready:
+                control.wait_until(partial(self._may_start, ticket), self.index, partial(rule.behind, ticket))
+                ready = rule.ready(ticket)
+            if ready and number < control[Word.TOTAL]:  # a version may have ended the run
+                self._begin(ticket)
+                return ticket
+            self._leave(number)
 
     def _may_start(self, ticket: Ticket) -> bool:
         control, number = self.control, ticket.number
@@ -157,8 +178,8 @@ class Worker:
 
     def _begin(self, ticket: Ticket) -> None:
         number = self.info.start(ticket.update, ticket.batch)
-        if self._owns_process:
-            seed_generators(number)
+        if self._own_generators is not None:
+            self._own_generators.begin(number)
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica, at the version that this ticket's gradient is to be computed on."""
@@ -169,21 +190,50 @@ class Worker:
         source = self.task.source
         if source is None:
             raise ArgumentError("launch() has no data to make batches of; make them in work(worker), or call train()")
-        draws = type(source) not in (TensorSource, DatasetSource)  # our own leave the generator alone
-        return source.batch(ticket.batch, self.info.generator if draws else _UNUSED)
+        return source.batch(ticket.batch, _UNUSED if type(source) in _UNSEEDED else self.info.generator)
 
     def gradient(self, ticket: Ticket, replica: nn.Module) -> Gradient:
         """The gradient of the task's loss on the batch of that ticket."""
+        own = self._own_generators
+        if own is not None and own.lazy:
+            gradient: Gradient | None = self._unseeded_gradient(ticket, replica, own)
+        else:
+            gradient = self._gradient(ticket, replica)
+            if self._generators is not None and self._generators.moved(ticket.update):
+                gradient = None
+        if gradient is not None:
+            return gradient
+        self._begin(ticket)
+        return self.gradient(ticket, self.read(ticket))
+
+    def _gradient(self, ticket: Ticket, replica: nn.Module) -> Gradient:
         loss = self.task.loss
         if loss is None:
             raise ArgumentError("launch() has no loss; compute the gradient in work(worker), or call train()")
         batch = self.batch(ticket)
         self.seat.pause(Hook.COMPUTING)
-        gradient = self.rule.gradient(lambda module: loss(module, batch), replica)
-        if self._generators is not None and self._generators.moved(ticket.update):
-            self._begin(ticket)
-            return self.gradient(ticket, self.read(ticket))
-        return gradient
+        return self.rule.gradient(lambda module: loss(module, batch), replica)
+
+    def _unseeded_gradient(self, ticket: Ticket, replica: nn.Module, own: OwnGenerators) -> Gradient | None:
+        """The gradient, computed without numpy's and Python's generators being seeded; None where it drew from them.
+
+        Nothing of a computation that drew is left: neither what it logged nor what it raised.
+        """
+        self.info.holds = True
+        try:
+            gradient = self._gradient(ticket, replica)
+        except Exception:
+            if self._drew_unseeded(own):
+                return None
+            raise
+        return None if self._drew_unseeded(own) else gradient
+
+    def _drew_unseeded(self, own: OwnGenerators) -> bool:
+        drew = own.drew_unseeded()
+        self.info.holds = False
+        if self.info.held:
+            self.info.pass_on(drop=drew)
+        return drew
 
     def commit(self, ticket: Ticket, gradient: Gradient | Sequence[Tensor | None], loss: float = float("nan")) -> bool:
         """Apply a gradient to the shared model.
@@ -196,13 +246,16 @@ class Worker:
             gradient = self._taken(gradient, loss)
         self._row[Field.COMPUTED] += 1
         self.seat.pause(Hook.COMMITTING)
-        with self._quietly:
-            applied = self.rule.commit(ticket, gradient)
-            if not applied:
+        graded = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            if not self.rule.commit(ticket, gradient):
                 self.control.hand_back(self.index)
                 return False
             if self._account is not None and not self.rule.combines:
                 self._enter(ticket, gradient)
+        finally:
+            torch._C._set_grad_enabled(graded)
         self._row[Field.ENDED] = time.monotonic_ns()
         self.control.finish(self.index)
         return True

@@ -30,6 +30,8 @@ class WorkerInfo:
         seed: of the run.
         generator: a `torch.Generator` seeded by (seed, batch). Until it is first asked for nobody can draw from it,
             and it is not seeded; from then on it is at every batch, for it may be kept.
+        holds: what is logged is held until it is certain that the batch is not computed again.
+        held: what is.
     """
 
     def __init__(self, index: int, workers: int, seed: int, log: Log) -> None:
@@ -42,6 +44,8 @@ class WorkerInfo:
         self._known = False  # somebody may hold the generator
         self._number = 0
         self._log = log
+        self.holds = False
+        self.held: list[dict[str, float]] = []
 
     @property
     def generator(self) -> torch.Generator:
@@ -53,7 +57,17 @@ class WorkerInfo:
 
     def log(self, **metrics: float) -> None:
         """Record named numbers for this batch; they appear in `run.logged`."""
-        self._log(self.update, self.batch, {name: float(value) for name, value in metrics.items()})
+        numbers = {name: float(value) for name, value in metrics.items()}
+        if self.holds:
+            self.held.append(numbers)
+        else:
+            self._log(self.update, self.batch, numbers)
+
+    def pass_on(self, *, drop: bool) -> None:
+        """Pass on what was held, or drop it."""
+        held, self.held = self.held, []
+        for numbers in () if drop else held:
+            self._log(self.update, self.batch, numbers)
 
     def start(self, update: int, batch: int) -> int:
         """Begin a batch of that update; returns the number that its generators are seeded by."""

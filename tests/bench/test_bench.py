@@ -292,9 +292,9 @@ def test_settings_that_cannot_work(settings: BenchSettings, named: str) -> None:
 def test_all_is_every_alternative_and_every_rule_of_both_kinds() -> None:
     plan = plan_of(BenchSettings())
     assert len(plan.cases) == 4 * 3 * 2
-    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 4 + 6 * 2 * 2
+    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 5 + 6 * 2 * 2
     assert {c.family for c in plan.contenders} == set(FAMILIES)
-    assert len(plan_of(BenchSettings(workers=1)).contenders) == 4 + 6 * 2
+    assert len(plan_of(BenchSettings(workers=1)).contenders) == 5 + 6 * 2
 
 
 def test_quick_is_few() -> None:
@@ -306,6 +306,7 @@ def test_quick_is_few() -> None:
     ]
     assert [c.name for c in plan.contenders] == [
         "serial",
+        "serial, batches cut",
         *(f"{rule}, {who}" for rule in ("hogwild", "ordered") for who in ("1 process", "2 processes")),
     ]
     assert plan.curves == 0
@@ -332,10 +333,14 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     found = json.loads(out)
     assert [row["name"] for row in found["cases"][0]["results"]] == [
         "serial",
+        "serial, batches cut",
         "hogwild, 1 thread",
         "hogwild, 2 threads",
     ]
     assert all(row["over_serial"]["median"] > 0 for row in found["cases"][0]["results"])
+    assert all(row["over_cut"]["median"] > 0 for row in found["cases"][0]["results"])
+    first = found["cases"][0]["comparisons"][0]
+    assert (first["of"], first["over"]) == ("hogwild, 1 thread", "serial, batches cut")
     assert "measurements" in err and "repeats 1" in err and "\x1b" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["figure.png"]
 

@@ -70,7 +70,7 @@ class Counting(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("family", ["serial", "recipe", "ddp"])
+@pytest.mark.parametrize("family", ["serial", "cut", "recipe", "ddp"])
 def test_alternatives_report_the_samples_that_the_model_saw(
     family: str, data: tuple[Tensor, ...], tmp_path: Path
 ) -> None:
@@ -80,7 +80,7 @@ def test_alternatives_report_the_samples_that_the_model_saw(
     assert (tmp_path / "count").stat().st_size == done.samples == 72 * 16
 
 
-@pytest.mark.parametrize("family", ["serial", "recipe", "ddp", *SAME_BITS])
+@pytest.mark.parametrize("family", ["serial", "cut", "recipe", "ddp", *SAME_BITS])
 def test_the_loss_over_time(family: str, data: tuple[Tensor, ...]) -> None:
     contender = contenders(2, [family], ["processes"])[-1]
     done = contender.start(Work(TINY, data, batch_size=16, optimizer="adam", batches=80, looks=5))
@@ -95,12 +95,13 @@ def test_all_come_to_the_same_loss_when_a_batch_is_the_whole_data(data: tuple[Te
     work = Work(replace(TINY, sgd_lr=0.05), data, batch_size=512, optimizer="sgd", batches=20)
     losses = [
         alternatives.serial(work).loss,
+        alternatives.cut(work).loss,
         alternatives.intra_op(work, workers=2).loss,
         alternatives.recipe(work, workers=1).loss,
         alternatives.ddp(work, workers=1).loss,
         ours(work, rule="hogwild", kind="threads", workers=1, allow=1).loss,
     ]
-    assert losses == pytest.approx([losses[0]] * 5, rel=1e-4)
+    assert losses == pytest.approx([losses[0]] * 6, rel=1e-4)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)

@@ -184,9 +184,10 @@ def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str], monkeypat
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
-def test_a_profile_draws_no_figure(tmp_path: Any) -> None:
-    with pytest.raises(ArgumentError, match="--plot"):
-        bench(plot=tmp_path / "figure.png").run()
+def test_a_profile_draws_what_it_predicts(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    bench(plot=tmp_path / "figure.png").run()
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "Predicted, not measured" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_profile_leaves_no_shared_memory_to_the_garbage_collector() -> None:

@@ -59,3 +59,12 @@ def test_this_schedule_never_changes():
     """Checkpoints and recorded runs rest on it."""
     assert Schedule(10, 4, seed=0).indices(0).tolist() == [0, 6, 4, 5]
     assert Schedule(10, 4, seed=5).indices(7).tolist() == [4, 1, 7, 6]
+
+
+@given(sizes, st.booleans(), st.lists(st.tuples(st.integers(0, 300), st.integers(1, 80)), min_size=1, max_size=5))
+def test_batches_one_after_the_other_are_those_asked_for_alone(size, shuffle, stretches):
+    """Whoever goes on where it was is given batches that were cut together."""
+    used = Schedule(*size, shuffle, seed=3)
+    for first, length in stretches:
+        for update in range(first, first + length):
+            assert torch.equal(used.indices(update), Schedule(*size, shuffle, seed=3).indices(update))

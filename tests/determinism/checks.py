@@ -41,14 +41,14 @@ class FlipsOneBit(EverySecondRun, Ordered):
 
     name: ClassVar[str] = "flips"
 
-    def __init__(self, at: int, position: int, place: int) -> None:
+    def __init__(self, at: int, position: int, element: int) -> None:
         super().__init__(1)
-        self.at, self.position, self.place = at, position, place
+        self.at, self.position, self.element = at, position, element
 
     def write_version(self, update, version, source, target, gathered):
         super().write_version(update, version, source, target, gathered)
         if self.flips and update == self.at:
-            self.state.slots[target].parameters[self.position].view(torch.int32).view(-1)[self.place] += 1
+            self.state.slots[target].parameters[self.position].view(torch.int32).view(-1)[self.element] += 1
 
 
 def racing(**arguments: Any) -> hogwild.Verdict:

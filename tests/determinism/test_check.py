@@ -25,7 +25,7 @@ NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
     ("kind", "at", "position"), [("threads", 0, 0), ("threads", 17, 2), ("threads", 39, 3), ("processes", 17, 1)]
 )
 def test_one_bit_of_one_weight_at_one_update_is_reported_as_that(kind, at, position):
-    verdict = check(update=FlipsOneBit(at, position, place=1), kind=kind, runs=3, controls=False)
+    verdict = check(update=FlipsOneBit(at, position, element=1), kind=kind, runs=3, controls=False)
     first = verdict.first_difference
     assert not verdict.identical
     assert not verdict.passed

@@ -20,7 +20,7 @@ from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.registry import rule_class
 from hogwild.shared.layout import Layout
 from hogwild.shared.optimizer_state import StateForm
-from hogwild.shared.shards import Piece, cut
+from hogwild.shared.shards import Piece, cut_shards
 from hogwild.shared.words import Word
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
 
@@ -38,7 +38,7 @@ SHARDED = pytest.mark.usefixtures("_shards")
 @pytest.fixture
 def _shards(monkeypatch):
     """Small models are made in shards too: the plan of the run, which travels to the workers, says where."""
-    monkeypatch.setattr("hogwild.optim.plan.cut", partial(cut, size=40))
+    monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=40))
 
 
 @pytest.fixture(params=["flat", "by tensor"])
@@ -76,7 +76,7 @@ def by_reference(model: nn.Module, **arguments: Any) -> str:
 
 def shards_of(*numels: int, size: int) -> list[list[Piece]]:
     layout = Layout.of([(str(i), torch.empty(numel)) for i, numel in enumerate(numels)], [0] * len(numels))
-    return [list(shard) for shard in cut(StateForm(layout, False, ()), size)]
+    return [list(shard) for shard in cut_shards(StateForm(layout, False, ()), size)]
 
 
 def test_every_element_is_in_one_shard_and_none_is_much_larger_than_asked():

@@ -120,7 +120,7 @@ def events(monkeypatch):
 
     def gradient_slot(self, *arguments):
         slot(self, *arguments)
-        names = {self.STAMP: "stamp", self.USABLE: "status"}
+        names = {self.STAMP: "stamp", self.STATUS: "status"}
         self.words = Spied(self.words, lambda place, _: names.get(place) and found.add(names[place]))
 
     monkeypatch.setattr(GradientSlot, "__init__", gradient_slot)

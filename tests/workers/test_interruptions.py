@@ -15,7 +15,7 @@ from multiprocessing import forkserver
 import problems
 import pytest
 import torch
-from traits import IN_PLACE, KINDS, OWN_GRADIENTS, VERSIONED
+from traits import IN_PLACE, KINDS, OWN_GRADIENTS, SAME_BITS, VERSIONED
 
 import hogwild
 from hogwild.shared.words import Hook
@@ -29,7 +29,7 @@ def test_a_thread_that_was_given_up_writes_no_more(update, monkeypatch):
     monkeypatch.setattr(supervisor, "_GRACE", 0.1)
     monkeypatch.setattr(threads, "_PATIENCE", 0.1)
     stuck, released, written = threading.Event(), threading.Event(), []
-    harmful = {Hook.PUBLISHING, *([] if update == "sync" else [Hook.WRITING])}  # a gradient slot of sync is no model
+    harmful = {Hook.PUBLISHING, *([] if update in SAME_BITS else [Hook.WRITING])}  # a gradient that waits is no model
 
     def loss(model, batch):
         if problems.in_worker_thread() and hogwild.worker_info().update == 9:

@@ -1,0 +1,89 @@
+"""A bench of scaling as plain values, which `hogwild bench --pad-ms --json` prints, and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hogwild.bench.padded import PaddedPlan, PaddedResult
+from hogwild.bench.summary import Machine, plain
+
+_NOTE = (
+    "W: workers, which are processes where nothing else is said. updates/s: median and range. ideal: share of workers "
+    "÷ pad. switches: context switches of the workers an update, voluntary + involuntary; the wait is one of them "
+    "(under a rule that averages, one a batch). cpu: µs of processor time of the workers an update. model: updates/s "
+    "predicted from a profile without the wait (hogwild/bench/model.py)."
+)
+
+
+def padded_summary(
+    machine: Machine, plan: PaddedPlan, warnings: Sequence[str], found: Sequence[PaddedResult | str]
+) -> dict[str, Any]:
+    """Everything, as JSON has it; times in seconds."""
+    return {
+        "machine": asdict(machine),
+        "warnings": list(warnings),
+        "settings": {"pad_seconds": plan.pad, "repeats": plan.repeats, "seconds": plan.seconds},
+        "results": [_result(result) for result in found if isinstance(result, PaddedResult)],
+        "refused": [result for result in found if isinstance(result, str)],
+    }
+
+
+def _result(result: PaddedResult) -> dict[str, Any]:
+    runner = result.runner
+    return {
+        "case": result.case.name,
+        "rule": runner.rule,
+        "kind": runner.kind,
+        "workers": runner.workers,
+        "staleness": runner.staleness,
+        "updates_per_second": plain(result.updates_per_second),
+        "ideal_updates_per_second": result.ideal,
+        "share_of_ideal": result.updates_per_second.median / result.ideal,
+        "predicted_updates_per_second": result.predicted,
+        "cpu_seconds": plain(result.cpu),
+        "voluntary_switches": plain(result.voluntary),
+        "involuntary_switches": plain(result.involuntary),
+    }
+
+
+def padded_report(found: Mapping[str, Any]) -> RenderableType:
+    """The tables of a summary, one a case."""
+    machine = found["machine"]
+    head = f"{machine['processor']} · {machine['cores']} cores · Python {machine['python']} · torch {machine['torch']}"
+    pad = f"each gradient waits {1e3 * found['settings']['pad_seconds']:g} ms besides"
+    parts: list[RenderableType] = [Text(head, "bold"), Text(pad)]
+    parts.extend(Text(f"warning: {line}", "yellow") for line in found["warnings"])
+    for case in dict.fromkeys(row["case"] for row in found["results"]):
+        rows = [row for row in found["results"] if row["case"] == case]
+        parts.extend([Text(), Text(case, "bold"), _table(rows)])
+    parts.extend(Text(f"refused: {line}", "dim") for line in found["refused"])
+    return Group(*parts, Text(), Text(_NOTE, "dim"))
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+    table.add_column("rule", no_wrap=True)
+    for heading in ("W", "τ", "updates/s", "range", "ideal", "switches", "cpu", "model"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        speed = row["updates_per_second"]
+        switches = f"{row['voluntary_switches']['median']:.1f} + {row['involuntary_switches']['median']:.1f}"
+        table.add_row(
+            row["rule"] if row["kind"] == "processes" else f"{row['rule']}, {row['kind']}",
+            f"{row['workers']}",
+            "–" if row["staleness"] is None else f"{row['staleness']}",
+            f"{speed['median']:,.0f}",
+            f"{speed['min']:,.0f}–{speed['max']:,.0f}",
+            f"{100 * row['share_of_ideal']:.0f} %",
+            switches,
+            f"{1e6 * row['cpu_seconds']['median']:,.0f}",
+            f"{row['predicted_updates_per_second']:,.0f}",
+        )
+    return table
