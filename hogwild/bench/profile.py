@@ -143,11 +143,13 @@ def _wrap(worker: Worker, clock: Clock) -> list[tuple[Any, str]]:
         (worker.rule, "gradient", "backward"),
         (control, "wait_until", "wait"),
         (worker, "commit", "commit"),
-        (worker.seat, "usable", "telemetry"),
+        (worker.seat, "finite", "telemetry"),
         (worker.seat, "due", "telemetry"),
         (worker.seat, "observe", "telemetry"),
         (journal, "write", "telemetry"),
     ]
+    if worker.rule.combines:  # a worker that waits makes versions too
+        calls += [(worker.rule, "_step_shard", "commit"), (worker.rule, "_complete", "commit")]
     for owner, name, phase in calls:
         setattr(owner, name, clock.timed(phase, getattr(owner, name)))
     control.ticket_lock = TimedLock(clock, control.ticket_lock)

@@ -68,10 +68,11 @@ class Lock:
     def __init__(self, enter: Callable[[], None]) -> None:
         self._enter = enter
 
-    def __enter__(self) -> None:
+    def acquire(self, blocking: bool = True) -> bool:
         self._enter()
+        return True
 
-    def __exit__(self, *error: object) -> None:
+    def release(self) -> None:
         pass
 
 

@@ -105,10 +105,10 @@ def test_the_rule_is_the_plain_loop():
     assert unsettled(staleness.same_bits(Bench((0,), (0, 3), 1))) == []
 
 
-def read_newest(self, update):
+def read_newest(self, ticket):
     """A rule that ignores τ."""
-    self.version_read = update
-    slot = self.state.slots[self._slot(update)]
+    self.version_read = ticket.update
+    slot = self.state.slots[self.place(ticket.update)]
     return self.seat.binding.point_at(slot.parameters, slot.buffers)
 
 

@@ -19,7 +19,7 @@ import hogwild
 from hogwild.shared.arena import Arena
 from hogwild.shared.layout import Layout
 from hogwild.shared.rows import RowVersions
-from hogwild.shared.words import Hook
+from hogwild.shared.words import Hook, Word
 from hogwild.testing import planted
 from hogwild.workers.seat import WorkerSeat
 
@@ -68,19 +68,19 @@ def test_a_copy_that_is_complete_is_the_newest_version(program: list[tuple[int, 
 
 
 class Killed:
-    """Kills the worker that commits update 9: at WRITING when it has written nonsense where that update may write."""
+    """Kills the worker that applies update 9: at WRITING when it has written nonsense where that update may write."""
 
     def __init__(self, hook: Hook) -> None:
         self.hook = hook
         self.fired = torch.zeros(1).share_memory_()
 
     def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
-        if hook is not self.hook or self.fired or seat.ticket != 9:
-            return
-        self.fired.fill_(1)
         state = seat.state
         rows = torch.from_numpy((state.row_versions._last[0] == 10).nonzero()[0])
-        assert 0 < len(rows) < len(words()[0])
+        if hook is not self.hook or self.fired or seat.control[Word.HEAD] != 9 or not len(rows):
+            return
+        self.fired.fill_(1)
+        assert len(rows) < len(words()[0])
         tables = [state.slots[10 % len(state.slots)].parameters[0], *state.optimizer_states[0].tensors[0].values()]
         for table in tables:
             if table.dim() == 2 and hook is Hook.WRITING:
