@@ -2,6 +2,8 @@
 
     ticket u M + m    wait for version u − τ → gradient of a micro-batch on that version → gradient slot of the ticket
     who looks next    all M gradients of update `head` are there → version head + 1 → head = head + 1
+    in between        M = 1, and u is `head` already: its worker makes version u + 1 of it, and lays nothing aside;
+                      nobody else can, so it takes no lock
 
     ring of τ + 2 slots    … │ u − τ │ … │ u − 1 │  u  │ u + 1 │      slot of version v: v mod (τ + 2)
                                read by update u      newest  being written, over a version that no update reads from
@@ -49,6 +51,7 @@ class Combining(Versioned):
     combines: ClassVar[bool] = True
     same_bits: ClassVar[bool] = True
     staleness: int
+    _turn = False  # the gradient that is prepared is to be applied at once
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """τ + 2 versions, two copies of the optimizer's state, and gradients of τ + 1 updates, for any workers."""
@@ -92,8 +95,9 @@ class Combining(Versioned):
         return self.seat.binding.point_at(slot.parameters, slot.buffers)
 
     def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
-        """Put the gradient where it waits for its turn, and make what versions can be made."""
-        self._store(ticket, gradient)
+        """Apply the gradient if its turn has come, else lay it where it waits, and make what versions can be made."""
+        if not self._apply_at_once(ticket, gradient):
+            self._store(ticket, gradient)
         self.combine()
         return True
 
@@ -104,6 +108,8 @@ class Combining(Versioned):
     def prepare(self, ticket: Ticket, gradient: Gradient) -> Gathered | None:
         """The gradient gathered where it is to wait, checked, and clipped if it is all of its update; None where it is
         not finite, which is told in its turn."""
+        if self._turn:
+            return super().prepare(ticket, gradient)
         gathered = self.seat.optimizer.gather_into(self._slot(ticket), gradient.values)
         self._finite = self.seat.finite(ticket.update, gradient.loss, gathered)
         if not self._finite:
@@ -111,6 +117,27 @@ class Combining(Versioned):
         if self.tickets_per_update == 1:
             self.seat.clip(ticket.update, gathered)
         return gathered
+
+    def _apply_at_once(self, ticket: Ticket, gradient: Gradient) -> bool:
+        """Make a version of a gradient whose turn has come, without laying it aside. False: it has not.
+
+        Nobody else can, for nothing says that the gradient is there; so it takes no lock, and the head stays till then.
+        """
+        update, seat = ticket.update, self.seat
+        if self.tickets_per_update > 1 or self.control.observe(Word.HEAD) != update:
+            return False
+        if update >= self.control[Word.TOTAL]:  # the run was stopped at this version
+            return True
+        self._turn = True
+        gathered = self.prepare(ticket, gradient)
+        self._turn = False
+        source, target = self.place(update), self.place(update + 1)
+        self.write_version(update, update, source, target, gathered)
+        if gathered is not None:
+            self.write_buffers(gradient.version == update, source, target)
+            seat.enter(update, gathered.tensors, 1.0)
+        self._publish(update, seat.index, gradient.version, gradient.loss)
+        return True
 
     def _store(self, ticket: Ticket, gradient: Gradient) -> None:
         """Write the gradient, then say that it is there."""
@@ -217,7 +244,7 @@ class Combining(Versioned):
         return True
 
     def _make_version(self, version: int, parts: Sequence[GradientSlot]) -> None:
-        seat, control, source, target = self.seat, self.control, self.place(version), self.place(version + 1)
+        seat, source, target = self.seat, self.place(version), self.place(version + 1)
         if applied := self._in_shards(version, parts):
             self.give_up_if_aborted()
         else:
@@ -230,9 +257,13 @@ class Combining(Versioned):
                 seat.enter(version, part.gradients(), 1.0 / len(parts))
         loss = sum([part.loss for part in parts]) / len(parts)
         words = parts[-1].words
-        worker, read = words[GradientSlot.WORKER], words[GradientSlot.VERSION]
+        self._publish(version, words[GradientSlot.WORKER], words[GradientSlot.VERSION], loss)
+
+    def _publish(self, version: int, worker: int, read: int, loss: float) -> None:
+        """Publish the version after this one, which is complete."""
+        seat, control = self.seat, self.control
         self.state.journal.write(version, version, worker, read, version + 1, loss)
-        seat.observe(version + 1, target)
+        seat.observe(version + 1, self.place(version + 1))
         seat.pause(Hook.PUBLISHING)
         control.publish(Word.HEAD, version + 1)
         control.row(seat.index)[Field.ENDED] = time.monotonic_ns()

@@ -17,6 +17,7 @@ from traits import KINDS, SAME_BITS
 
 import hogwild
 from hogwild.optim.stepping import SharedOptimizer
+from hogwild.rules.ordered import Ordered
 from hogwild.rules.registry import rule_class
 from hogwild.shared.layout import Layout
 from hogwild.shared.optimizer_state import StateForm
@@ -41,6 +42,13 @@ def _shards(monkeypatch):
     monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=40))
 
 
+class Lays(Ordered):
+    """Every gradient waits, also where its turn has come."""
+
+    def _apply_at_once(self, ticket: hogwild.Ticket, gradient: Any) -> bool:
+        return False
+
+
 @pytest.fixture(params=["flat", "by tensor"])
 def _forms(request, monkeypatch):
     if request.param == "by tensor":
@@ -62,13 +70,21 @@ def stepped(monkeypatch):
     return seen
 
 
-def settings(update: str, **more: Any) -> dict[str, Any]:
-    return {"update": update, "updates": 24, "staleness": 2, "micro_batches": 3, **more}
+TAU, M = 2, 3
+LAYING: dict[str, Any] = {"ordered": Lays(TAU), "sync": "sync"}
 
 
-def by_reference(model: nn.Module, **arguments: Any) -> str:
-    problems.train_serially(model, **arguments)
+def settings(update: Any, **more: Any) -> dict[str, Any]:
+    return {"update": update, "updates": 24, "micro_batches": M, **more}
+
+
+def by_reference(model: nn.Module, update: str, **arguments: Any) -> str:
+    problems.train_serially(model, **settings(update, staleness=TAU, **arguments))
     return hogwild.digest(model)
+
+
+def train(model: nn.Module, update: str, **arguments: Any) -> hogwild.Run:
+    return problems.train(model, **settings(LAYING[update], **arguments))
 
 
 # --- where shards are cut
@@ -99,11 +115,11 @@ def test_what_fits_into_one_shard_has_none():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_shards_leave_the_bits_of_the_reference(update, optimizer, stepped):
-    arguments = settings(update, optimizer=OPTIMIZERS[optimizer])
-    expected = by_reference(problems.conv_bn(), **arguments)
+    arguments = {"optimizer": OPTIMIZERS[optimizer]}
+    expected = by_reference(problems.conv_bn(), update, **arguments)
     for workers in (1, 3):
         stepped.clear()
-        assert problems.train(problems.conv_bn(), workers=workers, **arguments).digest == expected
+        assert train(problems.conv_bn(), update, workers=workers, **arguments).digest == expected
         assert len(stepped) == len({(shard, version) for shard, version, _ in stepped}) > 24, "each once"
 
 
@@ -113,9 +129,8 @@ def test_shards_leave_the_bits_of_the_reference(update, optimizer, stepped):
 )
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_shards_with_options(update, arguments):
-    arguments = settings(update, **arguments)
-    expected = by_reference(problems.mlp(), **arguments)
-    assert problems.train(problems.mlp(), workers=2, kind="processes", **arguments).digest == expected
+    expected = by_reference(problems.mlp(), update, **arguments)
+    assert train(problems.mlp(), update, workers=2, kind="processes", **arguments).digest == expected
 
 
 @SHARDED
@@ -132,9 +147,9 @@ def test_an_update_that_steps_not_all_parameters_is_made_whole(update, stepped):
         torch.manual_seed(1)
         return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
 
-    arguments = settings(update, loss=loss, optimizer=problems.ADAM)
-    expected = by_reference(model(), **arguments)
-    assert problems.train(model(), workers=2, **arguments).digest == expected
+    arguments = {"loss": loss, "optimizer": problems.ADAM}
+    expected = by_reference(model(), update, **arguments)
+    assert train(model(), update, workers=2, **arguments).digest == expected
     assert 0 < len({version for _, version, _ in stepped}) < 24
 
 
@@ -145,13 +160,12 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_is(update):
         value = problems.cross_entropy(model, batch)
         return value * float("nan") if hogwild.worker_info().update in (3, 7) else value
 
-    def train(workers: int, kind: str) -> hogwild.Run:
-        return problems.train(**settings(update, loss=loss, on_nonfinite="skip", workers=workers, kind=kind))
-
-    one = train(1, "threads")
-    assert sum(worker.skipped for worker in one.workers) == 2 * (3 if update == "sync" else 1)
-    for kind in KINDS:
-        assert train(3, kind).digest == one.digest
+    arguments = {"loss": loss, "on_nonfinite": "skip"}
+    for rule in (update, LAYING[update]):
+        one = problems.train(**settings(rule, staleness=TAU, **arguments))
+        assert sum(worker.skipped for worker in one.workers) == 2 * (M if update == "sync" else 1)
+        for kind in KINDS:
+            assert train(problems.mlp(), update, workers=3, kind=kind, **arguments).digest == one.digest
 
 
 # --- deaths
@@ -161,13 +175,13 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_is(update):
 @pytest.mark.parametrize("hook", [Hook.WRITING, Hook.STEPPING, Hook.PUBLISHING, Hook.PUBLISHED])
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_a_death_while_a_version_is_made_changes_nothing(update, hook):
-    arguments = settings(update, optimizer=problems.ADAM)
-    expected = by_reference(problems.conv_bn(), **arguments)
+    arguments = {"optimizer": problems.ADAM}
+    expected = by_reference(problems.conv_bn(), update, **arguments)
     for ticket in (0, 5, 11):
         fault = PlantedFault(Fault.KILL, hook, ticket)
         with planted(fault):
-            run = problems.train(
-                problems.conv_bn(), workers=2, kind="processes", on_worker_failure="replace", **arguments
+            run = train(
+                problems.conv_bn(), update, workers=2, kind="processes", on_worker_failure="replace", **arguments
             )
         assert fault.fired and len(run.failures) == 1
         assert run.digest == expected
@@ -193,10 +207,18 @@ class KillsEveryFifth:
 @SHARDED
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_several_deaths_in_shards_of_one_run(update):
-    arguments = settings(update, optimizer=problems.ADAM)
-    expected = by_reference(problems.mlp(), **arguments)
+    arguments = {"optimizer": problems.ADAM}
+    expected = by_reference(problems.mlp(), update, **arguments)
     with planted(KillsEveryFifth(seed=3)):
-        run = problems.train(workers=2, kind="processes", on_worker_failure="replace", max_restarts=20, **arguments)
+        run = train(
+            problems.mlp(),
+            update,
+            workers=2,
+            kind="processes",
+            on_worker_failure="replace",
+            max_restarts=20,
+            **arguments,
+        )
     assert len(run.failures) >= 4
     assert run.digest == expected
 
@@ -215,18 +237,20 @@ class Stays:
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_finds_the_lock_taken_goes_on_and_its_gradient_is_applied(kind, caplog):
     with planted(Stays()):
-        run = problems.train(**settings("ordered", updates=7, workers=2, kind=kind))
+        run = train(problems.mlp(), "ordered", updates=7, workers=2, kind=kind)
     assert run.updates == 7 and run.failures == ()
     assert caplog.records == [], "nobody had to be started again for what was left"
 
 
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_delays_at_every_hook(update):
-    arguments = settings(update, optimizer=problems.MOMENTUM)
-    expected = by_reference(problems.conv_bn(), **arguments)
+    arguments = {"optimizer": problems.MOMENTUM}
+    expected = by_reference(problems.conv_bn(), update, **arguments)
     for seed in range(3):
         with planted(RandomDelays(seed, share=0.5)):
-            assert problems.train(problems.conv_bn(), workers=3, **arguments).digest == expected
+            assert train(problems.conv_bn(), update, workers=3, **arguments).digest == expected
+            run = problems.train(problems.conv_bn(), **settings(update, staleness=TAU, workers=3, **arguments))
+            assert run.digest == expected
 
 
 @SHARDED
@@ -238,7 +262,7 @@ def test_several_workers_make_one_version(stepped):
             time.sleep(0.005)
 
     with planted(slow):
-        problems.train(**settings("ordered", workers=3, staleness=2))
+        train(problems.mlp(), "ordered", workers=3)
     makers: dict[int, set[str]] = {}
     for _, version, thread in stepped:
         makers.setdefault(version, set()).add(thread)

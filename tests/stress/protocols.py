@@ -9,6 +9,7 @@ from explorer import ENDED, NOBODY, Outcome, State, Step, Violation, put
 from steps import COMMIT_LOCK, TORN, Model, changed
 from tickets import Size
 
+WHOLE = -1  # all pieces of a version
 _SHARD_LOCK = frozenset({"shard.check", "shard.write", "shard.written", "shard.count", "shard.unlock"})
 
 
@@ -58,6 +59,7 @@ class Combining(Model):
             Step("claim.looked", "Worker.claim", self.looked),
             Step("read", "Combining.read", self.read),
             Step("gradient", "Rule.gradient", self.gradient, "gradient"),
+            Step("own.look", "Combining._apply_at_once", self.own_look),
             *stored,
             Step("close", "Combining.close", lambda s, i: self.go_combining(s, i, ENDED)),
             Step("combine", "Combining.combine", self.combine),
@@ -97,7 +99,19 @@ class Combining(Model):
         version = self.read_by(s.workers[i].ticket // self.per_update)
         return self.read_version(s, i, version, version % self.slots)
 
-    # --- its gradient
+    # --- its gradient: applied at once where its turn has come, else laid where it waits
+
+    def own_look(self, s: State, i: int) -> Outcome:
+        ticket = s.workers[i].ticket
+        if self.per_update > 1 or s.head != ticket or ticket >= s.total:
+            return s, "store.begin"
+        slot = (ticket + 1) % self.slots
+        return put(s, i, base=ticket, slot=slot, piece=WHOLE, back="finish"), self.first_of_making
+
+    def publish(self, s: State, i: int) -> Outcome:
+        published = super().publish(s, i)
+        in_lock = s.workers[i].piece != WHOLE or self.after_show() != "publish"
+        return published if in_lock else (published, "combine")
 
     def place(self, ticket: int) -> int:
         number, member = divmod(ticket, self.per_update)
@@ -154,13 +168,15 @@ class Combining(Model):
 
     def held(self, s: State, piece: int) -> bool:
         if piece == self.size.shards:
-            return any(w.at in COMMIT_LOCK for w in s.workers)
+            return any(w.at in COMMIT_LOCK and w.piece != WHOLE for w in s.workers)
         return any(w.at in _SHARD_LOCK and w.piece == piece for w in s.workers)
 
     def combine(self, s: State, i: int) -> Outcome:
         if not self.is_complete(s, s.head):
             return self.leave_off(s, i)
-        return put(s, i, base=s.head, piece=0), "shard.look" if s.counts else "make.try"
+        if s.counts:
+            return put(s, i, base=s.head, piece=0), "shard.look"
+        return put(s, i, base=s.head, piece=self.size.shards), "make.try"
 
     def leave_off(self, s: State, i: int) -> Outcome:
         return put(s, i, base=NOBODY, slot=NOBODY, piece=0, back=""), s.workers[i].back
@@ -187,7 +203,7 @@ class Combining(Model):
         return put(s, i, slot=(me.base + 1) % self.slots)
 
     def shard_write(self, s: State, i: int) -> Outcome:
-        return self.begin_piece(s, i, s.workers[i].piece, "shard.written")
+        return self.begin_piece(s, i, s.workers[i].piece)
 
     def shard_written(self, s: State, i: int) -> Outcome:
         return self.end_piece(s, i, s.workers[i].piece)
@@ -220,31 +236,42 @@ class Combining(Model):
         return (version,) * (self.size.shards + 1)
 
     def write(self, s: State, i: int) -> Outcome:
-        return self.begin_piece(s, i, self.size.shards, "written")
+        return self.begin_piece(s, i, s.workers[i].piece)
 
     def written(self, s: State, i: int) -> Outcome:
-        return self.end_piece(s, i, self.size.shards)
+        return self.end_piece(s, i, s.workers[i].piece)
 
-    def begin_piece(self, s: State, i: int, piece: int, writing: str) -> State:
+    def begin_piece(self, s: State, i: int, piece: int) -> State:
         me = s.workers[i]
-        source, state = s.slots[me.base % self.slots][piece], s.optimizer[me.base % 2][piece]
-        if (source, state) != (me.base, me.base):
-            raise Violation(f"version {me.base + 1} is to be made of {source}, optimizer {state}")
+        for one in self.pieces(piece):
+            source, state = s.slots[me.base % self.slots][one], s.optimizer[me.base % 2][one]
+            if (source, state) != (me.base, me.base):
+                raise Violation(f"version {me.base + 1} is to be made of {source}, optimizer {state}")
         for j, w in enumerate(s.workers):
             if j != i and w.at == "gradient" and w.slot == me.slot:
                 raise Violation(f"slot {me.slot} is to be written while worker {j} reads version {w.version} there")
-            if j != i and w.at == writing and w.piece == me.piece:
+            same = w.piece == me.piece or WHOLE in (w.piece, me.piece)
+            if j != i and w.at in ("written", "shard.written") and same:
                 raise Violation(f"workers {i} and {j} write the same piece at once")
         return self.set_piece(s, i, piece, TORN)
 
+    def pieces(self, piece: int) -> range:
+        return range(self.size.shards + 1) if piece == WHOLE else range(piece, piece + 1)
+
     def end_piece(self, s: State, i: int, piece: int) -> State:
-        self.check_parts(s, s.workers[i].base)
-        return self.set_piece(s, i, piece, s.workers[i].base + 1)
+        me = s.workers[i]
+        if piece != WHOLE:
+            self.check_parts(s, me.base)
+        elif (me.ticket, me.version) != (me.base, self.read_by(me.base)):
+            raise Violation(f"version {me.base + 1} is made of {(me.ticket, me.version)}")
+        return self.set_piece(s, i, piece, me.base + 1)
 
     def set_piece(self, s: State, i: int, piece: int, value: int) -> State:
         me = s.workers[i]
         copy = (me.base + 1) % 2
-        slot, state = changed(s.slots[me.slot], piece, value), changed(s.optimizer[copy], piece, value)
+        slot, state = s.slots[me.slot], s.optimizer[copy]
+        for one in self.pieces(piece):
+            slot, state = changed(slot, one, value), changed(state, one, value)
         return s._replace(slots=changed(s.slots, me.slot, slot), optimizer=changed(s.optimizer, copy, state))
 
     def row(self, s: State, i: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ _OWNING = (
     _MAKING
     | _SHOWING
     | {"claim.leave", "claim.wait", "claim.look", "claim.looked", "read", "gradient", "commit.lock", "commit.target"}
+    | {"own.look", "own.try"}
     | {"store.begin", "store.end", "stamp", "finish"}
     | {"hand_back.lock", "hand_back.undo", "hand_back.enter"}
 )
@@ -36,6 +37,7 @@ class Model(Tickets):
     rule = ""
     start = "claim.lock"
     slots = 0
+    first_of_making = "write"
 
     def protocol(self) -> Protocol:
         steps = [*self.claiming(), *self.working(), *self.leaving(), *self.parent()]
@@ -116,6 +118,7 @@ class Model(Tickets):
         ]
         names = [step.name for step in steps]
         place = "write" if "head first" in self.faults else "journal" if "row last" in self.faults else None
+        self.first_of_making = "publish" if place == "write" else "write"
         head = Step("publish", publisher, self.publish, "head")
         steps.insert(names.index(place) if place else len(steps), head)
         return steps
