@@ -98,7 +98,6 @@ _SHORTEST_SLEEP = 20e-6
 _LONGEST_SLEEP = 500e-6  # where it is not known how long a wait will be
 _LONGEST_FORESEEN = 3e-3  # seconds, where it is
 _SOON = 200e-6  # a shorter wait is not slept through in one go
-_SHARE = 0.8  # of a foreseen wait that is slept through
 
 
 def unforeseen() -> int:
@@ -172,9 +171,9 @@ class Words:
     def wait_until(self, condition: Callable[[], bool], worker: int, left: Callable[[], int] = unforeseen) -> None:
         """Wait until that is so.
 
-        `left` tells how many versions are still to be made before. At the pace at which versions were made since this
-        worker waited last, a wait that will be long is slept through for its greater part; what remains, and a wait of
-        which nothing is known, by yielding, where each worker has a core, and by sleeps of 20 µs to half a millisecond.
+        `left` tells how many versions are still to be made before. A wait for several is slept through up to the last,
+        at the pace at which versions were made since this worker waited before; what remains, and a wait of which
+        nothing is known, by yielding, where each worker has a core, and by sleeps of 20 µs to half a millisecond.
 
         Raises:
             Aborted: the run has failed.
@@ -189,7 +188,7 @@ class Words:
         while not condition():
             if self[Word.ABORT]:
                 raise Aborted
-            foreseen = _SHARE * left() * pace
+            foreseen = (left() - 1) * pace  # the next version may come at any moment
             if foreseen > _SOON:
                 time.sleep(min(foreseen, _LONGEST_FORESEEN))
             else:
