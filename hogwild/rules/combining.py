@@ -124,7 +124,8 @@ class Combining(Versioned):
         Nobody else can, for nothing says that the gradient is there; so it takes no lock, and the head stays till then.
         """
         update, seat = ticket.update, self.seat
-        if self.tickets_per_update > 1 or self.control.observe(Word.HEAD) != update:
+        alone = self.tickets_per_update == 1 and not self.dense_gradients  # which it becomes where it is laid
+        if not alone or self.control.observe(Word.HEAD) != update:
             return False
         if update >= self.control[Word.TOTAL]:  # the run was stopped at this version
             return True

@@ -104,7 +104,7 @@ class Combining(Model):
     def own_look(self, s: State, i: int) -> Outcome:
         ticket = s.workers[i].ticket
         if self.per_update > 1 or s.head != ticket or ticket >= s.total:
-            return s, "store.begin"
+            return s, "stamp" if "stamp first" in self.faults else "store.begin"
         slot = (ticket + 1) % self.slots
         return put(s, i, base=ticket, slot=slot, piece=WHOLE, back="finish"), self.first_of_making
 
@@ -287,9 +287,9 @@ class Combining(Model):
         return range(max(0, s.head - self.staleness), s.head + 1)
 
     def invariant(self, s: State) -> None:
-        super().invariant(s)
         if self.strict and any(count > s.head + 1 for count in s.counts):
             raise Violation(f"a shard is more than a version ahead: {s.counts}, head {s.head}")
+        super().invariant(s)
 
 
 class Ordered(Combining):
