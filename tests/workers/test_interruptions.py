@@ -238,10 +238,10 @@ def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update):
         return {}
 
     killed = []
-    settings = {"update": update, "updates": 400, "evaluate_every": 100}
+    settings = {"update": update, "updates": 4000, "evaluate_every": 500}
     run = problems.train(kind="processes", evaluate=evaluate, max_restarts=9, **settings)
     assert killed
     assert len(run.failures) == 2
-    assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(400))
+    assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(4000))
     if update == "ordered":
         assert run.digest == problems.train(**settings).digest
