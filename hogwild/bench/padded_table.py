@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.cases import by_case, ruled_table
 from hogwild.bench.padded import PaddedPlan, PaddedResult
 from hogwild.bench.summary import Machine, plain
 
@@ -55,20 +55,12 @@ def _result(result: PaddedResult) -> dict[str, Any]:
 
 def padded_report(found: Mapping[str, Any]) -> RenderableType:
     """The tables of a summary, one a case."""
-    machine = found["machine"]
-    head = f"{machine['processor']} · {machine['cores']} cores · Python {machine['python']} · torch {machine['torch']}"
     pad = f"each gradient waits {1e3 * found['settings']['pad_seconds']:g} ms besides"
-    parts: list[RenderableType] = [Text(head, "bold"), Text(pad)]
-    parts.extend(Text(f"warning: {line}", "yellow") for line in found["warnings"])
-    for case in dict.fromkeys(row["case"] for row in found["results"]):
-        rows = [row for row in found["results"] if row["case"] == case]
-        parts.extend([Text(), Text(case, "bold"), _table(rows)])
-    parts.extend(Text(f"refused: {line}", "dim") for line in found["refused"])
-    return Group(*parts, Text(), Text(_NOTE, "dim"))
+    return Group(*by_case(found, pad, found["results"], lambda rows: [_table(rows)]), Text(), Text(_NOTE, "dim"))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+    table = ruled_table()
     table.add_column("rule", no_wrap=True)
     for heading in ("W", "τ", "updates/s", "range", "ideal", "switches", "cpu", "model"):
         table.add_column(heading, justify="right", no_wrap=True)

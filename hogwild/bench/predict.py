@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.cases import ruled_table
 from hogwild.bench.model import StepModel
 from hogwild.bench.profile import Profile
 from hogwild.rules.registry import rule_class
@@ -64,7 +63,7 @@ def predictions(found: Sequence[Profile | str], cores: int, bandwidth: float) ->
 
 def prediction_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The table of the predictions, with a note that says what they are."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+    table = ruled_table()
     table.add_column("predicted, × one worker; cores", no_wrap=True)
     for number in CORES:
         table.add_column(f"{number}*" if number < 3 else f"{number}", justify="right", no_wrap=True)

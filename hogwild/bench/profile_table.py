@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.cases import by_case, ruled_table
 from hogwild.bench.predict import prediction_table
 from hogwild.bench.profile import PHASES, Profile, ProfilePlan
 from hogwild.bench.summary import Machine, plain
@@ -70,24 +70,19 @@ def _profile(profile: Profile) -> dict[str, Any]:
 
 def profile_report(found: Mapping[str, Any]) -> RenderableType:
     """The tables of a summary, one a case."""
-    machine = found["machine"]
-    head = f"{machine['processor']} · {machine['cores']} cores · Python {machine['python']} · torch {machine['torch']}"
     rate = f"a copy reads and writes {found['copy_bytes_per_second'] / 1e9:.1f} GB/s, one thread"
-    parts: list[RenderableType] = [Text(head, "bold"), Text(rate)]
-    parts.extend(Text(f"warning: {line}", "yellow") for line in found["warnings"])
-    for case in dict.fromkeys(row["case"] for row in found["profiles"]):
-        rows = [row for row in found["profiles"] if row["case"] == case]
-        parts.extend([Text(), Text(case, "bold")])
-        parts.extend(_table(rows[i : i + _WIDEST]) for i in range(0, len(rows), _WIDEST))
-    parts.extend(Text(f"refused: {line}", "dim") for line in found["refused"])
-    parts.extend([Text(), Text(_NOTE, "dim")])
+    parts = [*by_case(found, rate, found["profiles"], _tables), Text(), Text(_NOTE, "dim")]
     if found.get("predicted"):
         parts.extend([Text(), prediction_table(found["predicted"])])
     return Group(*parts)
 
 
+def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+    return [_table(rows[i : i + _WIDEST]) for i in range(0, len(rows), _WIDEST)]
+
+
 def _table(profiles: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+    table = ruled_table()
     table.add_column("µs", no_wrap=True)
     for row in profiles:
         table.add_column(f"{row['rule']}\n{row['kind']}\n{row['workers']}", justify="right", no_wrap=True)

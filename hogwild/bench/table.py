@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.cases import ruled_table
 from hogwild.bench.measure import BenchProgress, TellProgress
 
 _LINE_EVERY = 5.0  # seconds between plain lines
@@ -89,7 +89,7 @@ def _case(case: Mapping[str, Any]) -> Iterator[RenderableType]:
         "MiB": any(row["memory_per_worker"] for row in results),
         "target": case["target_loss"] is not None,
     }
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+    table = ruled_table()
     own = tuple(heading for heading, wanted in optional.items() if wanted)
     headings = ("contender", "samples/s", "× serial", "× best", "start", *own)
     for heading in headings:

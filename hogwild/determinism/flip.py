@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError
 from hogwild.rules.gradients import autograd_gradients
-from hogwild.run.dry_run import at_first_batch
+from hogwild.run.at_batch import at_batch
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -54,7 +54,7 @@ def first_gradients(
     is."""
     apart = copy.deepcopy(model)
     trained = {name: parameter for name, parameter in apart.named_parameters() if parameter.requires_grad}
-    with at_first_batch(seed, workers=1) as info:
+    with at_batch(seed, workers=1) as info:
         batch = own_copy(source).batch(0, info.generator)
         _, gradients = autograd_gradients(loss(apart, batch), list(trained.values()))
     return dict(zip(trained, gradients, strict=True))

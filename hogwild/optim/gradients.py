@@ -62,3 +62,15 @@ class Gathered:
             holder.grad = gradient
             holders.append(holder)
         torch.nn.utils.clip_grad_norm_(holders, max_norm)
+
+
+def mean_of(gradients: Sequence[Tensor], number: int, into: Tensor) -> Tensor:
+    """Some gradients summed in order, divided by a number: `into`, which has their form."""
+    first, *others = gradients
+    if others:
+        torch.add(first, others[0], out=into)
+    else:
+        into.copy_(first)
+    for gradient in others[1:]:
+        into.add_(gradient)
+    return into.div_(number)

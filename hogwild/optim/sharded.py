@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from hogwild.optim.gradients import mean_of
 from hogwild.optim.kernels import ROOMS, Rooms, WrittenStep
 from hogwild.shared.optimizer_state import OptimizerState, StateForm
 from hogwild.shared.shards import Piece, Shard
@@ -54,7 +55,8 @@ class ShardedStep:
         for piece in self._shards[shard]:
             members = self._members(piece)
             step, mean = self._rooms[piece]
-            gradient = _mean([self._cut(part.flats, part.tensors, piece) for part in parts], mean)
+            cuts = [self._cut(part.flats, part.tensors, piece) for part in parts]
+            gradient = mean_of(cuts, len(cuts), mean) if len(cuts) > 1 else cuts[0]
             source, target = (self._cut(slot.flats, slot.parameters, piece) for slot in (old, new))
             states, begun = (self._state(before, piece), self._state(after, piece)), bool(before.started[members[0]])
             self._step(groups[self._group(piece)], source, gradient, *states, target, step, begun)
@@ -98,13 +100,3 @@ class ShardedStep:
 
 def _flat(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
-
-
-def _mean(parts: Sequence[Tensor], room: Tensor) -> Tensor:
-    """Their mean, summed in order."""
-    if len(parts) == 1:
-        return parts[0]
-    torch.add(parts[0], parts[1], out=room)
-    for part in parts[2:]:
-        room.add_(part)
-    return room.div_(len(parts))

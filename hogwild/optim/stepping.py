@@ -95,28 +95,16 @@ class SharedOptimizer:
         """
         if not self._form.flat:
             return Gathered(_own(gradients, self._parameters), [])
-        for gradient in gradients:  # once an update: a loop, for any() takes as long as the copy
-            if gradient is None or gradient.is_sparse:
-                return self._gather_some(gradients)
+        if not _all_dense(gradients):
+            return Gathered(_fill(self._gradient_views, gradients), self._flat_gradients)
         torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
         return self._dense
 
-    def _gather_some(self, gradients: Sequence[Tensor | None]) -> Gathered:
-        """The same where some are missing or sparse."""
-        tensors: list[Tensor | None] = []
-        for view, gradient in zip(self._gradient_views, gradients, strict=True):
-            if gradient is None:
-                view.zero_()
-                tensors.append(None)
-            else:
-                tensors.append(view.copy_(gradient.to_dense() if gradient.is_sparse else gradient))
-        return Gathered(tensors, self._flat_gradients)
-
     def gather_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in a slot of shared memory; the rows of sparse ones, where the slot takes them, as they are."""
-        for gradient in gradients:
-            if gradient is None or gradient.is_sparse:
-                return self._gather_some_into(slot, gradients)
+        if not _all_dense(gradients):
+            tensors = _fill(slot.tensors, gradients, slot.takes_rows)
+            return Gathered(tensors, slot.flats if self._form.flat else [])
         torch._foreach_copy_(slot.tensors, cast("list[Tensor]", gradients))
         return self.whole_in(slot)
 
@@ -127,18 +115,6 @@ class SharedOptimizer:
             flats = slot.flats if self._form.flat else []
             gathered = self._in_slots[id(slot)] = Gathered([*slot.tensors], flats, whole=True)
         return gathered
-
-    def _gather_some_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
-        tensors: list[Tensor | None] = []
-        for i, (view, gradient) in enumerate(zip(slot.tensors, gradients, strict=True)):
-            if gradient is None:
-                view.zero_()
-            elif not gradient.is_sparse:
-                gradient = view.copy_(gradient)
-            elif not slot.takes_rows(i, gradient):
-                gradient = view.copy_(gradient.to_dense())
-            tensors.append(gradient)
-        return Gathered(tensors, slot.flats if self._form.flat else [])
 
     def waiting_in(self, slot: GradientSlot) -> Gathered:
         """What `gather_into` put there. A step of torch's, which might write to it, is given a copy."""
@@ -286,6 +262,27 @@ class SharedOptimizer:
             _keep(optimizer, self._parameters[i], state.tensors[i])
             state.started[i] = 1
             self._parameters[i].grad = None
+
+
+def _all_dense(gradients: Sequence[Tensor | None]) -> bool:
+    return not [g for g in gradients if g is None or g.is_sparse]  # once an update; any() takes as long as the copy
+
+
+def _fill(
+    views: Sequence[Tensor], gradients: Sequence[Tensor | None], keeps: Callable[[int, Tensor], bool] | None = None
+) -> list[Tensor | None]:
+    """Gradients of which some are missing or sparse, made dense in the views; as they are, the sparse ones that `keeps`
+    says so of."""
+    tensors: list[Tensor | None] = []
+    for i, (view, gradient) in enumerate(zip(views, gradients, strict=True)):
+        if gradient is None:
+            view.zero_()
+        elif not gradient.is_sparse:
+            gradient = view.copy_(gradient)
+        elif keeps is None or not keeps(i, gradient):
+            gradient = view.copy_(gradient.to_dense())
+        tensors.append(gradient)
+    return tensors
 
 
 def factor_of(schedule: Callable[[int], float], update: int) -> float:

@@ -34,9 +34,10 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from hogwild.optim.gradients import Gathered
+from hogwild.optim.gradients import Gathered, mean_of
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.gradient_slots import GradientSlot
@@ -143,7 +144,6 @@ class Combining(Versioned):
     def _store(self, ticket: Ticket, gradient: Gradient) -> None:
         """Write the gradient, then say that it is there."""
         seat, slot = self.seat, self._slot(ticket)
-        self.control.row(seat.index)[Field.PHASE] = Phase.WRITING
         seat.pause(Hook.WRITING)
         self._finite = True  # or `prepare` says otherwise
         gathered = self.prepare(ticket, gradient)
@@ -321,11 +321,6 @@ class Combining(Versioned):
 
 
 def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
-    """The gradients of one parameter, summed in order and divided by the number of micro-batches."""
+    """The mean gradient of one parameter over the micro-batches; None where none of them has any."""
     present = [gradient for gradient in gradients if gradient is not None]
-    if not present:
-        return None
-    total = present[0].clone()
-    for gradient in present[1:]:
-        total.add_(gradient)
-    return total.div_(len(gradients))
+    return mean_of(present, len(gradients), torch.empty_like(present[0])) if present else None

@@ -14,15 +14,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from hogwild.data.seeding import DrawDetector, preserved_generators, seed_update
+from hogwild.data.seeding import DrawDetector, preserved_generators
 from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError, HogwildError, one_line
 from hogwild.model.replica import replicate, stand_ins_of
 from hogwild.rules.gradients import autograd_gradients
+from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.holes import WAYS_OUT, hole_in
 from hogwild.workers.torch_threads import torch_threads
-from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
+from hogwild.workers.worker_info import WorkerInfo
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def dry_run(
     stand_ins = stand_ins_of(model)
     replica = replicate(model, stand_ins)
     parameters = [stand_ins[id(parameter)] for parameter in trained]
-    with at_first_batch(seed, workers) as info:
+    with at_batch(seed, workers) as info:
         detector = DrawDetector()
         culprits = _watch_modules(replica)
         batch = _fetch(source, info)
@@ -79,16 +80,6 @@ def dry_run(
     written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
     return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows)
-
-
-@contextmanager
-def at_first_batch(seed: int, workers: int) -> Iterator[WorkerInfo]:
-    """Inside, this thread is worker 0 of so many at batch 0; generators are as they were when it is left."""
-    info = WorkerInfo(0, workers, seed, log_to_no_run)
-    with preserved_generators(), informed(info), torch.enable_grad():
-        seed_update(seed, 0)
-        info.start(0, 0)
-        yield info
 
 
 @contextmanager

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from hogwild.data.seeding import preserved_generators, seed_update
 from hogwild.data.sources import own_copy
 from hogwild.errors import NonFiniteError
+from hogwild.run.at_batch import at_batch
 from hogwild.run.job import Job
-from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 WAYS_OUT = "leave such samples out, or fill them (torch.nan_to_num)"
 
@@ -53,11 +52,8 @@ def _hole_at(job: Job, error: NonFiniteError) -> str | None:
     """The hole in the batch that an error is about, which is fetched once more."""
     if job.source is None or error.batch is None or error.update is None:
         return None
-    info = WorkerInfo(0, job.config.workers, job.config.seed, log_to_no_run)
     try:
-        with preserved_generators(), informed(info):
-            seed_update(job.config.seed, error.batch)
-            info.start(error.update, error.batch)
+        with at_batch(job.config.seed, job.config.workers, error.update, error.batch) as info:
             return hole_in(own_copy(job.source).batch(error.batch, info.generator))
     except Exception:  # the error that is told is the first
         return None

@@ -138,7 +138,9 @@ def test_the_command_says_that_the_current_folder_was_removed(command):
     assert done.stderr.count("\n") == 1 and "current folder was removed" in done.stderr
 
 
-def test_a_folder_that_is_removed_during_a_run_stops_no_run_that_replaces_nobody(tmp_path, monkeypatch):
+@pytest.fixture
+def removing(tmp_path, monkeypatch):
+    """An evaluation that removes the current folder."""
     folder = tmp_path / "removed"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -147,8 +149,12 @@ def test_a_folder_that_is_removed_during_a_run_stops_no_run_that_replaces_nobody
         folder.rmdir() if folder.exists() else None
         return {}
 
-    run = problems.train(kind="processes", update="ordered", evaluate=evaluate, evaluate_every=10)
-    assert not folder.exists()
+    return evaluate
+
+
+def test_a_folder_that_is_removed_during_a_run_stops_no_run_that_replaces_nobody(removing, tmp_path, monkeypatch):
+    run = problems.train(kind="processes", update="ordered", evaluate=removing, evaluate_every=10)
+    assert not (tmp_path / "removed").exists()
     assert run.digest == problems_digest(monkeypatch, tmp_path)
 
 
@@ -157,19 +163,11 @@ def problems_digest(monkeypatch, folder):
     return problems.train(update="ordered").digest
 
 
-def test_a_worker_that_cannot_be_started_again_is_named(tmp_path, monkeypatch):
+def test_a_worker_that_cannot_be_started_again_is_named(removing):
     from hogwild.testing import Fault, Hook, PlantedFault, planted
-
-    folder = tmp_path / "removed"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-
-    def evaluate(model):
-        folder.rmdir() if folder.exists() else None
-        return {}
 
     with (
         planted(PlantedFault(Fault.KILL, Hook.COMPUTING, 20)),
         pytest.raises(hogwild.WorkerError, match=r"worker \d cannot be started.*current folder was removed"),
     ):
-        problems.train(kind="processes", update="ordered", evaluate=evaluate, evaluate_every=10)
+        problems.train(kind="processes", update="ordered", evaluate=removing, evaluate_every=10)

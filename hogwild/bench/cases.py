@@ -1,0 +1,32 @@
+"""What tables of measurements share: how they are ruled, and a report of one table, or some, for each case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, Any]
+
+
+def ruled_table() -> Table:
+    """A table without columns yet."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+
+
+def by_case(
+    found: Mapping[str, Any], line: str, rows: Sequence[Row], tables: Callable[[Sequence[Row]], Iterable[Table]]
+) -> list[RenderableType]:
+    """The machine, a line about the measurement, what warns, the tables of each case, and what was refused."""
+    machine = found["machine"]
+    head = f"{machine['processor']} · {machine['cores']} cores · Python {machine['python']} · torch {machine['torch']}"
+    parts: list[RenderableType] = [Text(head, "bold"), Text(line)]
+    parts.extend(Text(f"warning: {line}", "yellow") for line in found["warnings"])
+    for case in dict.fromkeys(row["case"] for row in rows):
+        parts.extend([Text(), Text(case, "bold"), *tables([row for row in rows if row["case"] == case])])
+    parts.extend(Text(f"refused: {line}", "dim") for line in found["refused"])
+    return parts
