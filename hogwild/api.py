@@ -15,7 +15,7 @@ from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, rule_name
 from hogwild.run.conduct import run_job
-from hogwild.run.job import Evaluate, Job, Loss
+from hogwild.run.job import Again, Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop
 from hogwild.run.record import saved_run
 from hogwild.run.result import Run
@@ -50,6 +50,7 @@ def train(
     evaluate_every: int | None = None,
     stop: Stop | None = None,
     audit: bool = False,
+    recheck: float = 0.005,
     on_nonfinite: str = "raise",
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
@@ -91,6 +92,8 @@ def train(
         stop: called with a `Progress` after each evaluation; True ends the run at that version.
         audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.audit`. Each worker
             needs memory for four more parameters in float32 per parameter, and time: `run.audit.seconds`.
+        recheck: under `ordered` and `sync`, the share of gradients that are computed a second time before they are
+            applied, by another worker where there is one, and compared to the bit. The seed chooses which. 0 is none.
         on_nonfinite: "raise", "skip" (leave the update out) or "ignore".
         on_worker_failure: what to do when a worker raises, dies or hangs: "replace" it, "continue" without it (the last
             one is replaced), or "raise". What it was computing is computed again, so one that always raises ends the
@@ -123,7 +126,7 @@ def train(
         NonFiniteError: a loss or gradient was not finite, under on_nonfinite="raise".
         NotReproducible: under `ordered` or `sync`: in threads the training draws from a generator that threads share;
             or model, loss, data, schedule or optimizer keep state of their own, so that computing the first batches in
-            another order gives other bits.
+            another order gives other bits; or, during the run, a gradient that was computed twice differs (`recheck`).
     """
     began = time.monotonic()
     settings = _settings_in(locals())
@@ -166,6 +169,8 @@ def launch(
     evaluate_every: int | None = None,
     stop: Stop | None = None,
     audit: bool = False,
+    recheck: float = 0.005,
+    again: Again | None = None,
     on_nonfinite: str = "raise",
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
@@ -188,7 +193,9 @@ def launch(
                 worker.commit(ticket, gradient)
 
     Arguments and errors are those of `train`, but `NotReproducible`: nothing is tried before the run, for nobody knows
-    what `work` does, and nobody sees whether what it computes draws from a generator that threads share. Layers with
+    what `work` does, and nobody sees whether what it computes draws from a generator that threads share. `recheck`
+    needs `again`, a function that computes a gradient as `work` does: `again(worker, ticket, replica)` returns one
+    tensor or None for each trainable parameter, as `worker.commit` takes them, and the loss. Layers with
     `sparse=True` tell which gradients will be sparse; the limit on large tables is that of `train`, before the run for
     those, and at their first commit for others.
     """
@@ -215,6 +222,7 @@ def launch(
         maker="launch",
         free=checked_free(config),
         change=change or {},
+        again=again,
     )
     return run_job(job, began)
 

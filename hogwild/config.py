@@ -106,6 +106,8 @@ class RunConfig:
     """Note the bits of every N-th version, for replay."""
     audit: bool = setting(False)
     """Measure what share of the computed gradient was applied (sgd only; costs time and memory)."""
+    recheck: float = setting(0.005, "SHARE", least=0, most=1)
+    """The share of gradients that are computed twice and compared, where a rule promises the same bits; 0 is none."""
     on_nonfinite: str = setting("raise", choices=ON_NONFINITE, decides_bits=True)
     """What to do with a loss or gradient that is not finite; skip leaves the update out."""
     on_worker_failure: str = setting("replace", choices=ON_WORKER_FAILURE)

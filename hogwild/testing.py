@@ -112,6 +112,9 @@ class Fault(Enum):
     HANG = "an hour's sleep"
 
 
+_OF_NO_TICKET = (Hook.CLAIMING, Hook.COMPARING, Hook.STEPPING, Hook.PUBLISHING, Hook.PUBLISHED)
+
+
 class PlantedError(RuntimeError):
     """What `Fault.RAISE` raises."""
 
@@ -154,7 +157,7 @@ class PlantedFault:
         time.sleep(60)  # a signal may take a moment to be delivered
 
     def _meets(self, seat: WorkerSeat) -> bool:
-        if self.hook in (Hook.CLAIMING, Hook.STEPPING, Hook.PUBLISHING, Hook.PUBLISHED):
+        if self.hook in _OF_NO_TICKET:
             return seat.tickets_handed_out > self.update
         return seat.ticket == self.update
 

@@ -36,6 +36,7 @@ WITHOUT_SLOTS = names_where(lambda rule: not rule.dense_gradients)
 
 
 def hooks_of(update: str) -> tuple[Hook, ...]:
-    """The hooks that a worker of a small model passes under that rule: one that steps in place publishes nothing."""
+    """The hooks that a worker of a small model passes under that rule: one that steps in place publishes nothing.
+    Nothing is computed twice."""
     publishing = (Hook.PUBLISHING, Hook.PUBLISHED) if update not in VERSIONED else ()
-    return tuple(hook for hook in Hook if hook not in (Hook.STEPPING, *publishing))
+    return tuple(hook for hook in Hook if hook not in (Hook.STEPPING, Hook.COMPARING, *publishing))

@@ -108,6 +108,14 @@ class SharedOptimizer:
         torch._foreach_copy_(slot.tensors, cast("list[Tensor]", gradients))
         return self.whole_in(slot)
 
+    def gather_beside(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
+        """What `gather_into` would put there, in memory of its own."""
+        return Gathered(_fill([torch.empty_like(t) for t in slot.tensors], gradients, slot.takes_rows), [])
+
+    def factor(self, update: int) -> float:
+        """The factor on learning rates at that update; 1 where there is no schedule."""
+        return factor_of(self._schedule, update) if self._schedule is not None else 1.0
+
     def whole_in(self, slot: GradientSlot) -> Gathered:
         """All of a slot, where every parameter has a dense gradient in it: one object for each slot."""
         gathered = self._in_slots.get(id(slot))

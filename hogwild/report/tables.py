@@ -53,6 +53,10 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
         yield "audit", f"{run.audit.summary()}; it took {duration(run.audit.seconds)} of the workers' time"
     elif run.config.audit:
         yield "audit", "none: it needs plain SGD without clipping, and workers that live to the end"
+    if run.rechecked:
+        computed = sum(usage.computed for usage in run.workers)
+        what = "updates" if run.config.update == SAME_BITS else "gradients"
+        yield "computed twice", f"{count(run.rechecked)} of {count(computed)} {what}, all equal"
     yield "start-up", f"{duration(run.startup_seconds)} until the first update"
     yield "digest", run.digest
     if run.config.update in RULES:

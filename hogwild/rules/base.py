@@ -21,9 +21,10 @@ from hogwild.model.replica import Binding
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.gradients import BatchLoss, autograd_gradients, backward_gradients
+from hogwild.rules.rechecks import Chosen, Rechecks
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Control, Settled, Ticket
-from hogwild.shared.words import Hook, Phase, Word
+from hogwild.shared.words import NOBODY, Hook, Phase, Word
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Seat(Protocol):
     control: Control
     binding: Binding
     optimizer: SharedOptimizer
+    chosen: Chosen | None  # the tickets whose gradients are computed twice
 
     def ignores_nonfinite(self, update: int) -> bool:
         """True where the run says `on_nonfinite="ignore"` for that update."""
@@ -130,6 +132,7 @@ class Rule(ABC):
     tickets_per_update: int = 1
     gradient_by: str = "grad"
     version_read: int = 0
+    rechecks: Rechecks | None = None  # what is computed twice, where a rule has it and the run wants it; once attached
 
     @classmethod
     def options_for(cls, workers: int) -> Mapping[str, Any]:  # noqa: ARG003
@@ -195,6 +198,14 @@ class Rule(ABC):
 
         Called without grad mode, as `ready` and `close` are.
         """
+
+    def compare(self, ticket: Ticket, gradient: Gradient) -> str | None:  # noqa: ARG002
+        """What differs between a second computation and the first, in words; None where nothing does."""
+        return None
+
+    def worker_of(self, ticket: Ticket) -> int:  # noqa: ARG002
+        """Who computed the first."""
+        return NOBODY
 
     def close(self) -> None:  # noqa: B027
         """Called in each worker when there are no more tickets."""

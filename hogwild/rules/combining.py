@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from enum import Enum
 from typing import ClassVar
 
 import torch
@@ -39,11 +40,20 @@ from torch import Tensor, nn
 
 from hogwild.optim.gradients import Gathered, mean_of
 from hogwild.rules.base import Gradient, Seat
+from hogwild.rules.rechecks import Rechecks, unequal_losses, unequal_tensors
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Settled, Ticket
 from hogwild.shared.words import Field, Hook, Phase, Word
+
+
+class _For(Enum):
+    """What a gradient is prepared for."""
+
+    SLOT = "to wait in its slot"
+    STEP = "to be applied at once"
+    LOOK = "to be compared with the one in its slot"
 
 
 class Combining(Versioned):
@@ -52,7 +62,7 @@ class Combining(Versioned):
     combines: ClassVar[bool] = True
     same_bits: ClassVar[bool] = True
     staleness: int
-    _turn = False  # the gradient that is prepared is to be applied at once
+    _purpose = _For.SLOT
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """τ + 2 versions, two copies of the optimizer's state, and gradients of τ + 1 updates, for any workers."""
@@ -66,10 +76,20 @@ class Combining(Versioned):
         self._sets = [waiting[first : first + members] for first in range(0, len(waiting), members)]
         whole = seat.clips and members > 1
         self._shards = range(0 if whole else len(self.state.shard_versions))
+        if seat.chosen is not None:
+            self.rechecks = Rechecks(
+                seat.chosen,
+                self.control,
+                seat.index,
+                self._slot,
+                staleness=self.staleness,
+                per_update=members,
+            )
 
     def detach(self) -> None:
         """Let go of the gradients too."""
         super().detach()
+        self.rechecks = None
         del self._sets
 
     def ticket(self, number: int, total: int) -> Ticket:
@@ -109,11 +129,13 @@ class Combining(Versioned):
     def prepare(self, ticket: Ticket, gradient: Gradient) -> Gathered | None:
         """The gradient gathered where it is to wait, checked, and clipped if it is all of its update; None where it is
         not finite, which is told in its turn."""
-        if self._turn:
+        slot, purpose, optimizer = self._slot(ticket), self._purpose, self.seat.optimizer
+        if purpose is _For.STEP:
             return super().prepare(ticket, gradient)
-        gathered = self.seat.optimizer.gather_into(self._slot(ticket), gradient.values)
-        self._finite = self.seat.finite(ticket.update, gradient.loss, gathered)
-        if not self._finite:
+        gather = optimizer.gather_into if purpose is _For.SLOT else optimizer.gather_beside
+        gathered = gather(slot, gradient.values)
+        if purpose is _For.SLOT and not self.seat.finite(ticket.update, gradient.loss, gathered):
+            slot.words[slot.STATUS] = slot.NOT_FINITE
             return None
         if self.tickets_per_update == 1:
             self.seat.clip(ticket.update, gathered)
@@ -126,13 +148,11 @@ class Combining(Versioned):
         """
         update, seat = ticket.update, self.seat
         alone = self.tickets_per_update == 1 and not self.dense_gradients  # which it becomes where it is laid
-        if not alone or self.control.observe(Word.HEAD) != update:
+        if not alone or self.control.observe(Word.HEAD) != update or not self._is_checked(update):
             return False
         if update >= self.control[Word.TOTAL]:  # the run was stopped at this version
             return True
-        self._turn = True
-        gathered = self.prepare(ticket, gradient)
-        self._turn = False
+        gathered = self._prepared(ticket, gradient, _For.STEP)
         source, target = self.place(update), self.place(update + 1)
         self.write_version(update, update, source, target, gathered)
         if gathered is not None:
@@ -144,22 +164,56 @@ class Combining(Versioned):
     def _store(self, ticket: Ticket, gradient: Gradient) -> None:
         """Write the gradient, then say that it is there."""
         seat, slot = self.seat, self._slot(ticket)
+        words = slot.words
         seat.pause(Hook.WRITING)
-        self._finite = True  # or `prepare` says otherwise
+        words[slot.STATUS] = slot.LEFT_OUT  # unless what follows says otherwise
         gathered = self.prepare(ticket, gradient)
         if gathered is not None:
             slot.hold(gathered.tensors, whole=gathered is seat.optimizer.whole_in(slot))
+            words[slot.STATUS] = slot.USABLE
         for target, value in zip(slot.buffers, seat.binding.changed_buffers(), strict=True):
             target.copy_(value)
         slot.loss = gradient.loss
-        words = slot.words
-        words[slot.STATUS] = slot.USABLE if gathered is not None else slot.LEFT_OUT if self._finite else slot.NOT_FINITE
+        if self.rechecks is not None and self.rechecks.holds(ticket):
+            slot.factor = seat.optimizer.factor(ticket.update)
         words[slot.WORKER], words[slot.VERSION] = seat.index, gradient.version
         with self.control.ordering():
             words[slot.STAMP] = ticket.update + 1
 
-    def _slot(self, ticket: Ticket) -> GradientSlot:
-        return self._sets[ticket.update % len(self._sets)][ticket.number % self.tickets_per_update]
+    def _prepared(self, ticket: Ticket, gradient: Gradient, purpose: _For) -> Gathered | None:
+        """The gradient prepared for another purpose than to wait."""
+        self._purpose = purpose
+        try:
+            return self.prepare(ticket, gradient)
+        finally:
+            self._purpose = _For.SLOT
+
+    def _slot(self, number: int) -> GradientSlot:
+        update, member = divmod(number, self.tickets_per_update)
+        return self._sets[update % len(self._sets)][member]
+
+    # --- what is computed a second time
+
+    def _is_checked(self, update: int) -> bool:
+        """True where that update, whose turn it is, may be applied: nothing of it is to be computed again."""
+        return self.rechecks is None or self.rechecks.passed(update)
+
+    def compare(self, ticket: Ticket, gradient: Gradient) -> str | None:
+        """What differs between a second computation and the gradient that waits, in words; None where nothing does."""
+        slot, optimizer = self._slot(ticket), self.seat.optimizer
+        found = unequal_losses(slot.loss, gradient.loss)
+        if found is None and slot.factor != (factor := optimizer.factor(ticket.update)):
+            found = f"factor of lr_schedule ({slot.factor!r} and {factor!r})"
+        if found is not None or slot.words[slot.STATUS] != slot.USABLE:
+            return found
+        again = self._prepared(ticket, gradient, _For.LOOK)
+        names = [entry.name for entry in self.state.plan.parameters.entries]
+        tensors = again.tensors if again is not None else [None] * len(names)
+        return unequal_tensors("gradient", names, slot.gradients(), tensors)
+
+    def worker_of(self, ticket: Ticket) -> int:
+        """Who computed the gradient that waits."""
+        return self._slot(ticket).words[GradientSlot.WORKER]
 
     # --- what waits
 
@@ -179,7 +233,7 @@ class Combining(Versioned):
             for slot in slots:  # at every look: a loop, for all() takes three times as long
                 if slot.words[slot.STAMP] != update + 1:
                     return ()
-        return slots
+        return slots if self._is_checked(update) else ()
 
     # --- versions
 

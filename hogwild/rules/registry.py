@@ -153,6 +153,12 @@ def refuse_idle(given: Mapping[str, object], update: str) -> None:
     Raises:
         ArgumentError: one of those given belongs to another rule than `update`.
     """
+    if "recheck" in given and update in RULES and not rule_class(update).same_bits:
+        having = names_where(lambda rule: rule.same_bits)
+        raise ArgumentError(
+            f"recheck {given['recheck']} given, and update is {update!r}, which promises no bits to compare; "
+            f"{quoted(having, 'and')} have it"
+        )
     for name in given:
         owner = owner_of(name)
         if owner is not None and update in RULES and update != owner:

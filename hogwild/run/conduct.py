@@ -196,4 +196,5 @@ def _usage(run: OpenRun, history: WorkerHistory, index: int) -> WorkerUsage:
         waited_seconds=row[Field.WAITED] / 1e9,
         rss=end.rss if end else 0,
         pss=end.pss if end else None,
+        rechecked=row[Field.RECHECKED],
     )

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, Source, TensorSource, tickets_of
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.run.progress import Progress, Stop, Trace
+from hogwild.shared.tickets import Ticket
 from hogwild.workers.worker import Worker
 
 Loss = Callable[[nn.Module, Any], Any]
 Evaluate = Callable[[nn.Module], dict[str, float]]
+Again = Callable[[Worker, Ticket, nn.Module], tuple[Sequence[Tensor | None], float]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Job:
     looks_again: bool = True
     change: Mapping[str, Any] = field(default_factory=dict)  # settings that it goes on with on purpose
     tickets_before: int = 0  # of the run that it goes on with
+    again: Again | None = None  # computes a gradient a second time, where `work` is the caller's
 
     @property
     def goes_on(self) -> bool:

@@ -144,6 +144,7 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         pause=planted_pause.get(),
         loans=loans_of_this_thread(),
         draws=prepared.draws,
+        again=job.again,
     )
     return TEAMS[config.kind](task, state, job.model, prepared.trained, prepared.constant)
 

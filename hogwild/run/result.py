@@ -63,7 +63,8 @@ class Staleness:
 class WorkerUsage:
     """What one worker did and used: gradients computed, seconds of CPU and of waiting for others, bytes of memory.
 
-    `rss` and `pss` are of its process (a thread has that of the whole program); `pss` is known on Linux only.
+    `rechecked` are the gradients that it computed a second time, and found equal; they are not in `computed`. `rss` and
+    `pss` are of its process (a thread has that of the whole program); `pss` is known on Linux only.
     """
 
     worker: int
@@ -73,6 +74,7 @@ class WorkerUsage:
     waited_seconds: float
     rss: int
     pss: int | None
+    rechecked: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,11 @@ class Run:
         return self.origin.environment if self.origin is not None else {}
 
     @property
+    def rechecked(self) -> int:
+        """Gradients that were computed twice, with equal bits; those of this part where the run was resumed."""
+        return sum(usage.rechecked for usage in self.workers)
+
+    @property
     def losses(self) -> NDArray[np.float64]:
         """The loss of every update's batch, in commit order."""
         return cast("NDArray[np.float64]", self.journal["loss"])
@@ -202,6 +209,7 @@ class Run:
             "in_doubt": list(self.in_doubt),
             "usage": [{**asdict(usage), "cpu_seconds": finite_or_none(usage.cpu_seconds)} for usage in self.workers],
             "audit": self.audit.to_dict() if self.audit else None,
+            "rechecked": self.rechecked,
             "changes": [asdict(change) for change in config.changes],
         }
 

@@ -10,7 +10,6 @@ are computed, with the threads and the generators of a worker. State that shows 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,14 +22,13 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import Binding, carry, extras_of, replicate, stand_ins_of
 from hogwild.optim.factory import Factory
 from hogwild.rules.gradients import autograd_gradients, backward_gradients
+from hogwild.rules.rechecks import unequal_losses, unequal_tensors
 from hogwild.run.job import Job, Loss
 from hogwild.run.same_steps import refuse_uneven_steps
-from hogwild.shared.hashing import equal_bits
 from hogwild.shared.layout import Layout
 from hogwild.workers.package import twins_of
 from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
-_NAMED = 3  # tensors in a message, at most
 _ADVICE = "docs/same-bits.md says what may keep state, and where"
 
 _Factors = Callable[[int], float]
@@ -138,17 +136,11 @@ class _Trainee:
 
 def _difference(a: _Computed, b: _Computed, trained: Sequence[str], buffers: Sequence[str]) -> str | None:
     """What differs, in words; None where nothing does."""
-    if struct.pack("d", a.loss) != struct.pack("d", b.loss):
-        return f"loss ({a.loss!r} and {b.loss!r})"
-    for kind, names, ours, theirs in (
-        ("gradient", trained, a.gradients, b.gradients),
-        ("buffer", buffers, a.buffers, b.buffers),
-    ):
-        uneven = [n for n, x, y in zip(names, ours, theirs, strict=True) if not equal_bits(x, y)]
-        if uneven:
-            more = f" and {len(uneven) - _NAMED} more" if len(uneven) > _NAMED else ""
-            return f"{kind} of {', '.join(uneven[:_NAMED])}{more}"
-    return None
+    return (
+        unequal_losses(a.loss, b.loss)
+        or unequal_tensors("gradient", trained, a.gradients, b.gradients)
+        or unequal_tensors("buffer", buffers, a.buffers, b.buffers)
+    )
 
 
 def _refuse(job: Job, number: int, difference: str | None, how: str) -> None:

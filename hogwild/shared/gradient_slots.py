@@ -11,6 +11,7 @@ from torch import Tensor
 from hogwild.shared.arena import ALIGNMENT, Arena, Space, aligned
 from hogwild.shared.layout import Block, Entry, Layout
 
+_WORDS = 6
 _NONE, _DENSE, _SPARSE, _COALESCED = range(4)
 
 
@@ -27,9 +28,9 @@ class GradientSlot:
         arena, offset: where it lies.
     """
 
-    STAMP, STATUS, WORKER, VERSION, WHOLE = range(5)
+    STAMP, STATUS, WORKER, VERSION, WHOLE, CHECKED = range(6)
     """The update that it is of, plus one, stored last; one of those below; who computed it, on which version; 1: each
-    parameter has a dense one."""
+    parameter has a dense one; the update, plus one, of which it was computed a second time and found equal."""
     LEFT_OUT, NOT_FINITE, USABLE = range(3)
 
     def __init__(
@@ -40,9 +41,9 @@ class GradientSlot:
         self.tensors = parameters.views(block)
         self.flats = parameters.flats(block)
         self.buffers = buffers.views(Block.shared(arena, offset + places.buffers))
-        self.words = arena.words(offset + places.words, 5)
+        self.words = arena.words(offset + places.words, _WORDS)
         self._kinds = arena.words(offset + places.kinds, len(parameters.entries))
-        self._loss = arena.bytes(offset + places.loss, 8).cast("d")
+        self._numbers = arena.bytes(offset + places.numbers, 16).cast("d")
         self._rows = {
             i: _Rows(parameters.entries[i], arena, offset + place, most) for (i, most), place in places.rows.items()
         }
@@ -55,11 +56,20 @@ class GradientSlot:
     @property
     def loss(self) -> float:
         """The loss of the batch."""
-        return self._loss[0]
+        return self._numbers[0]
 
     @loss.setter
     def loss(self, value: float) -> None:
-        self._loss[0] = value
+        self._numbers[0] = value
+
+    @property
+    def factor(self) -> float:
+        """What its worker found the factor on learning rates to be, where it is computed a second time."""
+        return self._numbers[1]
+
+    @factor.setter
+    def factor(self, value: float) -> None:
+        self._numbers[1] = value
 
     def takes_rows(self, i: int, gradient: Tensor) -> bool:
         """True where a sparse gradient of parameter i stays one."""
@@ -143,8 +153,8 @@ class _Places:
         space = Space()
         space.reserve(parameters.nbytes)
         self.buffers = space.reserve(buffers.nbytes)
-        self.words = space.reserve(8 * 5)
+        self.words = space.reserve(8 * _WORDS)
         self.kinds = space.reserve(8 * len(parameters.entries))
-        self.loss = space.reserve(8)
+        self.numbers = space.reserve(16)
         self.rows = {(i, most): space.reserve(_Rows.size(parameters.entries[i], most)) for i, most in sparse.items()}
         self.nbytes = space.nbytes

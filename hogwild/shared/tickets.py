@@ -150,6 +150,18 @@ class Control(Words):
             self.finish(worker)
             self[Word.HOLDER] = NOBODY
 
+    def take_again(self, worker: int, ticket: int) -> bool:
+        """Let the worker compute that ticket's gradient a second time. False: another one does."""
+        with self.ticket_lock:
+            if self.computes_again(ticket):
+                return False
+            self._rows[worker][Field.AGAIN] = ticket + 1
+            return True
+
+    def computes_again(self, ticket: int) -> bool:
+        """True while somebody computes that ticket's gradient a second time."""
+        return any(row[Field.AGAIN] == ticket + 1 for row in self._rows)
+
     def orphan_before(self, ticket: int) -> bool:
         """True when a ticket below `ticket` waits for somebody to take it."""
         return any(NOBODY < other < ticket for other in self._reissued)
@@ -167,6 +179,7 @@ class Control(Words):
             if settled is Settled.AGAIN:
                 self._reissue(ticket)
             self.finish(worker)
+            row[Field.AGAIN] = row[Field.PRESENT] = 0
             self[Word.HOLDER] = NOBODY
             return ticket if settled is Settled.DOUBTED else None
 

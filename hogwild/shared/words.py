@@ -52,6 +52,9 @@ class Field:
     WAITED = 7  # nanoseconds spent waiting for other workers
     WAITING = 8  # 1 while it waits for other workers, be it for a version or for a lock
     PIN = 9  # the slot it reads, where a rule lets workers pin one
+    AGAIN = 10  # the ticket whose gradient it computes a second time, plus one; 0: none
+    PRESENT = 11  # 1 while it may still compute one; set by the parent that starts it, and cleared where it died
+    RECHECKED = 12  # gradients that it has computed a second time, and found equal
 
 
 _WORDS = Word.BASE + _LINE
@@ -78,6 +81,7 @@ class Hook(StrEnum):
     OWNING = "owning"  # holding the ticket lock: the ticket has an owner, the counter has not moved
     CLAIMED = "claimed"
     COMPUTING = "computing"  # the batch is there, the gradient is not
+    COMPARING = "comparing"  # a gradient has been computed a second time, and is not compared yet
     COMMITTING = "committing"  # the gradient is there
     WRITING = "writing"  # while the shared model, or the next version, is written; in a lock where there is one
     STEPPING = "stepping"  # a shard of the next version is stepped, in its lock, and does not count yet

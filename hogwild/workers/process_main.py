@@ -12,6 +12,7 @@ import pickle
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from multiprocessing import connection
 
 import torch
@@ -26,6 +27,7 @@ from hogwild.shared.tickets import Control
 from hogwild.shared.words import Aborted
 from hogwild.workers.allocator import keep_freed_memory
 from hogwild.workers.package import Package
+from hogwild.workers.recompute import Spare
 from hogwild.workers.task import Task
 from hogwild.workers.team import Event, Failed, Logged, failure, usage
 from hogwild.workers.vector_math import call_vector_functions
@@ -89,6 +91,23 @@ def _tell(pipe: connection.Connection, event: Event) -> None:
 def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:
     state = SharedState(plan, arena)
     set_locks(state.control, arena, len(plan.shards))
+    own = _unpacked(package, state)
+    own.task.flags.apply()
+    torch.set_num_threads(own.task.flags.intra_op)
+    return Worker(
+        index,
+        own.task,
+        state,
+        own.replica,
+        own.parameters,
+        owns_process=True,
+        log=lambda update, batch, metrics: _tell(pipe, Logged(index, update, batch, metrics)),
+        make_spare=partial(_unpacked, package, state),
+    )
+
+
+def _unpacked(package: Package, state: SharedState) -> Spare:
+    """What a worker computes with: its own copies of all that was packed, on the shared memory."""
     parameters = [nn.Parameter(view) for view in state.slots[0].parameters]
     constants = [nn.Parameter(view, requires_grad=False) for view in state.constants]
     found: dict[tuple[str, int], nn.Parameter] = {("parameter", i): p for i, p in enumerate(parameters)}
@@ -97,15 +116,4 @@ def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pi
     replica = parts.pop("model")
     for parameter, extras in zip((*parameters, *constants), parts.pop(EXTRAS), strict=True):
         carry(extras, parameter)
-    task = Task(plan=plan, **parts)
-    task.flags.apply()
-    torch.set_num_threads(task.flags.intra_op)
-    return Worker(
-        index,
-        task,
-        state,
-        replica,
-        parameters,
-        owns_process=True,
-        log=lambda update, batch, metrics: _tell(pipe, Logged(index, update, batch, metrics)),
-    )
+    return Spare(Task(plan=state.plan, **parts), replica, parameters)

@@ -17,6 +17,7 @@ from hogwild.errors import NonFiniteError
 from hogwild.model.replica import Binding
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.stepping import SharedOptimizer
+from hogwild.rules.rechecks import Chosen
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
@@ -45,6 +46,7 @@ class WorkerSeat:
         shares_gradients: other workers see a gradient before it is checked.
         tells_loss: the loss of a gradient is known; a loop of the user's own need not tell it.
         account: of the gradients that are computed, where the run is audited.
+        chosen: the tickets whose gradients are computed twice, where any are.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class WorkerSeat:
         shares_gradients: bool,
         tells_loss: bool,
         account: Account | None,
+        chosen: Chosen | None = None,
     ) -> None:
         self.index = index
         self.state = state
         self.control = state.control
         self.binding = binding
         self.optimizer = optimizer
+        self.chosen = chosen
         self._account = account
         self.left_out = False  # the update being committed is not applied, on purpose
         self._config = config

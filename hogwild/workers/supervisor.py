@@ -70,7 +70,7 @@ class Supervisor:
         self._pause = _SOON if shows else _NOW_AND_THEN
         self._asks = asks
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
-        self._seen: dict[int, tuple[tuple[int, int] | None, float]] = {}  # the point each was seen at, and how long
+        self._seen: dict[int, tuple[tuple[int, ...] | None, float]] = {}  # the point each was seen at, and how long
         self._looked = time.monotonic()
 
     def supervise(self) -> None:
@@ -182,10 +182,10 @@ class Supervisor:
         self._seen[worker] = point, spent + passed if point == before else 0.0
         return point is not None and self._seen[worker][1] > timeout
 
-    def _point(self, worker: int) -> tuple[int, int] | None:
+    def _point(self, worker: int) -> tuple[int, ...] | None:
         """Where that worker is in its work; None while it waits for others."""
         row = self._control.row(worker)
-        return None if row[Field.WAITING] else (row[Field.TICKET], row[Field.COMPUTED])
+        return None if row[Field.WAITING] else (row[Field.TICKET], row[Field.COMPUTED], row[Field.AGAIN])
 
     def _replace(self, index: int, why: str) -> None:
         failures, most = self.history.failures, self._config.max_restarts
@@ -201,7 +201,9 @@ class Supervisor:
 
     def _start(self, worker: int) -> None:
         self.history.finished.pop(worker, None)
-        self._control.row(worker)[Field.WAITING] = 0  # whoever had the row before may have died waiting
+        row = self._control.row(worker)
+        row[Field.WAITING] = 0  # whoever had the row before may have died waiting
+        row[Field.PRESENT] = 1
         self._seen[worker] = self._point(worker), -max(_STARTING - (self._config.worker_timeout or 0), 0)
         self._team.start(worker)
 

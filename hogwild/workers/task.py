@@ -27,7 +27,8 @@ class Task:
     `evaluate_every` and the plan's `digest_every` count versions; 0 is never. The versions in `traced` are shown to
     the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at
     each hook. `loans`: how often the thread that trains has lent itself the shared generators. `draws`: the trial step
-    drew from a generator that all code of a process shares, or there was none.
+    drew from a generator that all code of a process shares, or there was none. `again` computes a gradient a second
+    time where the loop is the user's own: (worker, ticket, replica) → (gradients, loss).
     """
 
     config: RunConfig
@@ -47,3 +48,4 @@ class Task:
     pause: Pause | None
     loans: int = 0
     draws: bool = True
+    again: Callable[[Any, Any, nn.Module], tuple[Any, float]] | None = None

@@ -25,6 +25,7 @@ from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.shared.locks import Lock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
+from hogwild.workers.recompute import Spare
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Finished, Logged, failure, usage
 from hogwild.workers.torch_threads import torch_threads
@@ -144,6 +145,9 @@ class ThreadTeam:
             parameters,
             owns_process=False,
             log=lambda update, batch, metrics: self._events.put(Logged(index, update, batch, metrics)),
+            make_spare=lambda: Spare(
+                self._own_task(), *make_replica(self._model, self._trained, self._constant, state)
+            ),
         )
 
     def _give_locks(self, state: SharedState) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from hogwild.model.replica import Binding
 from hogwild.optim.sparse import refuse_large
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
+from hogwild.rules.rechecks import Chosen
 from hogwild.rules.registry import is_ours, quoted, stepping_by_row
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
@@ -31,6 +32,7 @@ from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
 from hogwild.workers.no_grad import WithoutGrad
 from hogwild.workers.own_generators import OwnGenerators
+from hogwild.workers.recompute import Recompute, Spare
 from hogwild.workers.scripted import scripts_as_written
 from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.shared_generator import SharedGenerators
@@ -60,6 +62,7 @@ class Worker:
         *,
         owns_process: bool,
         log: Log,
+        make_spare: Callable[[], Spare],
     ) -> None:
         self.index = index
         self.task = task
@@ -82,6 +85,8 @@ class Worker:
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         self.seat = self._make_seat(parameters)
         self.rule.attach(self.seat)
+        rechecks = self.rule.rechecks
+        self._recompute = Recompute(self, rechecks, make_spare) if rechecks is not None else None
 
     def _make_seat(self, parameters: Sequence[nn.Parameter]) -> WorkerSeat:
         task = self.task
@@ -107,7 +112,13 @@ class Worker:
             shares_gradients=self.rule.shares_gradients,
             tells_loss=task.loss is not None,
             account=self._account,
+            chosen=self._chosen(),
         )
+
+    def _chosen(self) -> Chosen | None:
+        task, share = self.task, self.task.config.recheck
+        can = self.rule.combines and (task.loss is not None or task.again is not None)
+        return Chosen(task.config.seed, share) if can and share else None
 
     def run(self) -> None:
         """Do the task's work until there are no more tickets, and let go of the shared memory."""
@@ -118,6 +129,8 @@ class Worker:
                 self._generators.moved(self.info.update)  # the last commit, too, may have drawn
             self._report()
         finally:
+            self._row[Field.PRESENT] = 0
+            self._recompute = None  # which refers back
             self.rule.detach()
             if self._own_generators is not None:
                 self._own_generators.close()
@@ -145,12 +158,14 @@ class Worker:
             torch._C._set_grad_enabled(graded)
 
     def _claim(self) -> Ticket | None:
-        rule, control, row, pause = self.rule, self.control, self._row, self.seat.pause
+        rule, control, row, pause, recompute = self.rule, self.control, self._row, self.seat.pause, self._recompute
         while True:
+            while recompute is not None and recompute.one():
+                pass
             pause(Hook.CLAIMING)
             number = control.claim(self.index, pause)
             if number is None:
-                rule.close()
+                self._close()
                 return None
             ticket = rule.ticket(number, control[Word.TOTAL])
             if not row[Field.STARTED]:
@@ -158,12 +173,33 @@ class Worker:
             pause(Hook.CLAIMED)
             ready = rule.ready(ticket)
             if not ready:
-                control.wait_until(partial(self._may_start, ticket), self.index, partial(rule.behind, ticket))
+                self._wait_for(ticket)
                 ready = rule.ready(ticket)
             if ready and number < control[Word.TOTAL]:  # a version may have ended the run
                 self._begin(ticket)
                 return ticket
             self._leave(number)
+
+    def _wait_for(self, ticket: Ticket) -> None:
+        """Wait until the ticket may start, and meanwhile compute again what is due."""
+        recompute, behind = self._recompute, partial(self.rule.behind, ticket)
+        if recompute is None:
+            self.control.wait_until(partial(self._may_start, ticket), self.index, behind)
+            return
+        while not self._may_start(ticket):
+            go_on = partial(self._may_go_on, ticket, recompute)
+            self.control.wait_until(go_on, self.index, behind)
+            recompute.one(before=ticket)
+
+    def _may_go_on(self, ticket: Ticket, recompute: Recompute) -> bool:
+        return self._may_start(ticket) or recompute.is_due(before=ticket)
+
+    def _close(self) -> None:
+        """There are no more tickets."""
+        if self._recompute is not None:
+            self._recompute.stay()
+            self._row[Field.PRESENT] = 0
+        self.rule.close()
 
     def _may_start(self, ticket: Ticket) -> bool:
         control, number = self.control, ticket.number
@@ -205,6 +241,15 @@ class Worker:
             return gradient
         self._begin(ticket)
         return self.gradient(ticket, self.read(ticket))
+
+    def compute(self, ticket: Ticket) -> Gradient:
+        """The gradient of that ticket, as the loop computes it, from its first line to its last."""
+        self._begin(ticket)
+        replica, again = self.read(ticket), self.task.again
+        if again is None:
+            return self.gradient(ticket, replica)
+        gradients, loss = again(self, ticket, replica)
+        return self._taken(gradients, loss)
 
     def _gradient(self, ticket: Ticket, replica: nn.Module) -> Gradient:
         loss = self.task.loss

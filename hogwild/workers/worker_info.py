@@ -32,6 +32,7 @@ class WorkerInfo:
             and it is not seeded; from then on it is at every batch, for it may be kept.
         holds: what is logged is held until it is certain that the batch is not computed again.
         held: what is.
+        muted: what is logged is dropped, for the batch is computed a second time.
     """
 
     def __init__(self, index: int, workers: int, seed: int, log: Log) -> None:
@@ -46,6 +47,7 @@ class WorkerInfo:
         self._log = log
         self.holds = False
         self.held: list[dict[str, float]] = []
+        self.muted = False
 
     @property
     def generator(self) -> torch.Generator:
@@ -58,6 +60,8 @@ class WorkerInfo:
     def log(self, **metrics: float) -> None:
         """Record named numbers for this batch; they appear in `run.logged`."""
         numbers = {name: float(value) for name, value in metrics.items()}
+        if self.muted:
+            return
         if self.holds:
             self.held.append(numbers)
         else:

@@ -32,12 +32,16 @@ class Worker(NamedTuple):
     row: int = NOBODY  # Field.TICKET
     holder: int = 0  # 1: Word.HOLDER names it
     pin: int = 0  # Field.PIN
+    again: int = NOBODY  # Field.AGAIN, less one: the ticket that it computes a second time
+    present: int = 1  # Field.PRESENT
     ticket: int = NOBODY
     version: int = NOBODY  # the version that its gradient is computed on
     slot: int = NOBODY  # the slot that it reads or writes
     base: int = NOBODY  # the version that it makes the next one of
     back: str = ""  # the step to go on with once a version is made
     piece: int = 0  # of a version, that it writes
+    second: int = NOBODY  # the ticket that it is about to compute a second time, or does
+    own: tuple[int, ...] = ()  # the tickets of which GradientSlot.WORKER names it
 
 
 class State(NamedTuple):
@@ -54,6 +58,7 @@ class State(NamedTuple):
     journal: tuple[tuple[int, int] | None, ...]  # (update, version read)
     workers: tuple[Worker, ...]
     gradients: tuple[tuple[int, Any], ...] = ()  # stamp and content
+    checked: tuple[int, ...] = ()  # of each gradient slot, GradientSlot.CHECKED
     counts: tuple[int, ...] = ()  # of each shard, the version that it is at
     shown: int = NOBODY  # the version in the slot for evaluation
     observed: int = 0  # Word.OBSERVED

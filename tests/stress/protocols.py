@@ -28,6 +28,8 @@ class Combining(Model):
         self.staleness, self.per_update = self.form(size)
         self.slots = self.staleness + 2 - ("ring" in self.faults)
         self.waiting = self.staleness + 1 - ("few gradients" in self.faults)  # updates whose gradients may wait
+        if size.twice:
+            self.start = self.claims = "claim.again"
 
     def form(self, size: Size) -> tuple[int, int]:
         """(τ, M)"""
@@ -36,7 +38,7 @@ class Combining(Model):
     def first(self) -> State:
         first = super().first()
         empty = ((0, TORN),) * self.per_update * self.waiting
-        return first._replace(gradients=empty, counts=(0,) * self.size.shards)
+        return first._replace(gradients=empty, checked=(0,) * len(empty), counts=(0,) * self.size.shards)
 
     def working(self) -> list[Step]:
         stored = [
@@ -54,14 +56,16 @@ class Combining(Model):
         if "early shard" in self.faults:
             counted = [counted[2], counted[0], counted[1]]
         return [
-            Step("claim.wait", "Worker._may_start", self.wait),
+            Step("claim.wait", "Worker._wait_for", self.wait),
+            Step("claim.sleep", "Worker._may_go_on", self.sleep),
             Step("claim.look", "Combining.ready", self.look),
             Step("claim.looked", "Worker.claim", self.looked),
             Step("read", "Combining.read", self.read),
             Step("gradient", "Rule.gradient", self.gradient, "gradient"),
             Step("own.look", "Combining._apply_at_once", self.own_look),
             *stored,
-            Step("close", "Combining.close", lambda s, i: self.go_combining(s, i, ENDED)),
+            *(self.again() if self.size.twice else ()),
+            Step("close", "Combining.close", lambda s, i: self.go_combining(put(s, i, present=0), i, ENDED)),
             Step("combine", "Combining.combine", self.combine),
             Step("shard.look", "Combining._work_on", self.shard_look),
             Step("shard.try", "Combining._step_shard", self.shard_try, "lock shard"),
@@ -83,11 +87,21 @@ class Combining(Model):
     def ready(self, s: State, i: int) -> bool:
         return s.head >= s.workers[i].ticket // self.per_update - self.staleness
 
-    def wait(self, s: State, i: int) -> Outcome:
+    def may_start(self, s: State, i: int) -> bool:
         ticket = s.workers[i].ticket
-        if self.ready(s, i) or ticket >= s.total or self.orphan_before(s, ticket):
-            return s
+        return self.ready(s, i) or ticket >= s.total or self.orphan_before(s, ticket)
+
+    def wait(self, s: State, i: int) -> Outcome:
+        if self.may_start(s, i):
+            return s, "claim.look"
+        if self.size.twice:
+            return s, "claim.sleep"
         return self.go_combining(s, i, "claim.wait") if self.work_is_left(s) else None
+
+    def sleep(self, s: State, i: int) -> Outcome:
+        if self.may_start(s, i) or self.due(s, i) is not None:
+            return put(s, i, back="claim.wait"), "again.choose"
+        return self.go_combining(s, i, "claim.sleep") if self.work_is_left(s) else None
 
     def look(self, s: State, i: int) -> Outcome:
         return (s, "read") if self.ready(s, i) else self.go_combining(s, i, "claim.looked")
@@ -103,7 +117,7 @@ class Combining(Model):
 
     def own_look(self, s: State, i: int) -> Outcome:
         ticket = s.workers[i].ticket
-        if self.per_update > 1 or s.head != ticket or ticket >= s.total:
+        if self.per_update > 1 or s.head != ticket or ticket >= s.total or ticket in self.size.twice:
             return s, "stamp" if "stamp first" in self.faults else "store.begin"
         slot = (ticket + 1) % self.slots
         return put(s, i, base=ticket, slot=slot, piece=WHOLE, back="finish"), self.first_of_making
@@ -124,6 +138,8 @@ class Combining(Model):
             raise Violation(f"gradient slot {place} is to be written, and update {stamp - 1} has yet to be applied")
         if any(w.at in ("written", "shard.written") and w.base == stamp - 1 for w in s.workers):
             raise Violation(f"gradient slot {place} is to be written while version {stamp} is made of it")
+        if any(w.at == "again.compare" and self.place(w.second) == place for w in s.workers):
+            raise Violation(f"gradient slot {place} is to be written while somebody compares with it")
         return s._replace(gradients=changed(s.gradients, place, (stamp, TORN)))
 
     def store_end(self, s: State, i: int) -> Outcome:
@@ -134,8 +150,17 @@ class Combining(Model):
 
     def stamp(self, s: State, i: int) -> Outcome:
         place, number = self.place(s.workers[i].ticket), s.workers[i].ticket // self.per_update
+        if s.workers[i].ticket in self.size.twice:
+            s = self.named(s, i)
         stamped = s._replace(gradients=changed(s.gradients, place, (number + 1, s.gradients[place][1])))
         return stamped if "stamp first" in self.faults else self.go_combining(stamped, i, "finish")
+
+    def named(self, s: State, i: int) -> State:
+        """The slot of its ticket names worker i, and nobody else."""
+        ticket = s.workers[i].ticket
+        for j, w in enumerate(s.workers):
+            s = put(s, j, own=tuple(t for t in w.own if t != ticket))
+        return put(s, i, own=(*s.workers[i].own, ticket))
 
     def go_combining(self, s: State, i: int, back: str) -> Outcome:
         return put(s, i, back=back), "combine"
@@ -149,13 +174,112 @@ class Combining(Model):
 
     def is_complete(self, s: State, number: int) -> bool:
         parts = self.waiting_for(s, number)
-        return bool(parts) and all(stamp == number + 1 for stamp, _ in parts)
+        there = bool(parts) and all(stamp == number + 1 for stamp, _ in parts)
+        return there and ("unchecked" in self.faults or not self.unchecked(s, number))
+
+    def unchecked(self, s: State, number: int) -> list[int]:
+        """The tickets of an update that are still to be computed a second time."""
+        twice = [t for t in self.size.twice if t // self.per_update == number and t < s.total]
+        return [ticket for ticket in twice if s.checked[self.place(ticket)] != number + 1]
 
     def check_parts(self, s: State, number: int) -> None:
         wanted = [(number * self.per_update + m, self.read_by(number)) for m in range(self.members(s, number))]
         parts = [content for _, content in self.waiting_for(s, number)]
         if parts != wanted:
             raise Violation(f"version {number + 1} is made of {parts}")
+
+    # --- some gradients are computed a second time, by somebody else where there is one: hogwild.rules.rechecks
+
+    def again(self) -> list[Step]:
+        return [
+            Step("claim.again", "Worker._claim", self.claim_again),
+            Step("close.again", "Worker._close", self.close_again),
+            Step("again.choose", "Rechecks.take", self.again_choose),
+            Step("again.lock", "Control.take_again", self.again_lock, "again"),
+            Step("again.look", "Rechecks.take", self.again_look),
+            Step("again.read", "Combining.read", self.again_read),
+            Step("again.gradient", "Rule.gradient", self.gradient, "gradient"),
+            Step("again.wait", "Rechecks.waits", self.again_wait),
+            Step("again.compare", "Combining.compare", self.again_compare),
+            Step("again.mark", "Rechecks.mark", self.again_mark, "checked"),
+            Step("again.clear", "Rechecks.let_go", self.again_clear, "not again"),
+        ]
+
+    def due(self, s: State, i: int) -> int | None:
+        """`Rechecks.due`"""
+        me, others = s.workers[i], any(w.present for j, w in enumerate(s.workers) if j != i)
+        for ticket in self.size.twice:
+            number, place = ticket // self.per_update, self.place(ticket)
+            if ticket >= min(s.next, s.total) or s.head < number - self.staleness:
+                return None
+            if me.ticket != NOBODY and ticket >= me.ticket and "any ticket" not in self.faults:
+                return None
+            if s.head > number or s.checked[place] == number + 1 or any(w.again == ticket for w in s.workers):
+                continue
+            if s.gradients[place][0] != number + 1:
+                free = me.row != ticket and not self.taken_back(s, ticket)
+            else:
+                free = ticket not in me.own or not (others or "never alone" in self.faults)
+            if free:
+                return ticket
+        return None
+
+    def taken_back(self, s: State, ticket: int) -> bool:
+        return bool(s.reissued) and s.reissued[0] <= ticket and "no way out" not in self.faults
+
+    def claim_again(self, s: State, i: int) -> Outcome:
+        if self.due(s, i) is None:
+            return s, "claim.lock"
+        return put(s, i, back="claim.again"), "again.choose"
+
+    def close_again(self, s: State, i: int) -> Outcome:
+        if self.due(s, i) is not None:
+            return put(s, i, back="close.again"), "again.choose"
+        own = [t for t in s.workers[i].own if t in self.unchecked(s, t // self.per_update)]
+        return None if any(s.head <= t // self.per_update for t in own) else (s, "close")
+
+    def again_choose(self, s: State, i: int) -> Outcome:
+        due = self.due(s, i)
+        return (put(s, i, back=""), s.workers[i].back) if due is None else put(s, i, second=due)
+
+    def again_lock(self, s: State, i: int) -> Outcome:
+        if self.lock_tickets(s, i) is None:
+            return None
+        me = s.workers[i]
+        taken = any(w.again == me.second for w in s.workers)
+        return (put(s, i, second=NOBODY, back=""), me.back) if taken else put(s, i, again=me.second)
+
+    def again_look(self, s: State, i: int) -> Outcome:
+        ticket = s.workers[i].second
+        return s if ticket in self.unchecked(s, ticket // self.per_update) else (s, "again.clear")
+
+    def again_read(self, s: State, i: int) -> Outcome:
+        version = self.read_by(s.workers[i].second // self.per_update)
+        return self.read_version(s, i, version, version % self.slots)
+
+    def again_wait(self, s: State, i: int) -> Outcome:
+        ticket = s.workers[i].second
+        if s.gradients[self.place(ticket)][0] == ticket // self.per_update + 1:
+            return s
+        return (s, "again.clear") if ticket >= s.total or self.taken_back(s, ticket) else None
+
+    def again_compare(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        there, mine = s.gradients[self.place(me.second)][1], (me.second, me.version)
+        if there != mine:
+            raise Violation(f"the gradient {mine} is compared with {there}")
+        return s
+
+    def again_mark(self, s: State, i: int) -> Outcome:
+        ticket = s.workers[i].second
+        number = ticket // self.per_update
+        if s.head > number:
+            raise Violation(f"update {number} was computed again after it had been applied")
+        return s._replace(checked=changed(s.checked, self.place(ticket), number + 1))
+
+    def again_clear(self, s: State, i: int) -> Outcome:
+        cleared = put(s, i, again=NOBODY, second=NOBODY, version=NOBODY, slot=NOBODY)
+        return self.go_combining(cleared, i, s.workers[i].back)
 
     # --- whoever finds the gradients of an update complete makes the next version, with others
 
@@ -248,7 +372,7 @@ class Combining(Model):
             if (source, state) != (me.base, me.base):
                 raise Violation(f"version {me.base + 1} is to be made of {source}, optimizer {state}")
         for j, w in enumerate(s.workers):
-            if j != i and w.at == "gradient" and w.slot == me.slot:
+            if j != i and w.at in ("gradient", "again.gradient") and w.slot == me.slot:
                 raise Violation(f"slot {me.slot} is to be written while worker {j} reads version {w.version} there")
             same = w.piece == me.piece or WHOLE in (w.piece, me.piece)
             if j != i and w.at in ("written", "shard.written") and same:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer import DEAD, ENDED, GONE, NOBODY, Outcome, Protocol, State, Step, Violation, Worker, put
-from tickets import Tickets
+from tickets import FRESH, Tickets
 
 TORN = -2
 
@@ -57,7 +57,7 @@ class Model(Tickets):
             slots=(self.content(0, None), *[self.content(TORN, None)] * (self.slots - 1)),
             optimizer=(self.state_of(0), self.state_of(TORN)),
             journal=(None,) * self.updates(size.tickets),
-            workers=(*workers, Worker("look.take")) if size.look else workers,
+            workers=(*workers, Worker("look.take", present=0)) if size.look else workers,
         )
 
     # --- what a rule says of itself
@@ -188,7 +188,7 @@ class Model(Tickets):
             Step("died.undo", "Control._enter", self.undo),
             Step("died.enter", "Control._enter", self.enter, "holder"),
             Step("died.settle", f"{self.rule.capitalize()}.settle", self.settle, "reissue"),
-            Step("died.finish", "Control.finish", self.finish_in_lock, "no row"),
+            Step("died.finish", "Control.owner_died", self.finish_dead, "no row"),
             Step("died.leave", "Control.owner_died", self.leave, "no holder, unlock tickets"),
             Step("died.policy", "Supervisor._settle_death", self.after_death),
             Step(GONE, "Supervisor.supervise", self.start_again),
@@ -205,12 +205,18 @@ class Model(Tickets):
         row = s.workers[i].row
         return s if row == NOBODY or self.done(s, row) else self.reissued(s, row)
 
+    def finish_dead(self, s: State, i: int) -> Outcome:
+        """`Control.finish`, and the row says no more what the dead worker was computing again."""
+        again = s.workers[i].again if "not let go" in self.faults else NOBODY
+        return put(s, i, **FRESH, again=again, present=0)
+
     def after_death(self, s: State, i: int) -> Outcome:
         fresh = self.started(s, i)
-        return fresh, self.start if self.size.policy == "replace" else GONE
+        return (fresh, self.start) if self.size.policy == "replace" else (put(fresh, i, present=0), GONE)
 
     def started(self, s: State, i: int) -> State:
-        return put(s, i, **Worker(self.start, pin=s.workers[i].pin)._asdict())
+        gone = s.workers[i]
+        return put(s, i, **Worker(self.start, pin=gone.pin, again=gone.again, own=gone.own)._asdict())
 
     def start_again(self, s: State, i: int) -> Outcome:
         if not self.nobody_runs(s) or not self.unfinished(s):
@@ -250,7 +256,8 @@ class Model(Tickets):
 
     def invariant(self, s: State) -> None:
         """What stands at the head of `hogwild.shared.tickets`, and that what is published is whole."""
-        living = [w.ticket for w in s.workers if w.at in _OWNING]
+        again = [w.ticket for w in s.workers if w.at.startswith("again") and w.ticket != NOBODY]
+        living = again + [w.ticket for w in s.workers if w.at in _OWNING]
         if len(set(living)) < len(living):
             raise Violation(f"two living workers own one ticket: {sorted(living)}")
         if not self.strict:

@@ -30,6 +30,10 @@ SMALL = {
         Size(2, 2, kills=1, shards=2),
         Size(2, 3, kills=1, shards=1),
         Size(2, 3, kills=1, shards=1, look=2, stop=True),
+        Size(1, 3, kills=1, twice=(1,)),
+        Size(2, 3, kills=1, twice=(1,)),
+        Size(2, 3, kills=2, twice=(2,), policy="continue"),
+        Size(2, 3, kills=1, twice=(1,), look=2, stop=True),
     ],
     "sync": [
         Size(2, 4, kills=1),
@@ -38,6 +42,8 @@ SMALL = {
         Size(2, 5, kills=1, policy="continue"),  # the last update has one micro-batch
         Size(2, 6, kills=1, look=1, stop=True),
         Size(2, 4, kills=1, shards=1),
+        Size(2, 4, kills=1, twice=(2,)),
+        Size(2, 4, kills=1, twice=(1,), policy="continue"),
     ],
     "snapshot": [
         Size(2, 3, kills=1),
@@ -57,6 +63,10 @@ LARGE = {
         Size(2, 4, kills=2),
         Size(3, 4, kills=1, staleness=2, look=2, stop=True),
         Size(2, 3, kills=1, shards=2),
+        Size(2, 3, kills=1, twice=(0,), policy="continue"),
+        Size(2, 4, kills=1, twice=(1, 2)),
+        Size(3, 3, kills=0, staleness=2, twice=(1,)),
+        Size(2, 3, kills=1, shards=1, twice=(1,)),
     ],
     "sync": [
         Size(2, 8, kills=1),
@@ -109,7 +119,13 @@ PLANTED = [
     ),
     *((rule, "early end", "is to be made of -2|version 1 is read in slot 1") for rule in SAME_BITS),
     ("ordered", "no second look", "work is left, nobody is at it, and nobody died"),
+    *((rule, "unchecked", "computed again after it had been applied|is compared with") for rule in SAME_BITS),
+    *((rule, "no way out", "nothing can happen any more") for rule in SAME_BITS),
+    *((rule, "not let go", "nothing can happen any more") for rule in SAME_BITS),
+    *((rule, "any ticket", "nothing can happen any more") for rule in SAME_BITS),
+    *((rule, "never alone", "nothing can happen any more") for rule in SAME_BITS),
 ]
+TWICE = "unchecked", "no way out", "not let go", "any ticket", "never alone"
 SHARDED = "early shard", "shard ahead", "early end"
 
 
@@ -121,6 +137,10 @@ def size_for(rule, fault):
         return replace(size, policy="continue")
     if fault in SHARDED:
         return replace(size, shards=1, kills=0)
+    if fault == "any ticket":
+        return replace(size, tickets=4, kills=0, twice=(0, 2, 3))
+    if fault in TWICE:
+        return replace(size, twice=(1,), policy="continue" if fault in ("no way out", "never alone") else "replace")
     if fault == "no second look":
         return replace(size, kills=0)
     if fault == "no last look":

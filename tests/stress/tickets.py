@@ -18,6 +18,11 @@ What every model is made of stands here too.
     "shard ahead"    a shard is stepped further than the version after the newest
     "early end"      a version is published before all its shards are stepped
     "no second look" whoever made a version does not look whether the next can be made
+    "unchecked"      a version is made of a gradient that was to be computed again, and has not been
+    "no way out"     who computes again waits for a gradient whose owner died, and that nobody has taken again
+    "not let go"     the parent leaves in a dead worker's row what it computed again
+    "any ticket"     who has a ticket computes later ones again, too
+    "never alone"    who computed a gradient does not compute it again, though nobody else is left
 """
 
 from __future__ import annotations
@@ -30,13 +35,14 @@ from explorer import ENDED, NOBODY, Outcome, State, Step, put
 FAULTS = (
     *("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop"),
     *("few gradients", "stamp first", "early shard", "shard ahead", "early end", "no second look"),
+    *("unchecked", "no way out", "not let go", "any ticket", "never alone"),
 )
 _TICKET_LOCK = frozenset(
     f"{section}.{step}"
     for section in ("claim", "hand_back", "died")
     for step in ("undo", "enter", "choose", "own", "take", "leave", "none", "reissue", "settle", "finish")
 )
-_FRESH = {"row": NOBODY, "ticket": NOBODY, "slot": NOBODY, "base": NOBODY, "piece": 0}
+FRESH = {"row": NOBODY, "ticket": NOBODY, "slot": NOBODY, "base": NOBODY, "piece": 0}
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class Size:
     """How large a run is explored.
 
     `tickets` are those of the run; `policy` is replace or continue; `look` is the version that the parent evaluates
-    (0: none), and `stop` says that it ends the run there; a version is stepped in so many `shards` (0: whole).
+    (0: none), and `stop` says that it ends the run there; a version is stepped in so many `shards` (0: whole). The
+    gradients of the `twice` tickets are computed again.
     """
 
     workers: int
@@ -56,12 +63,14 @@ class Size:
     look: int = 0
     stop: bool = False
     shards: int = 0
+    twice: tuple[int, ...] = ()
 
 
 class Tickets:
     """The steps about tickets. Not `strict`: wrong is only what somebody would notice, not what leads to it."""
 
     per_update = 1
+    claims = "claim.lock"  # the first step towards a ticket
     closes = False  # a worker that finds no more tickets looks whether a version can be made
 
     def __init__(self, size: Size, faults: Sequence[str] = (), strict: bool = True) -> None:
@@ -128,10 +137,11 @@ class Tickets:
         return put(s, i, holder=0)
 
     def leave_to_claim(self, s: State, i: int) -> Outcome:
-        return put(s, i, holder=0), "claim.lock"
+        return put(s, i, holder=0), self.claims
 
     def leave_to_close(self, s: State, i: int) -> Outcome:
-        return put(s, i, holder=0), "close" if self.closes else ENDED
+        closes = "close.again" if self.size.twice else "close"
+        return put(s, i, holder=0), closes if self.closes else ENDED
 
     def reissue(self, s: State, i: int) -> Outcome:
         return self.reissued(s, s.workers[i].row)
@@ -140,10 +150,10 @@ class Tickets:
         return s if ticket in s.reissued else s._replace(reissued=tuple(sorted((*s.reissued, ticket))))
 
     def finish(self, s: State, i: int) -> Outcome:
-        return put(s, i, **_FRESH), "claim.lock"
+        return put(s, i, **FRESH), self.claims
 
     def finish_in_lock(self, s: State, i: int) -> Outcome:
-        return put(s, i, **_FRESH)
+        return put(s, i, **FRESH)
 
     def orphan_before(self, s: State, ticket: int) -> bool:
         return bool(s.reissued) and s.reissued[0] < ticket and "no hand-back" not in self.faults

@@ -1,0 +1,126 @@
+"""A gradient is computed a second time, and compared with the first: what one worker does for `hogwild.rules.rechecks`.
+
+Where the first was its own, it computes as another worker would: on a replica that nothing was computed on, with
+copies of loss and data as a process of its own would have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from hogwild.errors import NotReproducible
+from hogwild.model.replica import Binding
+from hogwild.rules.base import Gradient
+from hogwild.rules.rechecks import Rechecks
+from hogwild.shared.tickets import Ticket
+from hogwild.shared.words import Hook, Word
+from hogwild.workers.task import Task
+
+if TYPE_CHECKING:
+    from hogwild.workers.worker import Worker
+
+_ADVICE = "docs/same-bits.md says what may keep state, and where"
+
+
+@dataclass(frozen=True)
+class Spare:
+    """What another worker would compute with: a task with its own copies, a replica, its trained parameters."""
+
+    task: Task
+    replica: nn.Module
+    parameters: list[nn.Parameter]
+
+
+class Recompute:
+    """Computes gradients a second time, for one worker.
+
+    Args:
+        worker: whose.
+        rechecks: which ones.
+        make_spare: makes what the worker computes with where the first computation was its own.
+    """
+
+    def __init__(self, worker: Worker, rechecks: Rechecks, make_spare: Callable[[], Spare]) -> None:
+        self._worker = worker
+        self._rechecks = rechecks
+        self._make_spare = make_spare
+        self._spare: tuple[Task, nn.Module, Binding] | None = None
+
+    def is_due(self, before: Ticket | None = None) -> bool:
+        """True where there is one that this worker can compute now; `before`: the ticket that it has."""
+        return self._rechecks.due(before) is not None
+
+    def one(self, before: Ticket | None = None) -> bool:
+        """Compute one again, if one is due. False: none is.
+
+        Raises:
+            NotReproducible: it is another than the first.
+            Aborted: the run has failed elsewhere.
+        """
+        worker, rechecks = self._worker, self._rechecks
+        number = rechecks.take(before)
+        if number is None:
+            return False
+        ticket = worker.rule.ticket(number, worker.control[Word.TOTAL])
+        gradient = self._compute(ticket, own=rechecks.alone(number))
+        worker.control.wait_until(partial(rechecks.can_be_compared, number), worker.index)
+        if not rechecks.leaves_off(number):
+            worker.seat.pause(Hook.COMPARING)
+            self._compare(ticket, gradient)
+            rechecks.mark(number)
+        rechecks.let_go()
+        worker.rule.close()  # look whether a version can be made now
+        return True
+
+    def stay(self) -> None:
+        """Before the worker ends: let others compute again what it computed, and do for them what is due."""
+        control = self._worker.control
+        while self.one() or self._rechecks.awaited():
+            control.wait_until(lambda: self.is_due() or not self._rechecks.awaited(), self._worker.index)
+
+    def _compute(self, ticket: Ticket, *, own: bool) -> Gradient:
+        info = self._worker.info
+        info.muted = True
+        try:
+            with torch.enable_grad():
+                if not own:
+                    return self._worker.compute(ticket)
+                with self._as_another():
+                    return self._worker.compute(ticket)
+        finally:
+            info.muted = False
+
+    @contextmanager
+    def _as_another(self) -> Iterator[None]:
+        """Inside, the worker computes with what another one would have."""
+        worker, seat = self._worker, self._worker.seat
+        if self._spare is None:
+            spare = self._make_spare()
+            binding = Binding(spare.replica, spare.parameters, worker.task.plan.buffers)
+            self._spare = replace(spare.task, plan=worker.task.plan), spare.replica, binding
+        own = worker.task, worker.replica, seat.binding
+        worker.task, worker.replica, seat.binding = self._spare
+        try:
+            yield
+        finally:
+            worker.task, worker.replica, seat.binding = own
+
+    def _compare(self, ticket: Ticket, gradient: Gradient) -> None:
+        rule, me = self._worker.rule, self._worker.index
+        with torch.no_grad():
+            found = rule.compare(ticket, gradient)
+        if found is None:
+            return
+        first = rule.worker_of(ticket)
+        raise NotReproducible(
+            f"update {ticket.update} (batch {ticket.batch}): the {found} is another when worker {me} computes it again "
+            f"after worker {first}, so {rule.name} cannot give the same bits; the model, the loss or the data keeps "
+            f"something from call to call, or a memory or a processor is at fault; {_ADVICE}"
+        )
