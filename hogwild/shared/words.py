@@ -100,7 +100,7 @@ _NOTHING: AbstractContextManager[object] = nullcontext()
 _SPINS = 20
 _SHORTEST_SLEEP = 20e-6
 _LONGEST_SLEEP = 500e-6  # where it is not known how long a wait will be
-_LONGEST_FORESEEN = 3e-3  # seconds, where it is
+_LONGEST_FORESEEN = 20e-3  # seconds, where it is
 _SOON = 200e-6  # a shorter wait is not slept through in one go
 
 
@@ -188,7 +188,7 @@ class Words:
         row[Field.WAITING] = 1
         began = time.monotonic_ns()
         pace = self._pace(began)
-        pause = 0.0 if self._spins else _SHORTEST_SLEEP
+        pause = 0.0 if self._spins else max(_SHORTEST_SLEEP, pace / 4)
         while not condition():
             if self[Word.ABORT]:
                 raise Aborted
