@@ -42,7 +42,7 @@ class Combining(Model):
 
     def working(self) -> list[Step]:
         stored = [
-            Step("store.begin", "Combining._store", self.store_begin),
+            Step("store.begin", "Combining._store", self.store_begin, "status"),
             Step("store.end", "Combining._store", self.store_end, "status"),
             Step("stamp", "Combining._store", self.stamp, "stamp"),
         ]
@@ -195,11 +195,11 @@ class Combining(Model):
             Step("claim.again", "Worker._claim", self.claim_again),
             Step("close.again", "Worker._close", self.close_again),
             Step("again.choose", "Rechecks.take", self.again_choose),
-            Step("again.lock", "Control.take_again", self.again_lock, "again"),
+            Step("again.lock", "Control.take_again", self.again_lock, "lock tickets, again, unlock tickets"),
             Step("again.look", "Rechecks.take", self.again_look),
             Step("again.read", "Combining.read", self.again_read),
             Step("again.gradient", "Rule.gradient", self.gradient, "gradient"),
-            Step("again.wait", "Rechecks.waits", self.again_wait),
+            Step("again.wait", "Rechecks.can_be_compared", self.again_wait),
             Step("again.compare", "Combining.compare", self.again_compare),
             Step("again.mark", "Rechecks.mark", self.again_mark, "checked"),
             Step("again.clear", "Rechecks.let_go", self.again_clear, "not again"),

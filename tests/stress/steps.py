@@ -188,7 +188,7 @@ class Model(Tickets):
             Step("died.undo", "Control._enter", self.undo),
             Step("died.enter", "Control._enter", self.enter, "holder"),
             Step("died.settle", f"{self.rule.capitalize()}.settle", self.settle, "reissue"),
-            Step("died.finish", "Control.owner_died", self.finish_dead, "no row"),
+            Step("died.finish", "Control.owner_died", self.finish_dead, "no row, not again"),
             Step("died.leave", "Control.owner_died", self.leave, "no holder, unlock tickets"),
             Step("died.policy", "Supervisor._settle_death", self.after_death),
             Step(GONE, "Supervisor.supervise", self.start_again),

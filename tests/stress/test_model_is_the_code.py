@@ -7,16 +7,19 @@ row. Every step of the model says in `seen` what it should be seen as.
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import problems
 import pytest
 from explorer import ENDED
 from protocols import RULES
 from tickets import Size
-from traits import VERSIONED
+from traits import SAME_BITS, VERSIONED
 
+from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules import Rule
 from hogwild.rules.combining import Combining
+from hogwild.rules.rechecks import Rechecks
 from hogwild.rules.registry import rule_class
 from hogwild.rules.versioned import Versioned
 from hogwild.run.evaluator import Evaluator
@@ -24,6 +27,8 @@ from hogwild.shared.arena import Arena, Space
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.journal import Journal
 from hogwild.shared.locks import AnnouncedLock
+from hogwild.shared.shards import cut_shards
+from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Control, Settled
 from hogwild.shared.words import NOBODY, Field, Word
 from hogwild.workers.milestones import Milestones
@@ -99,6 +104,8 @@ def events(monkeypatch):
             found.add("no row" if value == NOBODY else "row")
         elif place == Field.PIN:
             found.add("pin")
+        elif place == Field.AGAIN:
+            found.add("again" if value else "not again")
 
     def made(control, *arguments):
         original(control, *arguments)
@@ -110,20 +117,29 @@ def events(monkeypatch):
     monkeypatch.setattr(Control, "__init__", made)
     for name in ("ticket", "commit"):
         monkeypatch.setattr(Control, f"{name}_lock", spied_lock(name, found), raising=False)
+    monkeypatch.setattr(Control, "shard_locks", spied_locks(found), raising=False)
     for owner, method, event in (
         (Journal, "write", "journal"),
         (Versioned, "write_version", "write"),
         (Rule, "gradient", "gradient"),
+        (SharedOptimizer, "advance_shard", "shard"),
     ):
         monkeypatch.setattr(owner, method, told(getattr(owner, method), event, found))
     slot = GradientSlot.__init__
 
     def gradient_slot(self, *arguments):
         slot(self, *arguments)
-        names = {self.STAMP: "stamp", self.STATUS: "status"}
+        names = {self.STAMP: "stamp", self.STATUS: "status", self.CHECKED: "checked"}
         self.words = Spied(self.words, lambda place, _: names.get(place) and found.add(names[place]))
 
     monkeypatch.setattr(GradientSlot, "__init__", gradient_slot)
+    state = SharedState.__init__
+
+    def shared_state(self, *arguments):
+        state(self, *arguments)
+        self.shard_versions = [Spied(words, lambda *_: found.add("count")) for words in self.shard_versions]
+
+    monkeypatch.setattr(SharedState, "__init__", shared_state)
     return found
 
 
@@ -138,6 +154,16 @@ def spied_lock(name, events):
     return property(lambda control: control.__dict__[f"spied {name}"], put)
 
 
+def spied_locks(events):
+    """Those of the shards."""
+
+    def put(control, locks):
+        spied = [lock if isinstance(lock, AnnouncedLock) else SpiedLock(lock, "shard", events) for lock in locks]
+        control.__dict__["spied shards"] = spied
+
+    return property(lambda control: control.__dict__.get("spied shards", ()), put)
+
+
 def told(function, event, events):
     def wrapped(*arguments, **named):
         events.add(event)
@@ -150,9 +176,9 @@ def seen(steps):
     return [event for step in steps if step.seen for event in step.seen.split(", ")]
 
 
-def one_worker(rule, tickets):
+def one_worker(rule, tickets, **named):
     """What the model sees one worker do from its start to its end."""
-    protocol = RULES[rule](Size(1, tickets, kills=0)).protocol()
+    protocol = RULES[rule](Size(1, tickets, kills=0, **named)).protocol()
     state, steps = protocol.first, []
     while state.workers[0].at != ENDED:
         steps.append(protocol.table[state.workers[0].at][0])
@@ -167,7 +193,7 @@ def test_every_versioned_rule_has_a_model():
 CODE = {
     named.__name__: named
     for named in (
-        *(Combining, Control, Evaluator, Journal, Milestones, Rule, Supervisor, Versioned, Worker),
+        *(Combining, Control, Evaluator, Journal, Milestones, Rechecks, Rule, Supervisor, Versioned, Worker),
         *map(rule_class, VERSIONED),
     )
 }
@@ -175,7 +201,8 @@ CODE = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_step_mirrors_a_function_that_there_is(rule):
-    for step in RULES[rule](Size(1, 2, kills=1)).protocol().steps:
+    twice = (0, 1) if rule in SAME_BITS else ()
+    for step in RULES[rule](Size(1, 2, kills=1, twice=twice)).protocol().steps:
         owner, function = step.mirrors.split(".")
         assert callable(getattr(CODE[owner], function, None)), f"{step.name} mirrors {step.mirrors}"
 
@@ -185,6 +212,24 @@ def test_one_worker_takes_the_steps_of_the_model(rule, events):
     updates = 4
     problems.train(update=rule, workers=1, kind="threads", updates=updates)
     assert events == one_worker(rule, 2 * updates if rule == "sync" else updates)
+
+
+@pytest.mark.parametrize("rule", SAME_BITS)
+def test_one_worker_that_computes_all_twice_takes_the_steps_of_the_model(rule, events):
+    tickets = 8 if rule == "sync" else 4
+    problems.train(update=rule, workers=1, kind="threads", updates=4, recheck=1)
+    assert events == one_worker(rule, tickets, twice=tuple(range(tickets)))
+
+
+@pytest.mark.parametrize("rule", SAME_BITS)
+def test_one_worker_that_makes_versions_in_shards_takes_the_steps_of_the_model(rule, events, monkeypatch):
+    """All is computed twice, for what one worker applies at once is made in one piece."""
+    monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=150))
+    tickets = 6 if rule == "sync" else 3
+    problems.train(update=rule, workers=1, kind="threads", updates=3, recheck=1)
+    assert events.count("count") == 2 * 3
+    model = one_worker(rule, tickets, twice=tuple(range(tickets)), shards=2)
+    assert events == [event for event in model if event != "write"], "beside its shards a version has buffers, or none"
 
 
 @pytest.fixture
