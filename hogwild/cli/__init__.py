@@ -14,18 +14,22 @@ from collections.abc import Mapping, Sequence
 
 from hogwild.cli.bench import BenchCommand
 from hogwild.cli.check import CheckCommand
+from hogwild.cli.compare import CompareCommand
 from hogwild.cli.doctor import DoctorCommand
 from hogwild.cli.listing import ListCommand
 from hogwild.cli.parsing import Command, parse
 from hogwild.cli.probe import ProbeCommand
 from hogwild.cli.replay import ReplayCommand
 from hogwild.cli.run import RunCommand
+from hogwild.cli.runs import RunsCommand
 from hogwild.cli.status import status_of
 from hogwild.workers.spawn import refuse_removed_folder
 
 COMMANDS: Mapping[str, type[Command]] = {
     "run": RunCommand,
     "list": ListCommand,
+    "runs": RunsCommand,
+    "compare": CompareCommand,
     "check": CheckCommand,
     "replay": ReplayCommand,
     "probe": ProbeCommand,

@@ -29,8 +29,9 @@ SEALED_FILES = ("model.safetensors", "journal.npy")  # a changed byte in one of 
 ORIGIN = "origin.json"
 METRICS = "metrics.jsonl"
 RUN_FILES = ("run.json", "checkpoint.safetensors", *SEALED_FILES, METRICS, "run.png", ORIGIN, "config.toml")
-_LOCK, _SAVED, _STAGING = ".hogwild-lock", ".hogwild-saved", ".hogwild-saving-"
-_LEFTOVERS = (_LOCK, _SAVED, _STAGING, ".checkpoint.safetensors.", ".saving-")  # the last two are of version 0.2.0
+SAVED = ".hogwild-saved"  # a save that is done, and whose files are not all moved yet
+_LOCK, _STAGING = ".hogwild-lock", ".hogwild-saving-"
+_LEFTOVERS = (_LOCK, SAVED, _STAGING, ".checkpoint.safetensors.", ".saving-")  # the last two are of version 0.2.0
 _SHOWN = 3  # names of files that a message gives
 
 
@@ -154,7 +155,7 @@ def keep(out: Path, write: Callable[[Path], None]) -> None:
         mode = mode_of(out, folder)
         for path in folder.iterdir():
             path.chmod(mode)
-        folder.rename(out / _SAVED)
+        folder.rename(out / SAVED)
     finish_saving(out)
 
 
@@ -164,7 +165,7 @@ def finish_saving(out: Path) -> None:
     Raises:
         RunDirectoryError: they cannot be moved.
     """
-    saved = out / _SAVED
+    saved = out / SAVED
     if not saved.is_dir():
         return
     try:

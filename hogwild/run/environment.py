@@ -71,14 +71,19 @@ def environment() -> dict[str, Any]:
 
 def environment_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """What of two environments differs, a short text each, versions first; what only one of them tells is left out."""
+    return tuple(
+        printable(f"{name} was {before} and is {after}") for name, before, after in differing_values(recorded, now)
+    )
+
+
+def differing_values(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(name, value in the one, value in the other) for all that differs, versions first; a variable may be unset, and
+    what else only one of them tells is left out."""
     before, after = _flat(recorded), _flat(now)
     optional = {f"variables.{name}" for name in _VARIABLES}
     names = [name for name in after if name in before] + sorted(optional & (before.keys() ^ after.keys()))
-    return tuple(
-        printable(f"{name} was {before.get(name, 'unset')} and is {after.get(name, 'unset')}")
-        for name in names
-        if before.get(name) != after.get(name)
-    )
+    found = [(name, before.get(name, "unset"), after.get(name, "unset")) for name in names]
+    return [(name, one, other) for name, one, other in found if one != other]
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:

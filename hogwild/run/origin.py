@@ -263,7 +263,7 @@ def refuse_other_training(recorded: Mapping[str, Any], now: Mapping[str, Any], f
         ArgumentError: it had another optimizer, schedule or data.
     """
     try:
-        found = list(_differences(recorded, now))
+        found = list(training_differences(recorded, now))
     except (TypeError, AttributeError, KeyError) as error:
         raise RunDirectoryError(
             f"{folder / ORIGIN} does not say what a run trained: {printable(str(error))}"
@@ -278,7 +278,7 @@ def refuse_other_training(recorded: Mapping[str, Any], now: Mapping[str, Any], f
         )
 
 
-def _differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def training_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(what, the recorded value, the value now) for all that differs; keys that only one side knows are left out, but
     those of the model."""
     was = {name: part if isinstance(part := recorded.get(name), Mapping) else {} for name in now}

@@ -72,7 +72,7 @@ def read_record(run_dir: Path) -> Record:
         ArgumentError: its config.toml is not a configuration.
     """
     finish_saving(run_dir)
-    record = _read_json(run_dir / "run.json")
+    record = read_json_record(run_dir / "run.json")
     for name, recorded in record["sha256"].items():
         if not (run_dir / name).is_file():
             raise RunDirectoryError(f"{run_dir} holds no {name}")
@@ -120,7 +120,7 @@ def _record_of_one_run(run_dir: Path) -> dict[str, Any] | None:
     finish_saving(run_dir)
     if not (run_dir / "run.json").exists():
         return None
-    record = _read_json(run_dir / "run.json")
+    record = read_json_record(run_dir / "run.json")
     one_identity(run_dir, **{"run.json": record.get("run", "")})
     return record
 
@@ -136,7 +136,12 @@ def _of_one_run(run_dir: Path, record: Mapping[str, Any]) -> None:
     one_identity(run_dir, **{"run.json": record.get("run", ""), **own})
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json_record(path: Path) -> dict[str, Any]:
+    """What a run.json holds, its form checked; the files beside it are not looked at.
+
+    Raises:
+        RunDirectoryError: it is missing, or not the record of a run.
+    """
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
             raise RunDirectoryError(f"{path} is not a plain file")

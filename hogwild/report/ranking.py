@@ -1,0 +1,174 @@
+"""Runs side by side: which settings differ, which run is best, and which settings are best over seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hogwild.determinism.interval import MeanInterval
+from hogwild.errors import ArgumentError
+from hogwild.run.found import DEFAULTS, FoundRun, differing_settings, setting_names, setting_of
+
+LOSS = "loss"
+_MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
+    LOSS: lambda run: run.loss,
+    "updates": lambda run: run.updates,
+    "seconds": lambda run: run.seconds,
+    "samples_per_second": lambda run: run.samples_per_second,
+}
+"""What every run has beside the metrics of its evaluation."""
+_LOW_IS_GOOD = {"loss", "error", "err", "seconds", "perplexity", "nll", "mse", "mae", "rmse", "cost", "regret"}
+_SEED = "seed"
+
+
+def shared_settings(runs: Sequence[FoundRun]) -> dict[str, Any]:
+    """Name → value of the settings that are equal in all runs and are not the defaults."""
+    names = [name for name in setting_names(runs) if name not in differing_settings(runs)]
+    found = {name: setting_of(runs[0], name) for name in names}
+    return {name: value for name, value in found.items() if value is not None and value != DEFAULTS.get(name)}
+
+
+def metric_names(runs: Sequence[FoundRun]) -> list[str]:
+    """Of the evaluations of all runs, in the order in which they come."""
+    return list(dict.fromkeys(name for run in runs for name in run.metrics))
+
+
+def value_of(run: FoundRun, name: str) -> Any:
+    """A metric, what every run has, or a setting; None where the run has no such thing."""
+    if name in run.metrics:
+        return run.metrics[name]
+    if name in _MEASURED:
+        return _MEASURED[name](run)
+    return setting_of(run, name)
+
+
+def low_is_good(name: str) -> bool:
+    """True for losses, errors and seconds, as far as the name tells; and for settings, which are listed from below."""
+    return name in DEFAULTS or bool(_LOW_IS_GOOD & set(re.split(r"[^a-z]+", name.lower())))
+
+
+def sorted_runs(runs: Sequence[FoundRun], name: str, *, lowest: bool) -> list[FoundRun]:
+    """The runs by a metric or a setting, the lowest or the highest first; those without it last.
+
+    Raises:
+        ArgumentError: no run has it.
+    """
+    if runs and not any(name in run.metrics or name in _MEASURED or name in run.settings for run in runs):
+        raise ArgumentError(
+            f"{name!r} is in no run; {', '.join(_measured(runs))} are measured, and any setting, such as lr, works too"
+        )
+    there = [run for run in runs if value_of(run, name) is not None]
+    there.sort(key=lambda run: _comparable(value_of(run, name)), reverse=not lowest)
+    return [*there, *(run for run in runs if value_of(run, name) is None)]
+
+
+def _comparable(value: Any) -> tuple[int, float, str]:
+    """Numbers before words."""
+    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings, and what a metric came to under them, over seeds.
+
+    Attributes:
+        settings: those that differ between the runs, the seed left out.
+        interval: mean of the metric over the runs, and its interval.
+        least, most: of the metric.
+        seeds: of the runs, sorted; fewer than runs where two runs had the same.
+        runs: the runs.
+    """
+
+    settings: Mapping[str, Any]
+    interval: MeanInterval
+    least: float
+    most: float
+    seeds: tuple[int, ...]
+    runs: tuple[FoundRun, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {
+            "settings": dict(self.settings),
+            **asdict(self.interval),
+            "min": self.least,
+            "max": self.most,
+            "seeds": list(self.seeds),
+            "runs": [str(run.path) for run in self.runs],
+        }
+
+
+def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choice]:
+    """The settings by a metric, best first: the mean over all whole runs that differ in nothing but the seed.
+
+    Raises:
+        ArgumentError: no whole run has that metric.
+    """
+    measured = [run for run in runs if run.whole and _number(run, metric) is not None]
+    if not measured:
+        ended = "is measured in no run that has ended" if runs else "can be selected by in no run: there is none"
+        raise ArgumentError(f"{metric!r} {ended}; {', '.join(_measured(runs))} can be")
+    _refuse_several_experiments(measured, metric)
+    names = [name for name in differing_settings(measured) if name != _SEED]
+    groups: dict[tuple[str, ...], list[FoundRun]] = {}
+    for run in measured:
+        groups.setdefault(tuple(repr(setting_of(run, name)) for name in names), []).append(run)
+    found = [_choice(names, group, metric) for group in groups.values()]
+    return sorted(found, key=lambda choice: choice.interval.mean, reverse=not lowest)
+
+
+def _measured(runs: Sequence[FoundRun]) -> list[str]:
+    metrics = metric_names(runs)
+    return [*metrics, *(name for name in _MEASURED if name not in metrics)]
+
+
+def _refuse_several_experiments(runs: Sequence[FoundRun], metric: str) -> None:
+    experiments = list(dict.fromkeys(str(setting_of(run, "name")) for run in runs))
+    if len(experiments) > 1:
+        raise ArgumentError(
+            f"{metric!r} of {' and of '.join(experiments[:3])} cannot be compared; name the runs of one of them, as in "
+            f"hogwild runs runs/{experiments[0]}-* --select {metric}"
+        )
+
+
+def _choice(names: Sequence[str], runs: Sequence[FoundRun], metric: str) -> Choice:
+    values = [value for run in runs if (value := _number(run, metric)) is not None]
+    seeds = sorted({seed for run in runs if isinstance(seed := setting_of(run, _SEED), int)})
+    settings = {name: setting_of(runs[0], name) for name in names}
+    return Choice(settings, MeanInterval.of(values), min(values), max(values), tuple(seeds), tuple(runs))
+
+
+def conclusion_of(found: Sequence[Choice], metric: str, *, lowest: bool) -> str:
+    """In words, which settings are best, and whether the runs are enough to say so."""
+    best, *others = found
+    order = "lowest" if lowest else "highest"
+    told = f"{order} mean {metric}: {in_words(best.settings) or 'all runs, which differ in the seed alone'}"
+    rivals = [other for other in others if best.interval.overlaps(other.interval)]
+    if not others:
+        return f"{told}."
+    if any(choice.interval.half is None for choice in (best, *rivals)):
+        return f"{told}. There is one run of some settings: more seeds would tell whether that is luck."
+    if rivals:
+        return f"{told}. Its interval overlaps with {len(rivals)} of the {len(others)} others: these runs do not settle it."
+    return f"{told}. Its interval overlaps with none of the others."
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings on one line: lr 0.1, update ordered."""
+    return ", ".join(f"{name.replace('_', ' ')} {setting_text(value)}" for name, value in settings.items())
+
+
+def setting_text(value: Any) -> str:
+    """The value of a setting as a table has it."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number(run: FoundRun, metric: str) -> float | None:
+    value = run.metrics[metric] if metric in run.metrics else _MEASURED.get(metric, lambda _: None)(run)
+    return None if value is None else float(value)

@@ -1,0 +1,259 @@
+"""Runs side by side: as a table that fits the terminal, as JSON and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hogwild.determinism.interval import CONFIDENCE, MeanInterval
+from hogwild.report.ranking import (
+    LOSS,
+    Choice,
+    conclusion_of,
+    in_words,
+    metric_names,
+    setting_text,
+    shared_settings,
+)
+from hogwild.report.words import count, duration, figure, plural
+from hogwild.run.found import (
+    BROKEN,
+    DONE,
+    NO_RUN,
+    UNFINISHED,
+    FoundFolders,
+    FoundRun,
+    OtherFolder,
+    differing_settings,
+    setting_of,
+)
+
+_SHOWN = 8  # folders without a run that are named
+_NAMED = 3  # folders that the headline names
+_DIGITS = 8  # of a digest
+_GAP = 2  # cells between two columns
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of a list: `keep` says which ones go last where the terminal is narrow."""
+
+    heading: str
+    cells: Sequence[str]
+    keep: int
+    right: bool = True
+
+    @property
+    def width(self) -> int:
+        return max([cell_len(self.heading), *map(cell_len, self.cells)])
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A table of those columns that the console has room for; the others are named below it."""
+
+    columns: Sequence[_Column]
+    styles: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(self.columns)
+        while len(shown) > 1 and sum(one.width + _GAP for one in shown) - _GAP > options.max_width:
+            shown.remove(min(shown, key=lambda one: one.keep))
+        table = ranked_table()
+        for one in shown:
+            table.add_column(one.heading, justify="right" if one.right else "left", no_wrap=one is not shown[0])
+        for cells, style in zip(zip(*(one.cells for one in shown), strict=True), self.styles, strict=True):
+            table.add_row(*map(Text, cells), style=style)
+        yield table
+        left = [one.heading for one in self.columns if one not in shown]
+        if left:
+            yield Text(f"no room for {', '.join(left)}: a wider terminal, --csv or --json has all", "dim")
+
+
+def ranked_table() -> Table:
+    """A table without columns yet, ruled as all lists of runs are."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+
+
+def run_list_report(found: FoundFolders, folders: Sequence[Path]) -> RenderableType:
+    """The runs, a row each, with the settings that differ; then what is broken, and what is no run."""
+    runs = [run for run in found.runs if run.status != BROKEN]
+    parts: list[RenderableType] = [Text.assemble((_headline(found, folders), "bold"), *_shared(runs))]
+    if runs:
+        styles = ["" if run.whole else "yellow" for run in runs]
+        parts.extend([Text(), _Fitting(_columns(runs, folders), styles), Text()])
+    return Group(*parts, *_remarks(found, folders))
+
+
+def _headline(found: FoundFolders, folders: Sequence[Path]) -> str:
+    where = ", ".join(map(str, folders)) if len(folders) <= _NAMED else f"{len(folders)} folders"
+    return f"{plural(len(found.runs), 'run')} in {where}"
+
+
+def _shared(runs: Sequence[FoundRun]) -> Iterable[tuple[str, str]]:
+    shared = shared_settings(runs) if len(runs) > 1 else {}
+    name = shared.pop("name", None)
+    told = ", ".join(part for part in (str(name) if name else "", in_words(shared)) if part)
+    if told:
+        yield f" · in all: {told}", "dim"
+
+
+def _columns(runs: Sequence[FoundRun], folders: Sequence[Path]) -> list[_Column]:
+    columns = [_Column("run", [short_path(run.path, folders) for run in runs], 100, right=False)]
+    if any(run.status != DONE for run in runs):
+        columns.append(_Column("status", [run.status for run in runs], 90, right=False))
+    for place, name in enumerate(differing_settings(runs)):
+        columns.append(_setting_column(name, [setting_of(run, name) for run in runs], 80 - min(place, 9)))
+    metrics = metric_names(runs)
+    for place, name in enumerate(metrics):
+        cells = [_figure(run.metrics.get(name)) for run in runs]
+        columns.append(_Column(name.replace("_", " "), cells, 79 - min(10 * place, 60)))
+    speeds = ["–" if (speed := run.samples_per_second) is None else count(speed) for run in runs]
+    return [
+        *columns,
+        _Column("training loss" if LOSS in metrics else LOSS, [_figure(run.loss) for run in runs], 40),
+        _Column("time", ["–" if run.seconds is None else duration(run.seconds) for run in runs], 6),
+        _Column("samples/s", speeds, 5),
+        _Column("digest", [(run.digest or "–")[:_DIGITS] for run in runs], 4, right=False),
+    ]
+
+
+def _setting_column(name: str, values: Sequence[Any], keep: int) -> _Column:
+    words = any(isinstance(value, str) for value in values)
+    return _Column(name.replace("_", " "), list(map(setting_text, values)), keep, right=not words)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else figure(value)
+
+
+def short_path(path: Path, folders: Sequence[Path]) -> str:
+    """A run as lists have it: its path in the one folder that was named."""
+    if len(folders) == 1 and path != folders[0]:
+        return str(path.relative_to(folders[0]))
+    return str(path)
+
+
+def _remarks(found: FoundFolders, folders: Sequence[Path]) -> Iterable[RenderableType]:
+    for run in found.runs:
+        if run.status == BROKEN:
+            yield Text.assemble(("broken  ", "bold red"), f"{short_path(run.path, folders)}: {run.why}")
+        elif run.status == UNFINISHED:
+            more = f"hogwild run --resume {run.path} goes on where it was killed" if run.why else "or it was killed"
+            yield Text(f"unfinished  {short_path(run.path, folders)}: still running, or else {more}", "yellow")
+    checks = [other for other in found.others if other.what != NO_RUN]
+    for other in checks:
+        yield Text(f"{other.what}  {short_path(other.path, folders)}: {other.why}", "dim")
+    others = [other for other in found.others if other.what == NO_RUN]
+    for other in others[:_SHOWN]:
+        yield Text(f"no run  {short_path(other.path, folders)}: {other.why}", "dim")
+    if len(others) > _SHOWN:
+        yield Text(f"no run in {len(others) - _SHOWN} folders more (--json names them)", "dim")
+
+
+# --- the best settings
+
+
+def choices_report(found: Sequence[Choice], metric: str, *, lowest: bool) -> RenderableType:
+    """Settings by the mean of a metric over seeds, best first; and in words whether that is settled."""
+    number, seeds = sum(len(choice.runs) for choice in found), {seed for choice in found for seed in choice.seeds}
+    head = f"{metric} of {plural(number, 'run')}, over {plural(len(seeds), 'seed')}"
+    columns = [_setting_column(name, [one.settings[name] for one in found], 50) for name in found[0].settings]
+    columns += [
+        _Column(f"mean {metric}".replace("_", " "), [figure(one.interval.mean) for one in found], 100),
+        _Column("", [half_width(one.interval) for one in found], 90, right=False),
+        _Column("min", [figure(one.least) for one in found], 20),
+        _Column("max", [figure(one.most) for one in found], 20),
+        _Column("runs", [str(len(one.runs)) for one in found], 80),
+    ]
+    table = _Fitting(columns, ["bold", *("" for _ in found[1:])])
+    told = Text.assemble(("best: ", "bold"), (conclusion_of(found, metric, lowest=lowest), "green"))
+    return Group(Text(head, "bold"), Padding(table, (1, 0)), told, Text(INTERVAL_NOTE, "dim"))
+
+
+INTERVAL_NOTE = (
+    f"±: Student's t interval of the mean, {100 * CONFIDENCE:.0f} %, over runs that differ in the seed alone."
+)
+
+
+def half_width(interval: MeanInterval) -> str:
+    """Half of an interval, to two digits: ± 0.0042."""
+    if interval.half is None:
+        return "one run"
+    return f"± {interval.half:.2g}"
+
+
+# --- for programs
+
+
+def run_list_object(
+    found: FoundFolders, folders: Sequence[Path], chosen: Sequence[Choice] | None, metric: str, *, lowest: bool
+) -> dict[str, Any]:
+    """What `hogwild runs --json` prints."""
+    listed = [run for run in found.runs if run.status != BROKEN]
+    return {
+        "folders": [str(folder) for folder in folders],
+        "differing": differing_settings(listed),
+        "shared": shared_settings(listed),
+        "runs": [_run_object(run) for run in found.runs],
+        "others": [_other_object(other) for other in found.others],
+        "select": None if chosen is None else _choices_object(chosen, metric, lowest),
+    }
+
+
+def _run_object(run: FoundRun) -> dict[str, Any]:
+    return {**vars(run), "path": str(run.path), "settings": dict(run.settings), "metrics": dict(run.metrics)}
+
+
+def _other_object(other: OtherFolder) -> dict[str, str]:
+    return {"path": str(other.path), "what": other.what, "why": other.why}
+
+
+def _choices_object(chosen: Sequence[Choice], metric: str, lowest: bool) -> dict[str, Any]:
+    return {
+        "metric": metric,
+        "interval": "Student's t",
+        "confidence": CONFIDENCE,
+        "best_is_lowest": lowest,
+        "choices": [choice.to_dict() for choice in chosen],
+    }
+
+
+def run_list_csv(runs: Sequence[FoundRun]) -> str:
+    """A line a run, all settings and metrics included; empty where a run has no such thing."""
+    settings = list(dict.fromkeys(name for run in runs for name in run.settings))
+    metrics = metric_names(runs)
+    measured = ("updates", "seconds", "samples_per_second", LOSS, "digest")
+    rows = [["run", "status", *settings, *(f"metrics.{name}" for name in metrics), *measured]]
+    for run in runs:
+        values = [run.settings.get(name) for name in settings] + [run.metrics.get(name) for name in metrics]
+        rows.append([str(run.path), run.status, *values, *(getattr(run, name) for name in measured)])
+    return _csv(rows)
+
+
+def choices_csv(found: Sequence[Choice], metric: str) -> str:
+    """A line for each of the settings that were compared."""
+    names = list(found[0].settings)
+    rows: list[list[Any]] = [[*names, f"mean {metric}", "half", "min", "max", "runs"]]
+    for choice in found:
+        interval = choice.interval
+        measured = [interval.mean, interval.half, choice.least, choice.most, len(choice.runs)]
+        rows.append([*(choice.settings[name] for name in names), *measured])
+    return _csv(rows)
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["" if cell is None else cell for cell in row] for row in rows])
+    return text.getvalue()

@@ -1,0 +1,125 @@
+"""Two recorded runs side by side, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hogwild.determinism.two_runs import Pair, RunComparison
+from hogwild.report.ranking import setting_text
+from hogwild.report.words import count, duration, figure
+from hogwild.run.found import FoundRun
+
+_ROWS = 8  # of one section, at most
+_WIDEST = 60  # letters of a value
+_VALUES = {"updates": count, "samples_per_second": count, "seconds": duration}
+
+
+def comparison_report(found: RunComparison) -> RenderableType:
+    """What differs, in four parts, and the verdict."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True, min_width=16)
+    grid.add_column(overflow="fold", ratio=1)
+    grid.add_column(overflow="fold", ratio=1)
+    grid.add_row("", Text(str(found.a.path), "bold"), Text(str(found.b.path), "bold"))
+    if found.titles[0] != found.titles[1]:
+        grid.add_row("", *found.titles)
+    for name, rows in sections(found):
+        grid.add_row()
+        grid.add_row(Text(name, "bold not dim"))
+        for row in rows:
+            grid.add_row(*(Text(cell, "cyan" if place and row[1] != row[2] else "") for place, cell in enumerate(row)))
+    style = "green" if found.identical else "bold yellow"
+    parts = [Padding(grid, (0, 0, 1, 0)), _bits(found), Text()]
+    head = [] if found.titles[0] != found.titles[1] else [Text(found.titles[0], "bold"), Text()]
+    return Group(*head, *parts, Text.assemble(("verdict: ", "bold"), (found.verdict, style)))
+
+
+def sections(found: RunComparison) -> Iterable[tuple[str, list[tuple[str, str, str]]]]:
+    """Each part of a comparison: what it is about, and its rows (name, the one, the other)."""
+    settings = [(name.replace("_", " "), one, other) for name, one, other in found.settings]
+    training = _rows([*settings, *found.training])
+    yield ("settings that differ", training) if training else ("settings: equal", [])
+    if found.environment is None:
+        yield "environment: not recorded in both", []
+    else:
+        differing = [*_environment(found.environment), *_resumed(found)]
+        yield ("environment that differs", differing) if differing else ("environment: equal", [])
+    results = [
+        (name.replace("_", " "), _measured(name, one), _measured(name, other)) for name, one, other in found.metrics()
+    ]
+    yield "results", [*results, ("digest", *(_digest(run) for run in (found.a, found.b)))]
+
+
+def bit_lines(found: RunComparison) -> Iterable[tuple[str, str]]:
+    """How far apart the final states are, and since when: (what, finding)."""
+    apart, first = found.divergence, found.first
+    if first is None:
+        yield "final state", f"the same bits: {len(apart.tensors):,} tensors, {apart.size:,} values"
+        return
+    yield "final state", apart.summary()
+    told = first.words
+    if first.parameters and first.noted_at is not None and not first.from_the_start:
+        names, more = ", ".join(first.parameters[:3]), len(first.parameters) - 3
+        told += f"; at version {first.noted_at:,}, the first noted that differs: {names}"
+        told += f" and {more} more" if more > 0 else ""
+    yield "first difference", told
+    if first.update is not None:
+        on = f", computed on version {first.read:,}" if first.read else ""
+        start = ": the initial model, the data or the loss are others" if first.from_the_start else ""
+        yield "losses", f"the first that differs is that of update {first.update:,}{on}{start}"
+    if first.order is not None:
+        yield "order", f"updates took another order, or read other versions, from version {first.order:,} on"
+
+
+def _bits(found: RunComparison) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True, min_width=16)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text("bits", "bold not dim"))
+    for name, told in bit_lines(found):
+        grid.add_row(name, Text(told))
+    return grid
+
+
+def _rows(pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
+    rows = [(name, _short(one), _short(other)) for name, one, other in pairs[:_ROWS]]
+    if len(pairs) > _ROWS:
+        rows.append((f"{len(pairs) - _ROWS} more", "--json has all", ""))
+    return rows
+
+
+def _environment(pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
+    """Of a list of instruction sets, what only the one has."""
+    shown = []
+    for name, one, other in pairs:
+        if name == "instruction sets":
+            mine, yours = set(str(one).split()), set(str(other).split())
+            one, other = (f"also {' '.join(sorted(more))}" if more else "–" for more in (mine - yours, yours - mine))
+        shown.append((name, one, other))
+    return _rows(shown)
+
+
+def _resumed(found: RunComparison) -> list[tuple[str, str, str]]:
+    if found.resumed[0] == found.resumed[1]:
+        return []
+    one, other = (f"{times} ×" if times else "never" for times in found.resumed)
+    return [("resumed", one, other)]
+
+
+def _short(value: Any) -> str:
+    text = setting_text(value)
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+
+
+def _measured(name: str, value: float | None) -> str:
+    return "–" if value is None else _VALUES.get(name, figure)(value)
+
+
+def _digest(run: FoundRun) -> str:
+    return (run.digest or "–")[:16] + "…"

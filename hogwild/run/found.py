@@ -1,0 +1,290 @@
+"""Runs found on disk: each directory with what its record says, quickly and without believing that it is whole.
+
+    folder → every folder in it, at any depth → a run (whole, unfinished or broken), or something else
+
+Nothing is written, no hash is computed and no tensor is read: hundreds of runs take a moment. What a record says is
+verified where it matters: by `read_record`, which comparing, reporting and replaying use.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hogwild.config import MAX_CONFIG_BYTES, RunConfig
+from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
+from hogwild.run.directory import METRICS, ORIGIN, SAVED
+from hogwild.run.metrics import read_metrics
+from hogwild.run.origin import Origin, read_origin
+from hogwild.run.record import read_json_record
+from hogwild.run.result import INTERRUPTED
+
+DONE, ENDED_EARLY, UNFINISHED, BROKEN = "done", "ended early", "unfinished", "broken"
+STATUSES = (DONE, ENDED_EARLY, INTERRUPTED, UNFINISHED, BROKEN)
+CHECK, STUDY, NO_RUN = "check", "study", "no run"
+_RECORD, _CONFIG, _CHECKPOINT = "run.json", "config.toml", "checkpoint.safetensors"
+DEFAULTS = {one.name: one.default for one in fields(RunConfig)}
+_OTHERS = {"check.json": CHECK, "findings.json": STUDY}
+_DEPTH = 32  # folders in folders, at most
+_SHOWN = 3  # names of files that a line gives
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run directory, as it says itself.
+
+    Attributes:
+        path: the directory.
+        status: done, ended early, interrupted (`hogwild run --resume` goes on), unfinished (it is still running, or was
+            killed) or broken.
+        why: why it ended early, or what is broken about it; empty otherwise.
+        settings: name → value, as in its config.toml and its caller's own `config`.
+        metrics: of its last evaluation; None where JSON has no such number.
+        loss: of training, mean of the last epoch; None where there is none.
+        updates, seconds, samples_per_second, digest: as in run.json; None where it is not finished.
+    """
+
+    path: Path
+    status: str
+    why: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    loss: float | None = None
+    updates: int | None = None
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    digest: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """True where it has ended as it should, so that its metrics are those of the training."""
+        return self.status in (DONE, ENDED_EARLY)
+
+
+@dataclass(frozen=True)
+class OtherFolder:
+    """A folder without a run in it, at any depth: what it is (a check, a study, no run), and a few words."""
+
+    path: Path
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class FoundFolders:
+    """What lies in some folders: the runs, and what is no run."""
+
+    runs: tuple[FoundRun, ...]
+    others: tuple[OtherFolder, ...]
+
+
+def find_runs(folders: Sequence[Path]) -> FoundFolders:
+    """All run directories in some folders, at any depth, each once, in the order of their paths.
+
+    A folder may be a run directory itself. Hidden folders are left out.
+
+    Raises:
+        ArgumentError: one of them is not a folder.
+    """
+    seen: set[tuple[int, int]] = set()
+    runs: list[FoundRun] = []
+    others: list[OtherFolder] = []
+    for folder in folders:
+        if not folder.is_dir():
+            what = "is a file, not a folder" if folder.exists() else "does not exist"
+            raise ArgumentError(f"{str(folder)!r} {what}; name the folder of a run, or one that holds runs")
+        found = _walk(folder, seen, 0)
+        runs.extend(found.runs)
+        others.extend(found.others)
+    return FoundFolders(tuple(runs), tuple(others))
+
+
+def _walk(folder: Path, seen: set[tuple[int, int]], depth: int) -> FoundFolders:
+    nothing = FoundFolders((), ())
+    try:
+        stat = folder.stat()
+        if (stat.st_dev, stat.st_ino) in seen or depth > _DEPTH:
+            return nothing
+        seen.add((stat.st_dev, stat.st_ino))
+        entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
+    except OSError as error:
+        return FoundFolders((), (OtherFolder(folder, NO_RUN, f"it cannot be read: {error.strerror}"),))
+    names = {entry.name for entry in entries}
+    inner = [_walk(Path(entry.path), seen, depth + 1) for entry in entries if _is_folder(entry)]
+    runs = [run for found in inner for run in found.runs]
+    others = [other for found in inner for other in found.others]
+    if _is_run(folder, names):
+        return FoundFolders((read_found(folder), *runs), tuple(other for other in others if other.what != NO_RUN))
+    known = next((what for name, what in _OTHERS.items() if name in names), None)
+    if known is not None:
+        others.insert(0, OtherFolder(folder, known, f"a saved {known}"))
+    elif not runs and all(other.what == NO_RUN for other in others):
+        return FoundFolders((), (OtherFolder(folder, NO_RUN, _holds(names)),))
+    return FoundFolders(tuple(runs), tuple(others))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return entry.is_dir() and not entry.name.startswith(".")
+    return False
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts run-2 before run-10."""
+    parts: list[str] = [""]
+    for letter in name:
+        if parts[-1] and letter.isdigit() != parts[-1][-1].isdigit():
+            parts.append("")
+        parts[-1] += letter
+    return [(int(part), part) if part.isascii() and part.isdigit() else (-1, part) for part in parts]
+
+
+def _holds(names: set[str]) -> str:
+    held = sorted(names)
+    if not held:
+        return "it is empty"
+    more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
+    return f"it holds {', '.join(map(printable, held[:_SHOWN]))}{more}"
+
+
+def _is_run(folder: Path, names: set[str]) -> bool:
+    """A config.toml alone may be anybody's: it must have settings of a run."""
+    if names & {_RECORD, _CHECKPOINT, SAVED}:
+        return True
+    if ORIGIN not in names and _CONFIG not in names:
+        return False
+    return ORIGIN in names or {"update", "workers"} <= set(_toml(folder / _CONFIG))
+
+
+def read_found(folder: Path) -> FoundRun:
+    """What a run directory says of itself; one that is not whole is a `FoundRun` too."""
+    try:
+        settings = _settings(folder)
+        record = _file(folder, _RECORD)
+        if not record.exists():
+            return _unfinished(folder, settings)
+        return _ended(folder, read_json_record(record), settings)
+    except HogwildError as error:
+        return FoundRun(folder, BROKEN, printable(str(error), 400))
+
+
+def _file(folder: Path, name: str) -> Path:
+    """A file of the run: also where whoever saved it was killed before it was moved to its place."""
+    saved = folder / SAVED / name
+    return saved if saved.exists() else folder / name
+
+
+def _ended(folder: Path, content: Mapping[str, Any], settings: Mapping[str, Any]) -> FoundRun:
+    stopped = content["stopped"]
+    missing = [name for name in content["sha256"] if not _file(folder, name).is_file()]
+    if missing:
+        raise RunDirectoryError(f"{folder} holds no {' and no '.join(missing)}")
+    status = DONE if stopped is None else INTERRUPTED if stopped == INTERRUPTED else ENDED_EARLY
+    metrics = content.get("metrics")
+    return FoundRun(
+        path=folder,
+        status=status,
+        why=printable(stopped) if status == ENDED_EARLY else "",
+        settings=settings,
+        metrics={str(name): _number(value) for name, value in _mapping(metrics).items()},
+        loss=_number(content.get("loss")),
+        updates=content["updates"],
+        seconds=_number(content.get("seconds")),
+        samples_per_second=_number(content.get("samples_per_second")),
+        digest=printable(content["digest"]),
+    )
+
+
+def _unfinished(folder: Path, settings: Mapping[str, Any]) -> FoundRun:
+    """Still running, or killed: the metrics are those of the last evaluation so far."""
+    evaluations, _ = read_metrics(folder / METRICS)
+    last = evaluations[-1] if evaluations else {}
+    metrics = {name: _number(value) for name, value in last.items() if name not in ("update", "seconds")}
+    why = "it has a checkpoint" if (folder / _CHECKPOINT).exists() else ""
+    return FoundRun(folder, UNFINISHED, why, settings, metrics)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+        return None
+    return value
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+# --- settings
+
+
+def setting_of(run: FoundRun, name: str) -> Any:
+    """The value of a setting in a run; one that is not in its files has its default."""
+    return run.settings.get(name, DEFAULTS.get(name))
+
+
+def setting_names(runs: Sequence[FoundRun]) -> list[str]:
+    """The settings that any of them has, in the order of `RunConfig`, then those of a person's own."""
+    there = dict.fromkeys(name for run in runs for name in run.settings)
+    return [*(name for name in DEFAULTS if name in there), *(name for name in there if name not in DEFAULTS)]
+
+
+def differing_settings(runs: Sequence[FoundRun]) -> list[str]:
+    """Those of the settings that are not equal in all runs."""
+    return [
+        name for name in setting_names(runs) if any(setting_of(run, name) != setting_of(runs[0], name) for run in runs)
+    ]
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Those of config.toml; and of a training by a Python program what it alone knows: its optimizer and its config."""
+    path = _file(folder, _CONFIG)
+    if not path.is_file():
+        raise RunDirectoryError(f"{folder} holds no {_CONFIG}")
+    values = _toml(path)
+    if not values:  # RunConfig says what is wrong with it
+        RunConfig.load(path)
+    values.pop("run", None)
+    changes = values.pop("changes", None)
+    found = dict(_leaves(values))
+    if changes:
+        found["changes"] = "; ".join(map(str, RunConfig.load(path).changes))
+    if _file(folder, ORIGIN).exists():
+        origin = read_origin(_file(folder, ORIGIN).parent)
+        found |= {name: value for name, value in _own(origin) if found.get(name) in (None, "")}
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds; nothing where it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        if path.is_file() and path.stat().st_size <= MAX_CONFIG_BYTES:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+    return {}
+
+
+def _own(origin: Origin | None) -> Iterator[tuple[str, Any]]:
+    training = origin.training if origin is not None else {}
+    optimizer = _mapping(training.get("optimizer"))
+    if isinstance(optimizer.get("class"), str):
+        yield "optimizer", printable(optimizer["class"].rpartition(".")[2])
+    groups = optimizer.get("groups")
+    if isinstance(groups, list) and groups and (rate := _number(_mapping(groups[0]).get("lr"))) is not None:
+        yield "lr", rate
+    yield from _leaves(_mapping(training.get("config")))
+
+
+def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by name, those in a table by the names of both, as in `model.width`."""
+    for name, value in values.items():
+        key = printable(f"{before}{name}")
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{key}.")
+        elif isinstance(value, str):
+            yield key, printable(value)
+        else:
+            yield key, value if isinstance(value, bool | int | float | None) else printable(str(value))
