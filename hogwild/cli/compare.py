@@ -11,7 +11,8 @@ from tyro.conf import Positional, arg
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
 
-_MORE = """As recorded, without training again: settings, environment, results, and from which update on the bits differ.
+_MORE = """As recorded, without training again: settings, environment, results, and from which update on
+the bits differ.
 
   hogwild compare runs/a runs/b
 

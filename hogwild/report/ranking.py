@@ -151,7 +151,8 @@ def conclusion_of(found: Sequence[Choice], metric: str, *, lowest: bool) -> str:
     if any(choice.interval.half is None for choice in (best, *rivals)):
         return f"{told}. There is one run of some settings: more seeds would tell whether that is luck."
     if rivals:
-        return f"{told}. Its interval overlaps with {len(rivals)} of the {len(others)} others: these runs do not settle it."
+        shared = f"{len(rivals)} of the {len(others)} others"
+        return f"{told}. Its interval overlaps with {shared}: these runs do not settle it."
     return f"{told}. Its interval overlaps with none of the others."
 
 
@@ -170,5 +171,5 @@ def setting_text(value: Any) -> str:
 
 
 def _number(run: FoundRun, metric: str) -> float | None:
-    value = run.metrics[metric] if metric in run.metrics else _MEASURED.get(metric, lambda _: None)(run)
+    value = value_of(run, metric) if metric in run.metrics or metric in _MEASURED else None
     return None if value is None else float(value)

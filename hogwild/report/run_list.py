@@ -42,7 +42,7 @@ from hogwild.run.found import (
 _SHOWN = 8  # folders without a run that are named
 _NAMED = 3  # folders that the headline names
 _DIGITS = 8  # of a digest
-_GAP = 2  # cells between two columns
+_GAP = 2  # cells of padding around a column
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = list(self.columns)
-        while len(shown) > 1 and sum(one.width + _GAP for one in shown) - _GAP > options.max_width:
+        while len(shown) > 1 and sum(one.width + _GAP for one in shown) > options.max_width:
             shown.remove(min(shown, key=lambda one: one.keep))
         table = ranked_table()
         for one in shown:
@@ -235,7 +235,7 @@ def run_list_csv(runs: Sequence[FoundRun]) -> str:
     settings = list(dict.fromkeys(name for run in runs for name in run.settings))
     metrics = metric_names(runs)
     measured = ("updates", "seconds", "samples_per_second", LOSS, "digest")
-    rows = [["run", "status", *settings, *(f"metrics.{name}" for name in metrics), *measured]]
+    rows: list[list[Any]] = [["run", "status", *settings, *(f"metrics.{name}" for name in metrics), *measured]]
     for run in runs:
         values = [run.settings.get(name) for name in settings] + [run.metrics.get(name) for name in metrics]
         rows.append([str(run.path), run.status, *values, *(getattr(run, name) for name in measured)])

@@ -53,7 +53,7 @@ def sections(found: RunComparison) -> Iterable[tuple[str, list[tuple[str, str, s
     results = [
         (name.replace("_", " "), _measured(name, one), _measured(name, other)) for name, one, other in found.metrics()
     ]
-    yield "results", [*results, ("digest", *(_digest(run) for run in (found.a, found.b)))]
+    yield "results", [*results, ("digest", _digest(found.a), _digest(found.b))]
 
 
 def bit_lines(found: RunComparison) -> Iterable[tuple[str, str]]:

@@ -1,0 +1,158 @@
+"""`hogwild runs` and `hogwild compare`, called in this process."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from saved import save_run
+
+from hogwild.cli import main
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs, two settings by two seeds; one that was killed, one that is broken, and something else."""
+    folder = tmp_path_factory.mktemp("four")
+    for lr in (0.1, 0.2):
+        for seed in (0, 1):
+            save_run(folder / "runs" / f"lr{lr}-{seed}", lr=lr, seed=seed)
+    killed = shutil.copytree(folder / "runs/lr0.1-0", folder / "runs/killed")
+    (killed / "run.json").unlink()
+    broken = shutil.copytree(folder / "runs/lr0.1-0", folder / "runs/broken")
+    (broken / "run.json").write_text("{")
+    (folder / "runs/notes").mkdir()
+    (folder / "runs/notes/todo.txt").touch()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(four)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert main([*arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    return err
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "runs", "--sort", "accuracy")
+    head, _, headings, _, *rows = out.splitlines()
+    assert head.startswith("6 runs in runs · in all: line, ")
+    assert headings.split()[:5] == ["run", "status", "lr", "seed", "accuracy"]
+    assert [row.split()[0] for row in rows[:4]] == ["lr0.2-1", "lr0.2-0", "lr0.1-1", "killed"]
+    assert "broken  broken: " in out and "unfinished  killed: " in out and "no run  notes: it holds todo.txt" in out
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_list_fits_its_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = printed(capsys, "runs", "--sort", "accuracy")
+    assert all(len(line) <= width for line in out.splitlines())
+    assert "no room for " in out
+    rows = [line for line in out.splitlines() if line.strip().startswith("lr0.")]
+    assert len(rows) == 4 and all("…" not in row for row in rows)
+
+
+def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, Any] = json.loads(printed(capsys, "runs", "--json"))
+    assert found["differing"] == ["lr", "seed"] and found["select"] is None
+    status = {Path(run["path"]).name: run["status"] for run in found["runs"]}
+    assert (
+        status.pop("broken") == "broken" and status.pop("killed") == "unfinished" and set(status.values()) == {"done"}
+    )
+    one = next(run for run in found["runs"] if run["path"] == "runs/lr0.2-1")
+    assert one["metrics"]["accuracy"] == 0.201 and one["settings"]["lr"] == 0.2 and len(one["digest"]) == 64
+    assert [other["path"] for other in found["others"]] == ["runs/notes"]
+
+
+def test_the_list_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, "runs", "runs/lr0.1-0", "runs/lr0.2-1", "--csv"))))
+    assert [(row["run"], row["lr"], row["metrics.accuracy"]) for row in rows] == [
+        ("runs/lr0.1-0", "0.1", "0.1"),
+        ("runs/lr0.2-1", "0.2", "0.201"),
+    ]
+    assert rows[0]["update"] == "ordered" and rows[0]["status"] == "done"
+
+
+def test_the_best_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "runs", "--select", "accuracy")
+    assert "accuracy of 4 runs, over 2 seeds" in out
+    assert out.index(" 0.2 ") < out.index(" 0.1 ")
+    assert "best: highest mean accuracy: lr 0.2. Its interval overlaps with none of the others." in out
+    assert "Student's t" in out
+    found = json.loads(printed(capsys, "runs", "--select", "test_loss", "--json"))["select"]
+    assert found["best_is_lowest"] and [one["settings"]["lr"] for one in found["choices"]] == [0.2, 0.1]
+    assert found["choices"][0]["number"] == 2
+    text = printed(capsys, "runs", "--select", "accuracy", "--lowest", "--csv")
+    assert [row["lr"] for row in csv.DictReader(io.StringIO(text))] == ["0.1", "0.2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "'nowhere' does not exist"),
+        (["--sort", "speed"], "'speed' is in no run; accuracy, test_loss, loss"),
+        (["--select", "speed"], "'speed' is measured in no run that has ended"),
+        (["--sort", "lr", "--select", "accuracy"], "--select sorts by itself"),
+        (["--lowest"], "--lowest given without --sort"),
+        (["--sort", "lr", "--lowest", "--highest"], "one of them says"),
+        (["--json", "--csv"], "choose one"),
+    ],
+)
+def test_what_cannot_be_listed_is_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told in refused(capsys, "runs", *arguments)
+
+
+def test_without_a_folder_of_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "there is no folder 'runs' here" in refused(capsys, "runs")
+    (tmp_path / "runs").mkdir()
+    assert "0 runs in runs" in printed(capsys, "runs")
+
+
+def test_two_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "compare", "runs/lr0.1-0", "runs/lr0.2-0")
+    assert "line · ordered, staleness 1 · 2 threads" in out.splitlines()[0]
+    assert "environment: equal" in out and "first difference  from update 0 on" in out
+    assert out.rstrip().endswith("verdict: the runs differ from update 0 on; settings differ in lr, environment equal.")
+    assert len(out.splitlines()) <= 40, "one screen"
+    same = json.loads(printed(capsys, "compare", "runs/lr0.1-0", "runs/lr0.1-0", "--json"))
+    assert same["identical"] and same["first_difference"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "0 runs named; hogwild compare takes two"),
+        (["runs/lr0.1-0"], "1 run named"),
+        (["runs/lr0.1-0", "runs/killed"], "holds no run.json"),
+        (["runs/lr0.1-0", "runs/broken"], "is not the record of a run"),
+        (["runs/lr0.1-0", "runs/nothing"], "holds no run.json"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in refused(capsys, "compare", *arguments)

@@ -1,0 +1,117 @@
+"""Two records side by side: what differs, and from which update on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from saved import save_run
+
+from hogwild.determinism.two_runs import compare_runs
+from hogwild.errors import RunDirectoryError
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base") / "run"
+    save_run(folder)
+    return folder
+
+
+def test_the_same_bits_with_other_workers(base: Path, tmp_path: Path) -> None:
+    save_run(tmp_path / "b", workers=1)
+    found = compare_runs(base, tmp_path / "b")
+    assert found.identical and found.divergence.identical and found.first is None
+    assert found.settings == (("workers", 2, 1),) and found.training == () and found.environment == ()
+    assert found.verdict == "the same bits; settings differ in workers, environment equal."
+
+
+def test_another_learning_rate_differs_from_update_0_on(base: Path, tmp_path: Path) -> None:
+    """Version 1 has other bits. The loss tells at the first update that was computed on it."""
+    save_run(tmp_path / "b", lr=0.2)
+    found = compare_runs(base, tmp_path / "b")
+    first = found.first
+    assert first is not None and (first.after, first.version, first.parameters) == (0, 1, ("bias", "weight"))
+    assert (first.update, first.read, first.order) == (2, 1, None)
+    assert found.settings == (("lr", 0.1, 0.2),) and found.training == (), "what follows from a setting is told once"
+    assert found.verdict == "the runs differ from update 0 on; settings differ in lr, environment equal."
+    assert {name: (one, other) for name, one, other in found.metrics()}["accuracy"] == (0.1, 0.2)
+
+
+def test_a_later_difference_is_found_where_it_is(base: Path, tmp_path: Path) -> None:
+    """The learning rate changes at update 7, by a schedule."""
+    save_run(tmp_path / "b", lr_schedule=lambda update: 1.0 if update < 7 else 0.5)
+    found = compare_runs(base, tmp_path / "b")
+    assert found.first is not None
+    assert (found.first.after, found.first.version, found.first.update, found.first.read) == (7, 8, 9, 8)
+    assert [name for name, *_ in found.training] == ["lr_schedule"]
+    assert found.verdict.startswith("the runs differ from update 7 on; settings differ in lr_schedule")
+
+
+def test_the_journals_narrow_what_the_seals_leave_open(tmp_path: Path) -> None:
+    """Every 25th version is noted: the seals say (0, 25], and the loss of update 2 was computed on version 1."""
+    for name, factor in (("a", 1.0), ("b", 0.5)):
+        save_run(tmp_path / name, epochs=100, lr_schedule=lambda update, factor=factor: factor)
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    seals = sorted(map(int, json.loads((tmp_path / "a/run.json").read_text())["seals"]))
+    assert seals[0] == 25
+    assert found.first is not None and (found.first.after, found.first.version) == (0, 1)
+    assert found.first.noted_at == 25
+
+
+def test_another_initial_model_differs_from_the_start(base: Path, tmp_path: Path) -> None:
+    save_run(tmp_path / "b", start=1)
+    found = compare_runs(base, tmp_path / "b")
+    assert found.first is not None and found.first.from_the_start and found.first.update == 0
+    assert found.verdict == (
+        "the runs differ from the start on; settings equal, environment equal. ordered promises the same bits here: "
+        "something differs that is not recorded (hogwild check looks)."
+    )
+
+
+def test_another_model_is_told_in_one_row(base: Path, tmp_path: Path) -> None:
+    save_run(tmp_path / "b", width=3)
+    found = compare_runs(base, tmp_path / "b")
+    assert [name for name, *_ in found.training][:1] == ["model"]
+    assert "weight" in found.training[0][1] and "[3, 4]" in found.training[0][2]
+    assert [entry.name for entry in found.divergence.reshaped] == ["bias", "weight"]
+
+
+def test_a_rule_that_races_leaves_no_exact_version(tmp_path: Path) -> None:
+    for name, start in (("a", 0), ("b", 1)):
+        save_run(tmp_path / name, update="hogwild", workers=1, start=start)
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert found.first is not None and not found.first.exact and found.first.from_the_start
+    assert found.verdict.endswith("Under hogwild runs differ from each other anyway.")
+
+
+def test_the_environment_is_told_by_the_names_that_people_use(base: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(base, tmp_path / "b"))
+    origin = json.loads((other / "origin.json").read_text())
+    origin["environment"]["variables"]["MKL_CBWR"] = "COMPATIBLE"
+    origin["environment"]["instruction_sets"]["torch"] = "NEON"
+    (other / "origin.json").write_text(json.dumps(origin))
+    found = compare_runs(base, other)
+    assert found.identical and found.environment is not None
+    assert [name for name, *_ in found.environment] == ["torch's instruction set", "MKL_CBWR"]
+    assert {name: (one, b) for name, one, b in found.environment}["MKL_CBWR"] == ("unset", "COMPATIBLE")
+    assert found.verdict == ("the same bits; settings equal, environment differs in torch's instruction set, MKL_CBWR.")
+
+
+def test_what_is_compared_is_verified(base: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(base, tmp_path / "b"))
+    with (other / "journal.npy").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\xff")
+    with pytest.raises(RunDirectoryError, match=r"journal\.npy is not the file that was saved"):
+        compare_runs(base, other)
+
+
+def test_json_has_all_of_it(base: Path, tmp_path: Path) -> None:
+    save_run(tmp_path / "b", lr=0.3, seed=1)
+    found = json.loads(json.dumps(compare_runs(base, tmp_path / "b").to_dict()))
+    assert found["identical"] is False and found["settings"] == {"seed": [0, 1], "lr": [0.1, 0.3]}
+    assert found["first_difference"]["version"] in (0, 1) and found["divergence"]["tensors_differing"]
+    assert len(set(found["digests"])) == 2 and found["verdict"].startswith("the runs differ")
