@@ -20,6 +20,7 @@ from hogwild.cli.listing import ListCommand
 from hogwild.cli.parsing import Command, parse
 from hogwild.cli.probe import ProbeCommand
 from hogwild.cli.replay import ReplayCommand
+from hogwild.cli.report import ReportCommand
 from hogwild.cli.run import RunCommand
 from hogwild.cli.runs import RunsCommand
 from hogwild.cli.status import status_of
@@ -30,6 +31,7 @@ COMMANDS: Mapping[str, type[Command]] = {
     "list": ListCommand,
     "runs": RunsCommand,
     "compare": CompareCommand,
+    "report": ReportCommand,
     "check": CheckCommand,
     "replay": ReplayCommand,
     "probe": ProbeCommand,

@@ -263,6 +263,8 @@ class Verdict:
         """The same as JSON values: what `hogwild check --json` prints."""
         return {
             "title": self.title,
+            "headline": self.headline,
+            "lines": [list(line) for line in self.lines()],
             "identical": self.identical,
             "passed": self.passed,
             "digests": [run.digest for run in self.runs],
@@ -274,6 +276,7 @@ class Verdict:
             "damage": [one.to_dict() for one in self.damage],
             "audit": self.audit.to_dict() if self.audit else None,
             "staleness": self._ages(),
+            "ages": list(self.ages),
             "sources": [source.to_dict() for source in self.sources],
             "courses": [course.to_dict() for course in self.courses],
             "remedy": vars(self.remedy) if self.remedy else None,

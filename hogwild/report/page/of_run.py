@@ -1,0 +1,234 @@
+"""One run as a section: its learning curves, how stale its gradients were, and who computed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hogwild.report.page.figures import ACCENT, OTHER, SERIES, SOFT, Bar, Curve, ages, bars, curves, running_mean
+from hogwild.report.page.parts import DataTable, Drawing, Section, paired
+from hogwild.report.ranking import low_is_good, setting_text
+from hogwild.report.words import count, duration, figure, plural, size
+from hogwild.rules.registry import RULES, gives_same_bits, title_of
+from hogwild.run.found import DEFAULTS, FoundRun
+from hogwild.run.result import INTERRUPTED, Run
+
+_UPDATES, _SECONDS = "updates", "seconds of training"
+_METRICS = 3  # that are drawn
+
+
+def run_section(found: FoundRun, run: Run) -> Section:
+    """A run, at length."""
+    return Section(
+        kind="run",
+        title=run.config.name,
+        about=f"{title_of(run.config).partition(' · ')[2]} · {found.path}",
+        verdict=_verdict(run),
+        good=None if run.stopped is None and not run.failures else False,
+        facts=_facts(run),
+        drawings=paired([*_losses(run), *_metric_drawings(run), _staleness(run), _work(run)]),
+        tables=[_workers(run), _settings(found), *_environment(run)],
+        notes=[failure.splitlines()[0] for failure in run.failures],
+    )
+
+
+def _verdict(run: Run) -> str:
+    metrics = [f"{name.replace('_', ' ')} {figure(value)}" for name, value in run.metrics.items()][:2]
+    told = " and ".join(metrics) or f"a training loss of {figure(run.loss)}"
+    text = f"{plural(run.updates, 'update')} in {duration(run.seconds)} led to {told}."
+    if run.stopped == INTERRUPTED:
+        text += f" The run was interrupted; hogwild run --resume {run.out} goes on."
+    elif run.stopped:
+        text += f" It ended early: {run.stopped}."
+    if run.failures:
+        text += (
+            f" {plural(len(run.failures), 'worker')} failed on the way; {plural(len(run.in_doubt), 'update')} in doubt."
+        )
+    if run.config.update in RULES:
+        same = gives_same_bits(run.config.update)
+        text += (
+            f" Under {run.config.update} these bits are the same in every run, with any number of workers."
+            if same
+            else f" Under {run.config.update} runs differ from each other; hogwild check says how far."
+        )
+    return text
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    found = [(name.replace("_", " "), figure(value)) for name, value in list(run.metrics.items())[:_METRICS]]
+    found.append(("training loss", figure(run.loss)))
+    found.append(("updates", count(run.updates)))
+    found.append(("time", duration(run.seconds)))
+    found.append(("samples per second", count(run.samples_per_second)))
+    return found
+
+
+# --- learning curves
+
+
+def seconds_of(run: Run, updates: NDArray[Any]) -> NDArray[np.float64]:
+    """When those updates were made, in seconds since the first claim: known at evaluations and at the end, and
+    interpolated between them."""
+    known = {0.0: 0.0}
+    known |= {float(row["update"]): float(row["seconds"]) for row in run.evaluations if "seconds" in row}
+    known[float(max(run.updates, 1))] = max(run.seconds, *known.values())
+    places = sorted(known)
+    found: NDArray[np.float64] = np.interp(updates, places, [known[place] for place in places])
+    return found
+
+
+def smoothed_loss(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """(updates, mean loss of the batches around each, how many batches that are)."""
+    losses, versions = _finite_losses(run)
+    width = max(1, len(losses) // 50)
+    return versions[width // 2 :][: len(losses) - width + 1], running_mean(losses, width), width
+
+
+def _finite_losses(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    finite = np.isfinite(run.losses)
+    return run.losses[finite], run.journal["version"][finite].astype(float)
+
+
+def is_loss(name: str) -> bool:
+    """Such a metric has the unit of the training loss, and is drawn beside it."""
+    return name == "loss" or name.endswith("_loss")
+
+
+def _losses(run: Run) -> Iterator[Drawing]:
+    losses, versions = _finite_losses(run)
+    if not len(losses):
+        return
+    at, means, width = smoothed_loss(run)
+    evaluated = [name for name in run.metrics if is_loss(name)][:2]
+    fell = "fell" if means[-1] <= means[0] else "rose"
+    beside = f" In orange: {evaluated[0].replace('_', ' ')}, as evaluated." if evaluated else ""
+    told = f"The mean of {width} batches {fell} from {figure(means[0])} to {figure(means[-1])}.{beside}"
+    for axis, what in ((_UPDATES, told), (_SECONDS, "The same over time. Between evaluations, time is interpolated.")):
+
+        def x(updates: NDArray[Any], axis: str = axis) -> NDArray[Any]:
+            return updates if axis == _UPDATES else seconds_of(run, updates)
+
+        found = [Curve(f"mean of {width} batches", x(at), means, ACCENT)]
+        for name, colour in zip(evaluated, SERIES[1:], strict=False):
+            where, values = evaluations_of(run, name)
+            found.append(Curve(name.replace("_", " "), x(where), values, colour, "points"))
+        found.append(Curve("each batch", x(versions), losses, SOFT, "dots"))
+        yield Drawing(f"Loss over {axis.partition(' ')[0]}", what, curves(found, axis, ""))
+
+
+def evaluations_of(run: Run, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The updates at which a metric was measured, and what it was."""
+    rows = [(row["update"], row[name]) for row in run.evaluations if name in row]
+    return np.array([row[0] for row in rows], float), np.array([row[1] for row in rows], float)
+
+
+def _metric_drawings(run: Run) -> Iterator[Drawing]:
+    names = [name for name in run.metrics if not is_loss(name)][:_METRICS]
+    for name in names:
+        at, values = evaluations_of(run, name)
+        finite = values[np.isfinite(values)]
+        if len(finite) < 2:
+            continue
+        told = _metric_in_words(name, at, values)
+        word = name.replace("_", " ")
+        for axis, what in ((_UPDATES, told), (_SECONDS, f"The same over time: {duration(run.seconds)} in all.")):
+            x = at if axis == _UPDATES else seconds_of(run, at)
+            plot = curves([Curve(word, x, values, SERIES[2], "points")], axis, "", log_y=False)
+            yield Drawing(f"{word[:1].upper()}{word[1:]} over {axis.partition(' ')[0]}", what, plot)
+
+
+def _metric_in_words(name: str, at: NDArray[np.float64], values: NDArray[np.float64]) -> str:
+    best = int(np.nanargmin(values) if low_is_good(name) else np.nanargmax(values))
+    told = f"Evaluated {len(values)} times: from {figure(values[0])} to {figure(values[-1])}"
+    if values[best] == values[-1]:
+        return f"{told}, which is its best."
+    return f"{told}; its best was {figure(values[best])}, after {count(at[best])} updates."
+
+
+# --- what the parallelism did
+
+
+def age_counts(run: Run) -> NDArray[np.int64]:
+    """`counts[a]`: updates whose gradient was computed on a version that was a updates old."""
+    found = run.journal["version"] - 1 - run.journal["version_read"]
+    return np.bincount(found) if len(found) else np.zeros(1, int)
+
+
+def _staleness(run: Run) -> Drawing:
+    counts = age_counts(run)
+    total = max(int(counts.sum()), 1)
+    usual = int(counts.argmax())
+    share = 100 * counts[usual] / total
+    told = (
+        f"{share:.3g} % of the gradients were computed on a model that was {plural(usual, 'update')} old when they "
+        f"were applied; the mean is {run.staleness.mean:.2f} and the oldest was {run.staleness.max}."
+    )
+    if run.staleness.set is not None and run.config.update in RULES and gives_same_bits(run.config.update):
+        told += " This rule sets the age, whatever the workers do."
+    return Drawing("Staleness", told, ages({"": counts}))
+
+
+def _work(run: Run) -> Drawing:
+    computed = [usage.computed for usage in run.workers]
+    total = max(sum(computed), 1)
+    found = [
+        Bar(
+            f"worker {usage.worker}",
+            usage.computed,
+            ACCENT if usage.computed else OTHER,
+            told=f"{plural(usage.computed, 'gradient')}, {duration(usage.cpu_seconds)} of CPU, "
+            f"{duration(usage.waited_seconds)} waiting",
+        )
+        for usage in run.workers
+    ]
+    least = 100 * min(computed, default=0) / total
+    most = 100 * max(computed, default=0) / total
+    told = (
+        f"{plural(len(computed), 'worker')} computed {plural(total, 'gradient')}: "
+        + (f"each {most:.3g} %." if f"{least:.3g}" == f"{most:.3g}" else f"between {least:.3g} and {most:.3g} % each.")
+        + f" They waited for each other for {duration(sum(usage.waited_seconds for usage in run.workers))} in all."
+    )
+    return Drawing("Work per worker", told, bars(found, "gradients computed"))
+
+
+# --- tables
+
+
+def _workers(run: Run) -> DataTable:
+    headings = ("worker", "gradients", "CPU time", "waited", "memory")
+    rows = [
+        (
+            str(usage.worker),
+            count(usage.computed),
+            duration(usage.cpu_seconds),
+            duration(usage.waited_seconds),
+            size(usage.pss or usage.rss) if usage.rss else "–",
+        )
+        for usage in run.workers
+    ]
+    return DataTable("Workers", headings, rows, folded=True)
+
+
+def _settings(found: FoundRun) -> DataTable:
+    rows = [(name.replace("_", " "), setting_text(value)) for name, value in found.settings.items()]
+    own = [place for place, name in enumerate(found.settings) if found.settings[name] != DEFAULTS.get(name)]
+    return DataTable("Settings", ("setting", "value"), rows, strong=own, folded=True, note="Bold: not the default.")
+
+
+def _environment(run: Run) -> Iterator[DataTable]:
+    where: Mapping[str, Any] = run.environment
+    if where:
+        rows = [(name, _in_words(value)) for name, value in where.items() if name != "flags"]
+        rows.append(("digest", run.digest))
+        yield DataTable("Where it was made", ("what", "value"), rows, folded=True)
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {inner}" for name, inner in value.items()) or "–"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "–" if value is None else str(value)
