@@ -68,7 +68,8 @@ class Page:
 
     def screenshot(self, path: Path) -> None:
         """The whole page as PNG."""
-        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1})
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def bench_section(found: Found, path: Path) -> Section:
         good=False if found.get("failed") else None,
         lines=[]
         if padded
-        else [(case, f"{row['name']}: {_ratio(row['over_serial'])} ×") for case, row in _best(found)],
+        else [(case, f"{row['name']}: {_ratio(row['over_serial'], ' ×')}") for case, row in _best(found)],
         drawings=paired(
             list(_padded_drawings(found)) if padded else [_drawing(found, case) for case in found["cases"]]
         ),
@@ -72,12 +72,12 @@ def _drawing(found: Found, case: Found) -> Drawing:
 
 def _bar(row: Found, colour: str) -> Bar:
     ratio = row["over_serial"]
-    told = f"{row['name']}: {_ratio(ratio)} × serial, {count(row['samples_per_second']['median'])} samples/s"
+    told = f"{row['name']}: {_ratio(ratio, ' ×')} serial, {count(row['samples_per_second']['median'])} samples/s"
     return Bar(row["name"], ratio["median"], colour, ratio["min"], ratio["max"], told)
 
 
-def _ratio(ratio: Found | None) -> str:
-    return f"{ratio['median']:.2f} ({ratio['min']:.2f}–{ratio['max']:.2f})" if ratio else "–"
+def _ratio(ratio: Found | None, unit: str = "") -> str:
+    return f"{ratio['median']:.2f}{unit} ({ratio['min']:.2f}–{ratio['max']:.2f})" if ratio else "–"
 
 
 def _table(case: Found) -> DataTable:

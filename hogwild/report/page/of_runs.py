@@ -64,7 +64,9 @@ def runs_section(
         lines=list(bit_lines(between)) if between is not None else [],
         drawings=paired([*_curves(groups, metric), *_comparison(chosen, groups, metric), *_staleness(groups)]),
         tables=[*tables, _runs(found, folders)],
-        notes=[f"{short_path(run.path, folders)}: {run.status}. {run.why}" for run in found.runs if not run.whole],
+        notes=[
+            f"{short_path(run.path, folders)}: {run.status}. {run.why}".rstrip() for run in found.runs if not run.whole
+        ],
     )
 
 

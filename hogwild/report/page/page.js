@@ -13,9 +13,10 @@ function draw(figure) {
   return Plotly.react(figure.querySelector(".plot"), plot.data, plot.layout, { responsive: true, displayModeBar: false });
 }
 
-function drawAll() {
-  return Promise.all(Array.from(document.querySelectorAll("figure"), draw));
+async function drawAll() {
+  await Promise.all(Array.from(document.querySelectorAll("figure"), draw));
+  document.documentElement.dataset.drawn = dark.matches ? "dark" : "light";
 }
 
-dark.addEventListener("change", drawAll);
-window.drawn = drawAll();
+let drawing = drawAll();
+dark.addEventListener("change", () => { drawing = drawing.then(drawAll); });

@@ -16,6 +16,7 @@ from hogwild.report.page.of_run import run_section
 from hogwild.report.page.of_runs import runs_section
 from hogwild.report.page.parts import Section
 from hogwild.report.ranking import LOSS, metric_names, value_of
+from hogwild.report.words import plural
 from hogwild.run.found import FoundFolders, FoundRun
 
 _HERE = Path(__file__).parent
@@ -61,6 +62,7 @@ def _of_runs(given: Given, metric: str) -> Iterator[Section]:
     experiments: dict[str, list[FoundRun]] = {}
     for run in given.found.runs:
         experiments.setdefault(str(run.settings.get("name", "")), []).append(run)
+    left = []
     for runs in experiments.values():
         whole = [by_path[run.path] for run in runs if run.path in by_path]
         if len(whole) == 1 and len(runs) == 1:
@@ -72,6 +74,21 @@ def _of_runs(given: Given, metric: str) -> Iterator[Section]:
             wanted = metric or next(iter(metric_names([run for run in runs if run.path in by_path])), LOSS)
             listed = FoundFolders(tuple(runs), given.found.others)
             yield runs_section(listed, whole, given.folders, wanted, between)
+        else:
+            left.extend(runs)
+    if left:
+        yield _left_out(left)
+
+
+def _left_out(runs: Sequence[FoundRun]) -> Section:
+    return Section(
+        kind="runs",
+        title="Not in this report",
+        about="",
+        verdict=f"{plural(len(runs), 'run')} could not be read, or did not end.",
+        good=False,
+        lines=[(str(run.path), f"{run.status}{': ' * bool(run.why)}{run.why}") for run in runs],
+    )
 
 
 def page_of(sections: Sequence[Section], asked: str, *, plotly: str | None = None) -> str:
