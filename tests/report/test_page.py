@@ -236,6 +236,20 @@ def test_the_seconds_of_an_update_are_interpolated(tmp_path: Path) -> None:
     assert width == 1 and means.tolist() == run.losses.tolist() and at.tolist() == list(range(1, 21))
 
 
+def test_a_long_curve_is_smoothed_over_its_neighbours(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run")
+    rows = np.repeat(run.journal[:1], 5_000)
+    rows["version"], rows["loss"] = np.arange(1, 5_001), np.arange(5_000.0)
+    at, means, width = smoothed_loss(replace(run, journal=rows))
+    assert width == 100 and np.allclose(at, means + 1), "the mean of a line is the line, in the middle of its batches"
+
+
+def test_powers_of_ten_are_ticks_of_an_axis_of_many_decades() -> None:
+    plot = curves([Curve("a", [1, 2, 3], [1e-9, 1e-3, 10.0], "red")], "x", "y")
+    axis = plot.figure["layout"]["yaxis"]
+    assert axis["ticktext"][0] == "10⁻⁹" and "10" in axis["ticktext"][-1] and len(axis["ticktext"]) <= 7
+
+
 def test_a_drawing_without_a_neighbour_takes_the_whole_width() -> None:
     plot = curves([Curve("a", [1], [1], "red")], "x", "y")
     narrow, wide = Drawing("n", "", plot), Drawing("w", "", plot, wide=True)

@@ -27,8 +27,10 @@ _ROW = 30  # pixels of a horizontal bar
 _POINTS, _LEAST_POINTS = 1_200, 60  # drawn of a curve, at most
 _ALL_POINTS = 24_000  # of all curves of a figure, about
 _TOGETHER = 6  # curves whose values are shown together where the pointer is
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _AGES = 20  # bars of a histogram, at most
 _LABEL = 22  # letters of a bar's name on one line
+_MOST = 0.9  # share of values above 0, from which on an axis may be logarithmic
 _NEAR, _FAR = 1.5, 4.5  # decades of an axis, up to which there are ticks between them, or all of them have one
 
 
@@ -119,10 +121,14 @@ def curves(
 def _logarithmic(update: Callable[..., Any], values: Sequence[float]) -> None:
     """Ticks at 1, 2, 5 where there are few decades, else at powers of ten."""
     decades = _decades(values)
-    if decades > _FAR:
-        update(type="log", dtick=math.ceil(decades / 6), exponentformat="power", showexponent="all")
-    else:
+    if decades <= _FAR:
         update(type="log", dtick="D2" if decades <= _NEAR else 1, tickformat=",~r")
+        return
+    positive = [value for value in values if 0 < value < math.inf]
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    powers = range(low, high + 1, math.ceil((high - low) / 6))
+    texts = [f"{10**power:,}" if 0 <= power <= 3 else "10" + str(power).translate(_RAISED) for power in powers]
+    update(type="log", tickmode="array", tickvals=[10.0**power for power in powers], ticktext=texts)
 
 
 def ages(counts: Mapping[str, NDArray[np.int64]]) -> Plot:
@@ -206,13 +212,6 @@ def bars(found: Sequence[Bar], x: str, *, at: float | None = None, start_at_zero
     return _plot(figure)
 
 
-def running_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Means of `width` neighbours: shorter by width − 1."""
-    sums = np.cumsum(np.insert(values, 0, 0.0))
-    means: NDArray[np.float64] = (sums[width:] - sums[:-width]) / width
-    return means
-
-
 def _cycle(number: int) -> list[str]:
     return [SERIES[place % len(SERIES)] for place in range(number)]
 
@@ -229,10 +228,13 @@ def _thinned(x: NDArray[Any], y: NDArray[Any], points: int) -> tuple[list[float]
 
 
 def _decades(values: Sequence[float]) -> float:
-    """How many powers of ten lie between the values; 0 where one is not above 0."""
+    """How many powers of ten lie between the values above 0; 0 where more than a few are not."""
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite)]
-    return math.log10(finite.max() / finite.min()) if len(finite) and finite.min() > 0 else 0.0
+    positive = finite[finite > 0]
+    if not len(positive) or len(positive) < _MOST * len(finite):
+        return 0.0
+    return math.log10(positive.max() / positive.min())
 
 
 def _axes(figure: Any, x: str, y: str) -> None:

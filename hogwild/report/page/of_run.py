@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hogwild.report.page.figures import ACCENT, OTHER, SERIES, SOFT, Bar, Curve, ages, bars, curves, running_mean
+from hogwild.report.page.figures import ACCENT, OTHER, SERIES, SOFT, Bar, Curve, ages, bars, curves
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import low_is_good, setting_text
 from hogwild.report.words import count, duration, figure, plural, size
@@ -18,6 +18,7 @@ from hogwild.run.result import INTERRUPTED, Run
 
 _UPDATES, _SECONDS = "updates", "seconds of training"
 _METRICS = 3  # that are drawn
+_BLOCKS = 1_000  # of a smoothed curve, about
 
 
 def run_section(found: FoundRun, run: Run) -> Section:
@@ -83,8 +84,14 @@ def seconds_of(run: Run, updates: NDArray[Any]) -> NDArray[np.float64]:
 def smoothed_loss(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """(updates, mean loss of the batches around each, how many batches that are)."""
     losses, versions = _finite_losses(run)
-    width = max(1, len(losses) // 50)
-    return versions[width // 2 :][: len(losses) - width + 1], running_mean(losses, width), width
+    block = max(1, len(losses) // _BLOCKS)  # means of blocks first, so that a run of any length takes a moment
+    starts = np.arange(0, len(losses) - len(losses) % block, block)
+    if not len(starts):
+        return versions, losses, 1
+    means, middles = (np.add.reduceat(part[: len(starts) * block], starts) / block for part in (losses, versions))
+    width = max(1, len(means) // 50)
+    kernel = np.full(width, 1 / width)
+    return np.convolve(middles, kernel, "valid"), np.convolve(means, kernel, "valid"), width * block
 
 
 def _finite_losses(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
