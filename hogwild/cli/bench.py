@@ -21,12 +21,15 @@ _MORE = """Every contender runs several times in turn, and is compared within ea
   hogwild bench --contenders hogwild ordered --kind processes
   hogwild bench --profile --problems small-mlp    where a worker's step goes, and what more cores would do
   hogwild bench --pad-ms 5 --workers 64     many workers on few cores: each gradient waits 5 ms besides
+  hogwild bench --quick --save base.json    and later, to guard the speed:
+  hogwild bench --quick --compare base.json --fail-if 'median<0.95'
 
-Everything takes hours: choose. Exit status 1: a contender failed."""
+Everything takes hours: choose. Exit status 1: a contender failed, or --fail-if holds."""
 _TWO = f"{LEAST_OVERHEAD} and {SAME_BITS} with processes"
 _QUICK = f"Choose for a minute: three cases with SGD; serial, {_TWO}."
 _PAD = f"Let each gradient wait so many milliseconds; by default mlp, batch 4, SGD, {_TWO}."
 _STALENESS = "With --pad-ms: τ of a rule that has one, several to compare (default: the number of workers - 1)."
+_FAIL_IF = "With --compare: end with status 1 where this holds for a rule, as 'median<0.95' or 'median<0.95 and max<1'."
 _PROFILE = f"Show where a worker's step goes instead; by default batch 16, SGD, {_TWO}."
 
 
@@ -60,6 +63,11 @@ class BenchCommand:
     staleness: Annotated[tuple[int, ...], wholes("T ..."), arg(help_behavior_hint="", help=_STALENESS)] = ()
     plot: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Draw the result as an image."""
+    save: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Save the result as JSON, to be compared with or reported."""
+    compare: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Say what became faster or slower since the bench saved in this file."""
+    fail_if: Annotated[str, arg(metavar="TEXT", help_behavior_hint="", help=_FAIL_IF)] = ""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print the result as one JSON object, and nothing else, on standard output."""
 
@@ -69,8 +77,13 @@ class BenchCommand:
             raise ArgumentError("--profile and --pad-ms measure different things; leave one out")
         if self.staleness and self.pad_ms is None:
             raise ArgumentError(f"--staleness {self.staleness[0]} given, and only --pad-ms has it")
+        if self.fail_if and self.compare is None:
+            raise ArgumentError(f"--fail-if {self.fail_if!r} given without --compare FILE, which says what to judge by")
+        other = "--profile" if self.profile else "--pad-ms" if self.pad_ms is not None else ""
+        if self.compare is not None and other:
+            raise ArgumentError(f"--compare {self.compare} needs speeds beside the serial loop, and {other} has none")
         from hogwild.bench.plan import BenchSettings
-        from hogwild.cli.benching import bench_command, padded_command, profile_command
+        from hogwild.cli.benching import BenchFiles, bench_command, padded_command, profile_command
 
         settings = BenchSettings(
             problems=self.problems,
@@ -83,8 +96,9 @@ class BenchCommand:
             seconds=self.seconds,
             quick=self.quick,
         )
+        files = BenchFiles(self.plot, self.save, self.compare, self.fail_if)
         if self.profile:
-            return profile_command(settings, plot_file=self.plot, json=self.json)
+            return profile_command(settings, files, json=self.json)
         if self.pad_ms is not None:
-            return padded_command(settings, self.pad_ms, self.staleness, plot_file=self.plot, json=self.json)
-        return bench_command(settings, plot_file=self.plot, json=self.json)
+            return padded_command(settings, self.pad_ms, self.staleness, files, json=self.json)
+        return bench_command(settings, files, json=self.json)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
 
+from hogwild.bench.comparison_table import bench_comparison_report
 from hogwild.bench.measure import measure_cases
 from hogwild.bench.padded import measure_padded
 from hogwild.bench.padded_table import padded_report, padded_summary
@@ -16,58 +21,104 @@ from hogwild.bench.plot_curves import plot_padded, plot_predictions
 from hogwild.bench.predict import predictions
 from hogwild.bench.profile import copy_rate, profiles
 from hogwild.bench.profile_table import profile_report, profile_summary
+from hogwild.bench.saved import SAVED_AT, SavedBench, read_bench
 from hogwild.bench.summary import Machine, bench_summary, warnings_of
 from hogwild.bench.table import bench_report, following_bench
+from hogwild.bench.then_and_now import compare_benches, refuse_nothing_in_common
+from hogwild.bench.threshold import Threshold
 from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
+from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot
 
 
-def bench_command(settings: BenchSettings, *, plot_file: Path | None, json: bool) -> int:
+@dataclass(frozen=True)
+class BenchFiles:
+    """What a bench draws and saves, and the saved one that it is compared with; None is none.
+
+    Raises:
+        ArgumentError: a file could not be written there; found before hours of measuring.
+    """
+
+    plot: Path | None = None
+    save: Path | None = None
+    compare: Path | None = None
+    fail_if: str = ""
+
+    def __post_init__(self) -> None:
+        _check_plot(self.plot)
+        if self.save is not None and (not self.save.absolute().parent.is_dir() or self.save.is_dir()):
+            raise ArgumentError(f"--save {self.save} is not a file in a folder that exists")
+
+    def keep(self, found: Mapping[str, Any]) -> None:
+        """Save a summary as JSON, whole or not at all."""
+        if self.save is None:
+            return
+        whole = {SAVED_AT: time.strftime("%Y-%m-%d %H:%M"), **found}
+        beside = self.save.with_name(f".{self.save.name}.saving")
+        try:
+            beside.write_text(to_json(whole) + "\n", encoding="utf-8")
+            beside.replace(self.save)
+        except OSError as error:
+            raise ArgumentError(f"--save {self.save} cannot be written: {error.strerror}") from error
+
+
+def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> int:
     """Measure every contender, and report; returns the exit status."""
     plan, machine, console = plan_of(settings), Machine.here(), Console(stderr=True)
-    _check_plot(plot_file)
+    threshold = Threshold.read(files.fail_if) if files.fail_if else None
+    then = read_bench(files.compare) if files.compare is not None else None
+    if then is not None:
+        names = [contender.name for contender in plan.contenders]
+        refuse_nothing_in_common(then, [case.name for case in plan.cases], names, str(files.compare))
     _warn(console, warnings_of(machine, plan.workers, plan.repeats))
     with following_bench(console) as tell:
         found = bench_summary(machine, plan, list(measure_cases(plan, tell)))
-    show(found, bench_report(found), json=json)
-    if plot_file is not None:
-        plot(found, plot_file)
-    return FAILED_CHECK if found["failed"] else DONE
+    files.keep(found)
+    report, failed = bench_report(found), bool(found["failed"])
+    if then is not None:
+        comparison = compare_benches(then, SavedBench.of(found), threshold)
+        found["comparison"] = comparison.to_dict()
+        report = Group(report, Text(), bench_comparison_report(comparison, str(files.compare)))
+        failed = failed or bool(comparison.failed)
+    show(found, report, json=json)
+    if files.plot is not None:
+        plot(found, files.plot)
+    return FAILED_CHECK if failed else DONE
 
 
 def padded_command(
-    settings: BenchSettings, pad_ms: float, staleness: Sequence[int], *, plot_file: Path | None, json: bool
+    settings: BenchSettings, pad_ms: float, staleness: Sequence[int], files: BenchFiles, *, json: bool
 ) -> int:
     """Measure many workers whose gradients wait, and report; returns the exit status."""
     machine, console = Machine.here(), Console(stderr=True)
     plan = padded_plan_of(settings, pad_ms, staleness, machine.cores)
-    _check_plot(plot_file)
     warnings = warnings_of(machine, 1, plan.repeats)
     _warn(console, warnings)
     with following_bench(console) as tell:
         found = padded_summary(machine, plan, warnings, list(measure_padded(plan, tell)))
+    files.keep(found)
     show(found, padded_report(found), json=json)
-    if plot_file is not None:
-        plot_padded(found, plot_file)
+    if files.plot is not None:
+        plot_padded(found, files.plot)
     return DONE
 
 
-def profile_command(settings: BenchSettings, *, plot_file: Path | None, json: bool) -> int:
+def profile_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> int:
     """Measure where a worker's step goes, and report; returns the exit status."""
     plan, machine, console = profile_plan_of(settings), Machine.here(), Console(stderr=True)
     warnings = warnings_of(machine, plan.allow, plan.repeats)
     _warn(console, warnings)
-    _check_plot(plot_file)
     rate = copy_rate()
     with following_bench(console) as tell:
         measured = list(profiles(plan, rate, tell))
     found = profile_summary(machine, plan, rate, warnings, measured)
     found["predicted"] = predictions(measured, machine.cores, copy_rate(machine.cores))
+    files.keep(found)
     show(found, profile_report(found), json=json)
-    if plot_file is not None:
-        plot_predictions(found, plot_file)
+    if files.plot is not None:
+        plot_predictions(found, files.plot)
     return DONE
 
 
