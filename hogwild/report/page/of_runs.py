@@ -86,7 +86,7 @@ def _facts(listed: Sequence[FoundRun], chosen: Sequence[Choice], metric: str) ->
         name = f"best {word}" if best.half is None else f"best mean {word}, {half_width(best)}"
         found.append((name, figure(best.mean)))
         found.append(("settings compared", count(len(chosen))))
-    return [*found, *((name.replace("_", " "), setting_text(value)) for name, value in list(shared.items())[:4])]
+    return [*found, *((name.replace("_", " "), setting_text(value)) for name, value in list(shared.items())[:3])]
 
 
 def _groups(chosen: Sequence[Choice], runs: Sequence[Run], listed: Sequence[FoundRun]) -> list[_Group]:
