@@ -47,6 +47,7 @@ class ReportCommand:
             raise ArgumentError(f"out {str(self.out)!r} is not a file in a folder that exists")
         from rich.text import Text
 
+        from hogwild import __version__
         from hogwild.cli.output import show
         from hogwild.report.page.given import read_given
         from hogwild.report.page.page import page_of, refuse_without_plotly, sections_of, write_page
@@ -56,7 +57,8 @@ class ReportCommand:
         paths = self.runs or (default_folder(),)
         given = read_given(paths)
         sections = sections_of(given, self.metric)
-        write_page(page_of(sections, f"hogwild report {' '.join(map(str, paths))}"), self.out)
+        made_by = f"hogwild {__version__} · hogwild report {' '.join(map(str, paths))}"
+        write_page(page_of(sections, made_by), self.out)
         number = self.out.stat().st_size
         found = {
             "out": str(self.out),

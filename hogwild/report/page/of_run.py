@@ -198,6 +198,8 @@ def _work(run: Run) -> Drawing:
         + (f"each {most:.3g} %." if f"{least:.3g}" == f"{most:.3g}" else f"between {least:.3g} and {most:.3g} % each.")
         + f" They waited for each other for {duration(sum(usage.waited_seconds for usage in run.workers))} in all."
     )
+    if run.rechecked:
+        told += f" {plural(run.rechecked, 'gradient')} were computed a second time, and had the same bits."
     return Drawing("Work per worker", told, bars(found, "gradients computed"))
 
 

@@ -71,13 +71,19 @@ def _of_runs(given: Given, metric: str) -> Iterator[Section]:
             between = None
             if len(whole) == 2:
                 between = compare_runs(*(Path(str(run.out)) for run in whole))
-            wanted = metric or next(iter(metric_names([run for run in runs if run.path in by_path])), LOSS)
+            wanted = _metric_of([run for run in runs if run.path in by_path], metric)
             listed = FoundFolders(tuple(runs), given.found.others)
             yield runs_section(listed, whole, given.folders, wanted, between)
         else:
             left.extend(runs)
     if left:
         yield _left_out(left)
+
+
+def _metric_of(runs: Sequence[FoundRun], wanted: str) -> str:
+    """What these runs are compared by: the wanted metric, else the first that one of them has a number of."""
+    names = [wanted, *metric_names(runs)] if wanted else metric_names(runs)
+    return next((name for name in names if any(value_of(run, name) is not None for run in runs)), LOSS)
 
 
 def _left_out(runs: Sequence[FoundRun]) -> Section:
@@ -91,18 +97,16 @@ def _left_out(runs: Sequence[FoundRun]) -> Section:
     )
 
 
-def page_of(sections: Sequence[Section], asked: str, *, plotly: str | None = None) -> str:
+def page_of(sections: Sequence[Section], made_by: str, *, plotly: str | None = None) -> str:
     """The HTML of a report.
 
     Args:
         sections: its parts, in order.
-        asked: the command that made it, for the foot of the page.
+        made_by: what made it, for the foot of the page.
         plotly: the JavaScript that draws; by default all of Plotly's, which is nearly 5 MB.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
-
-    from hogwild import __version__
 
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     text: str = environment.get_template("page.html").render(
@@ -111,7 +115,7 @@ def page_of(sections: Sequence[Section], asked: str, *, plotly: str | None = Non
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
         script=(_HERE / "page.js").read_text(encoding="utf-8"),
         plotly=get_plotlyjs() if plotly is None else plotly,
-        foot=f"hogwild {__version__} · {time.strftime('%Y-%m-%d %H:%M')} · {asked}",
+        foot=f"{made_by} · {time.strftime('%Y-%m-%d %H:%M')}",
     )
     return text
 
