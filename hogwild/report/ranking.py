@@ -9,7 +9,7 @@ from typing import Any
 
 from hogwild.determinism.interval import MeanInterval
 from hogwild.errors import ArgumentError
-from hogwild.run.found import DEFAULTS, FoundRun, differing_settings, setting_names, setting_of
+from hogwild.run.found import DEFAULTS, OWN_CODE, FoundRun, differing_settings, setting_names, setting_of
 
 LOSS = "loss"
 _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
@@ -25,7 +25,8 @@ _SEED = "seed"
 
 def shared_settings(runs: Sequence[FoundRun]) -> dict[str, Any]:
     """Name → value of the settings that are equal in all runs and are not the defaults."""
-    names = [name for name in setting_names(runs) if name not in differing_settings(runs)]
+    differing = differing_settings(runs)
+    names = [name for name in setting_names(runs) if name not in differing and not name.startswith(OWN_CODE)]
     found = {name: setting_of(runs[0], name) for name in names}
     return {name: value for name, value in found.items() if value is not None and value != DEFAULTS.get(name)}
 

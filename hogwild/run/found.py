@@ -28,8 +28,12 @@ DONE, ENDED_EARLY, UNFINISHED, BROKEN = "done", "ended early", "unfinished", "br
 STATUSES = (DONE, ENDED_EARLY, INTERRUPTED, UNFINISHED, BROKEN)
 CHECK, STUDY, NO_RUN = "check", "study", "no run"
 _RECORD, _CONFIG, _CHECKPOINT = "run.json", "config.toml", "checkpoint.safetensors"
-DEFAULTS = {one.name: one.default for one in fields(RunConfig)}
+DEFAULTS = {one.name: one.default for one in fields(RunConfig) if one.metadata}
+"""The settings that have plain values → what they are where nobody says otherwise."""
+OWN_CODE = "own."  # how the names of what is told of a person's own file begin
+_PARAMETERS = f"{OWN_CODE}parameters."
 _OTHERS = {"check.json": CHECK, "findings.json": STUDY}
+_LOG = ".log"  # a folder of nothing else is not worth a line
 _DEPTH = 32  # folders in folders, at most
 _SHOWN = 3  # names of files that a line gives
 
@@ -115,6 +119,8 @@ def _walk(folder: Path, seen: set[tuple[int, int]], depth: int) -> FoundFolders:
     except OSError as error:
         return FoundFolders((), (OtherFolder(folder, NO_RUN, f"it cannot be read: {error.strerror}"),))
     names = {entry.name for entry in entries}
+    if names and all(name.endswith(_LOG) for name in names):
+        return nothing
     inner = [_walk(Path(entry.path), seen, depth + 1) for entry in entries if _is_folder(entry)]
     runs = [run for found in inner for run in found.runs]
     others = [other for found in inner for other in found.others]
@@ -250,7 +256,10 @@ def _settings(folder: Path) -> dict[str, Any]:
         RunConfig.load(path)
     values.pop("run", None)
     changes = values.pop("changes", None)
-    found = dict(_leaves(values))
+    found = {}
+    for name, value in _leaves(values):
+        parameter = name.removeprefix(_PARAMETERS)
+        found[name if parameter in DEFAULTS else parameter] = value
     if changes:
         found["changes"] = "; ".join(map(str, RunConfig.load(path).changes))
     if _file(folder, ORIGIN).exists():

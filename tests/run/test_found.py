@@ -81,6 +81,21 @@ def test_what_is_no_run_is_said(run: Path) -> None:
     assert found.others[0].why == "it holds config.toml"
 
 
+def test_the_parameters_of_a_persons_own_file_are_settings(run: Path) -> None:
+    """As config.toml has them; one with the name of a setting keeps its long one."""
+    with (run / "config.toml").open("a") as file:
+        file.write('[own]\nfile = "/train.py"\n[own.parameters]\nwidth = 32\nlr = 9.0\n')
+    found = read_found(run)
+    wanted = {"width": 32, "own.parameters.lr": 9.0, "lr": 0.2, "own.file": "/train.py"}
+    assert {name: found.settings[name] for name in wanted} == wanted
+
+
+def test_a_folder_of_logs_is_not_worth_a_line(run: Path) -> None:
+    (run.parent / "logs").mkdir()
+    (run.parent / "logs/one.log").touch()
+    assert find_runs([run.parent]).others == ()
+
+
 def test_a_killed_run_is_unfinished_and_shows_its_metrics_so_far(run: Path) -> None:
     (run / "run.json").unlink()
     (run / "metrics.jsonl").write_text('{"update": 5, "seconds": 0.1, "accuracy": 0.25}\n{"update": 10, "acc')
