@@ -230,8 +230,9 @@ def _training(records: tuple[Record, Record], settings: Sequence[str]) -> Iterat
 
 
 def _own_parts(model: Sequence[Pair], side: int) -> str:
-    """What of its model the other run has not, or has otherwise."""
-    parts = [f"{pair[0]} {pair[side]}" for pair in model if pair[side] != "missing"]
+    """What of its model the other run has not, or has otherwise: 0.weight float32 [8, 2]."""
+    named = [(pair[0].partition(" ")[2].strip("'"), pair[side]) for pair in model]
+    parts = [f"{name} {form}" for name, form in named if form != "missing"]
     return printable(_some(parts, 2)) if parts else "–"
 
 
