@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.determinism.verdict import Verdict
-from hogwild.report.words import count
+from hogwild.report.words import count, is_loss
 from hogwild.rules.registry import title_of
 from hogwild.run.result import Run
 
@@ -35,7 +35,7 @@ def can_plot() -> bool:
 
 def plot_run(run: Run, path: Path) -> None:
     """Draw a run as PNG: its loss, its metrics where it has any, and the staleness of its updates."""
-    judged = any(not _is_loss(name) for name in run.metrics)
+    judged = any(not is_loss(name) for name in run.metrics)
     panels = [_loss, _metrics, _staleness] if judged else [_loss, _staleness]
     title = f"{title_of(run.config)} · {count(run.updates)} updates · seed {run.config.seed}"
     _draw(run, panels, title, (4.6, 4.2), path)
@@ -65,7 +65,7 @@ def _loss(axes: Axes, run: Run) -> None:
     if width > 1:
         middle = versions[width // 2 :][: len(losses) - width + 1]
         axes.plot(middle, _running_mean(losses, width), color=BLUE, linewidth=1.8, label=f"training, mean of {width}")
-    for name in filter(_is_loss, run.metrics):
+    for name in filter(is_loss, run.metrics):
         _curve(axes, run, name, ORANGE)
     if len(losses) and losses.min() > 0:
         axes.set_yscale("log")
@@ -87,7 +87,7 @@ def _running_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64
 
 
 def _metrics(axes: Axes, run: Run) -> None:
-    names = [name for name in run.metrics if not _is_loss(name)]
+    names = [name for name in run.metrics if not is_loss(name)]
     for name, colour in zip(names, cycle(_COLOURS), strict=False):
         _curve(axes, run, name, colour)
     low, high = axes.get_ylim()
@@ -102,11 +102,6 @@ def _curve(axes: Axes, run: Run, name: str, colour: str) -> None:
     rows = [row for row in run.evaluations if name in row]
     label = f"{name.replace('_', ' ')}, in the end {rows[-1][name]:.4g}"
     axes.plot([row["update"] for row in rows], [row[name] for row in rows], "o-", ms=3, color=colour, label=label)
-
-
-def _is_loss(name: str) -> bool:
-    """Such a metric has the unit of the training loss, and is drawn beside it."""
-    return name == "loss" or name.endswith("_loss")
 
 
 def _staleness(axes: Axes, run: Run) -> None:

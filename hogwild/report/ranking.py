@@ -168,7 +168,9 @@ def setting_text(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else str(value)
+    return str(value)
 
 
 def _number(run: FoundRun, metric: str) -> float | None:

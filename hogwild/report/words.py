@@ -42,3 +42,8 @@ def size(number: float) -> str:
             return f"{number:,.0f} {unit}" if unit in ("bytes", "KiB") or number >= 100 else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:,.1f} TiB"
+
+
+def is_loss(metric: str) -> bool:
+    """True for a metric that has the unit of the training loss, as far as its name tells: it is drawn beside it."""
+    return metric == "loss" or metric.endswith("_loss")

@@ -25,7 +25,6 @@ from hogwild.run.record import read_json_record
 from hogwild.run.result import INTERRUPTED
 
 DONE, ENDED_EARLY, UNFINISHED, BROKEN = "done", "ended early", "unfinished", "broken"
-STATUSES = (DONE, ENDED_EARLY, INTERRUPTED, UNFINISHED, BROKEN)
 CHECK, STUDY, NO_RUN = "check", "study", "no run"
 _RECORD, _CONFIG, _CHECKPOINT = "run.json", "config.toml", "checkpoint.safetensors"
 DEFAULTS = {one.name: one.default for one in fields(RunConfig) if one.metadata}

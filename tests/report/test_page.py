@@ -79,7 +79,7 @@ def test_runs_are_compared_by_their_settings(saved: Path) -> None:
     assert section.verdict.startswith("Highest mean accuracy: lr 0.2. Its interval overlaps with none")
     assert [table.title for table in section.tables] == ["Settings, best first", "All runs"]
     assert len(section.tables[1].rows) == 6
-    assert section.notes[0].startswith("broken: broken. ") and section.notes[1] == "killed: unfinished."
+    assert section.notes[0].startswith("broken: broken: ") and section.notes[1] == "killed: unfinished"
     other = sections(saved / "sweep", metric="test_loss")[0]
     assert other.verdict.startswith("Lowest mean test_loss: lr 0.2")
     with pytest.raises(ArgumentError, match="--metric 'speed' is in no run; accuracy, test_loss, loss are"):
@@ -234,6 +234,13 @@ def test_the_seconds_of_an_update_are_interpolated(tmp_path: Path) -> None:
     assert seconds_of(known, np.array([0, 5, 10, 15, 20])).tolist() == [0, 2, 4, 4.5, 5]
     at, means, width = smoothed_loss(known)
     assert width == 1 and means.tolist() == run.losses.tolist() and at.tolist() == list(range(1, 21))
+
+
+def test_losses_that_are_not_finite_are_said(saved: Path) -> None:
+    given = read_given([saved / "sweep/lr0.1-0"])
+    given.runs[0].journal["loss"][3:5] = float("nan")
+    (section,) = sections_of(given)
+    assert section.notes == ["The loss of 2 updates is not finite; the curves leave them out."]
 
 
 def test_a_long_curve_is_smoothed_over_its_neighbours(tmp_path: Path) -> None:

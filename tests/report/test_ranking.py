@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hogwild.errors import ArgumentError
-from hogwild.report.ranking import choices, conclusion_of, low_is_good, shared_settings, sorted_runs
+from hogwild.report.ranking import choices, conclusion_of, low_is_good, setting_text, shared_settings, sorted_runs
 from hogwild.run.found import DONE, UNFINISHED, FoundRun, differing_settings
 
 
@@ -92,3 +92,11 @@ def test_the_conclusion_says_whether_it_is_settled() -> None:
     assert clear == "highest mean accuracy: lr 0.1. Its interval overlaps with none of the others."
     assert "more seeds would tell" in told((0.1, 0.9), (0.5, 0.8))
     assert "differ in the seed alone" in told((0.1, 0.9), (0.1, 0.8))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (True, "true"), (3.0, "3"), (1e-05, "1e-05"), (0.10000001, "0.10000001"), ("adam", "adam"), (7, "7")],
+)
+def test_a_setting_as_a_table_has_it(value: Any, text: str) -> None:
+    assert setting_text(value) == text

@@ -103,12 +103,12 @@ def curves(
         )
     _axes(figure, x, y)
     if log_x:
-        _logarithmic(figure.update_xaxes, [value for curve in found for value in curve.x])
+        _logarithmic(figure.update_xaxes, _all([curve.x for curve in found]))
     else:
         figure.update_xaxes(rangemode="tozero", tickformat=",~r", nticks=6)
     if ticks_x:
         figure.update_xaxes(tickmode="array", tickvals=list(ticks_x), ticktext=[f"{tick:,g}" for tick in ticks_x])
-    values = [value for curve in found for value in curve.y]
+    values = _all([curve.y for curve in found])
     if _decades(values) > 1 if log_y is None else log_y:
         _logarithmic(figure.update_yaxes, values)
     figure.update_layout(hovermode="x unified" if not log_x and len(found) <= _TOGETHER else "closest")
@@ -118,14 +118,18 @@ def curves(
     return _plot(figure, list(entries.values()) if len(entries) > 1 else ())
 
 
-def _logarithmic(update: Callable[..., Any], values: Sequence[float]) -> None:
+def _all(parts: Sequence[Sequence[float] | NDArray[Any]]) -> NDArray[np.float64]:
+    return np.concatenate([np.asarray(part, float) for part in parts]) if parts else np.zeros(0)
+
+
+def _logarithmic(update: Callable[..., Any], values: NDArray[np.float64]) -> None:
     """Ticks at 1, 2, 5 where there are few decades, else at powers of ten."""
     decades = _decades(values)
     if decades <= _FAR:
         update(type="log", dtick="D2" if decades <= _NEAR else 1, tickformat=",~r")
         return
-    positive = [value for value in values if 0 < value < math.inf]
-    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    positive = values[(values > 0) & np.isfinite(values)]
+    low, high = math.floor(math.log10(positive.min())), math.ceil(math.log10(positive.max()))
     powers = range(low, high + 1, math.ceil((high - low) / 6))
     texts = [f"{10**power:,}" if 0 <= power <= 3 else "10" + str(power).translate(_RAISED) for power in powers]
     update(type="log", tickmode="array", tickvals=[10.0**power for power in powers], ticktext=texts)
@@ -227,10 +231,9 @@ def _thinned(x: NDArray[Any], y: NDArray[Any], points: int) -> tuple[list[float]
     )
 
 
-def _decades(values: Sequence[float]) -> float:
+def _decades(values: NDArray[np.float64]) -> float:
     """How many powers of ten lie between the values above 0; 0 where more than a few are not."""
-    finite = np.asarray(values, float)
-    finite = finite[np.isfinite(finite)]
+    finite = values[np.isfinite(values)]
     positive = finite[finite > 0]
     if not len(positive) or len(positive) < _MOST * len(finite):
         return 0.0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hogwild.report.page.figures import ACCENT, OTHER, SERIES, SOFT, Bar, Curve, ages, bars, curves
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import low_is_good, setting_text
-from hogwild.report.words import count, duration, figure, plural, size
+from hogwild.report.words import count, duration, figure, is_loss, plural, size
 from hogwild.rules.registry import RULES, gives_same_bits, title_of
 from hogwild.run.found import DEFAULTS, FoundRun
 from hogwild.run.result import INTERRUPTED, Run
@@ -32,8 +32,14 @@ def run_section(found: FoundRun, run: Run) -> Section:
         facts=_facts(run),
         drawings=paired([*_losses(run), *_metric_drawings(run), _staleness(run), _work(run)]),
         tables=[_workers(run), _settings(found), *_environment(run)],
-        notes=[failure.splitlines()[0] for failure in run.failures],
+        notes=[*(failure.splitlines()[0] for failure in run.failures), *_not_finite(run)],
     )
+
+
+def _not_finite(run: Run) -> Iterator[str]:
+    number = int((~np.isfinite(run.losses)).sum())
+    if number:
+        yield f"The loss of {plural(number, 'update')} is not finite; the curves leave them out."
 
 
 def _verdict(run: Run) -> str:
@@ -99,30 +105,27 @@ def _finite_losses(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return run.losses[finite], run.journal["version"][finite].astype(float)
 
 
-def is_loss(name: str) -> bool:
-    """Such a metric has the unit of the training loss, and is drawn beside it."""
-    return name == "loss" or name.endswith("_loss")
-
-
 def _losses(run: Run) -> Iterator[Drawing]:
     losses, versions = _finite_losses(run)
     if not len(losses):
         return
     at, means, width = smoothed_loss(run)
     evaluated = [name for name in run.metrics if is_loss(name)][:2]
+    mean = f"mean of {width} batches" if width > 1 else "each batch"
     fell = "fell" if means[-1] <= means[0] else "rose"
     beside = f" In orange: {evaluated[0].replace('_', ' ')}, as evaluated." if evaluated else ""
-    told = f"The mean of {width} batches {fell} from {figure(means[0])} to {figure(means[-1])}.{beside}"
+    told = f"The loss, {mean}, {fell} from {figure(means[0])} to {figure(means[-1])}.{beside}"
     for axis, what in ((_UPDATES, told), (_SECONDS, "The same over time. Between evaluations, time is interpolated.")):
 
         def x(updates: NDArray[Any], axis: str = axis) -> NDArray[Any]:
             return updates if axis == _UPDATES else seconds_of(run, updates)
 
-        found = [Curve(f"mean of {width} batches", x(at), means, ACCENT)]
+        found = [Curve(mean, x(at), means, ACCENT)]
         for name, colour in zip(evaluated, SERIES[1:], strict=False):
             where, values = evaluations_of(run, name)
             found.append(Curve(name.replace("_", " "), x(where), values, colour, "points"))
-        found.append(Curve("each batch", x(versions), losses, SOFT, "dots"))
+        if width > 1:
+            found.append(Curve("each batch", x(versions), losses, SOFT, "dots"))
         yield Drawing(f"Loss over {axis.partition(' ')[0]}", what, curves(found, axis, ""))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hogwild.determinism.two_runs import RunComparison
 from hogwild.report.page.figures import SERIES, SOFT, Bar, Curve, ages, bars, curves
-from hogwild.report.page.of_run import age_counts, evaluations_of, is_loss, seconds_of, smoothed_loss
+from hogwild.report.page.of_run import age_counts, evaluations_of, seconds_of, smoothed_loss
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import (
     Choice,
@@ -24,8 +24,8 @@ from hogwild.report.ranking import (
 )
 from hogwild.report.run_list import INTERVAL_NOTE, half_width, short_path
 from hogwild.report.side_by_side import bit_lines, sections
-from hogwild.report.words import count, duration, figure, plural
-from hogwild.run.found import FoundFolders, FoundRun, differing_settings, setting_of
+from hogwild.report.words import count, duration, figure, is_loss, plural
+from hogwild.run.found import DONE, FoundFolders, FoundRun, differing_settings, setting_of
 from hogwild.run.result import Run
 
 _GROUPS = 8  # settings that have a colour of their own
@@ -64,10 +64,12 @@ def runs_section(
         lines=list(bit_lines(between)) if between is not None else [],
         drawings=paired([*_curves(groups, metric), *_comparison(chosen, groups, metric), *_staleness(groups)]),
         tables=[*tables, _runs(found, folders)],
-        notes=[
-            f"{short_path(run.path, folders)}: {run.status}. {run.why}".rstrip() for run in found.runs if not run.whole
-        ],
+        notes=[_note(run, folders) for run in found.runs if run.status != DONE],
     )
+
+
+def _note(run: FoundRun, folders: Sequence[Path]) -> str:
+    return f"{short_path(run.path, folders)}: {run.status}{': ' * bool(run.why)}{run.why}"
 
 
 def _title(listed: Sequence[FoundRun]) -> str:
@@ -179,9 +181,8 @@ def _staleness(groups: Sequence[_Group]) -> Iterator[Drawing]:
             total[: len(one)] += one
         counts[group.name] = total
     if counts:
-        told = (
-            "How old the model was that a gradient was computed on, when the gradient was applied; all seeds together."
-        )
+        told = "How old the model was that a gradient was computed on, when the gradient was applied."
+        told += " All seeds together." if any(len(group.runs) > 1 for group in shown) else ""
         yield Drawing("Staleness", told, ages(counts))
 
 
