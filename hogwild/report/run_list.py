@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hogwild.determinism.interval import CONFIDENCE, MeanInterval
+from hogwild.errors import printable
 from hogwild.report.ranking import (
     LOSS,
     Choice,
@@ -42,6 +43,7 @@ from hogwild.run.found import (
 _SHOWN = 8  # folders without a run that are named
 _NAMED = 3  # folders that the headline names
 _DIGITS = 8  # of a digest
+_LONGEST = 1_000  # letters of a path
 _GAP = 2  # cells of padding around a column
 
 
@@ -72,7 +74,9 @@ class _Fitting:
             shown.remove(min(shown, key=lambda one: one.keep))
         table = ranked_table()
         for one in shown:
-            table.add_column(one.heading, justify="right" if one.right else "left", no_wrap=one is not shown[0])
+            table.add_column(
+                printable(one.heading), justify="right" if one.right else "left", no_wrap=one is not shown[0]
+            )
         for cells, style in zip(zip(*(one.cells for one in shown), strict=True), self.styles, strict=True):
             table.add_row(*map(Text, cells), style=style)
         yield table
@@ -140,9 +144,8 @@ def _figure(value: float | None) -> str:
 
 def short_path(path: Path, folders: Sequence[Path]) -> str:
     """A run as lists have it: its path in the one folder that was named."""
-    if len(folders) == 1 and path != folders[0]:
-        return str(path.relative_to(folders[0]))
-    return str(path)
+    inside = len(folders) == 1 and path != folders[0]
+    return printable(str(path.relative_to(folders[0]) if inside else path), _LONGEST)
 
 
 def _remarks(found: FoundFolders, folders: Sequence[Path]) -> Iterable[RenderableType]:

@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hogwild.determinism.two_runs import Pair, RunComparison
+from hogwild.errors import printable
 from hogwild.report.ranking import setting_text
+from hogwild.report.run_list import short_path
 from hogwild.report.words import count, duration, figure
 from hogwild.run.found import FoundRun
 
@@ -26,7 +28,7 @@ def comparison_report(found: RunComparison) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True, min_width=16)
     grid.add_column(overflow="fold", ratio=1)
     grid.add_column(overflow="fold", ratio=1)
-    grid.add_row("", Text(str(found.a.path), "bold"), Text(str(found.b.path), "bold"))
+    grid.add_row("", Text(_path(found.a), "bold"), Text(_path(found.b), "bold"))
     if found.titles[0] != found.titles[1]:
         grid.add_row("", *found.titles)
     for name, rows in sections(found):
@@ -51,7 +53,8 @@ def sections(found: RunComparison) -> Iterable[tuple[str, list[tuple[str, str, s
         differing = [*_environment(found.environment), *_resumed(found)]
         yield ("environment that differs", differing) if differing else ("environment: equal", [])
     results = [
-        (name.replace("_", " "), _measured(name, one), _measured(name, other)) for name, one, other in found.metrics()
+        (printable(name.replace("_", " ")), _measured(name, one), _measured(name, other))
+        for name, one, other in found.metrics()
     ]
     yield "results", [*results, ("digest", _digest(found.a), _digest(found.b))]
 
@@ -123,3 +126,7 @@ def _measured(name: str, value: float | None) -> str:
 
 def _digest(run: FoundRun) -> str:
     return (run.digest or "–")[:16] + "…"
+
+
+def _path(run: FoundRun) -> str:
+    return short_path(run.path, ())

@@ -156,3 +156,12 @@ def test_what_cannot_be_compared_is_refused(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told in refused(capsys, "compare", *arguments)
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b\x1b[31m"):
+        save_run(tmp_path / name, evaluate=lambda model: {"acc\x1b[2J": 0.5}, name="x")
+    for command in (["runs", str(tmp_path)], ["compare", str(tmp_path / "a"), str(tmp_path / "b\x1b[31m")]):
+        assert "\x1b" not in printed(capsys, *command)
