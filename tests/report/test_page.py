@@ -175,6 +175,7 @@ def test_nothing_is_fetched(saved: Path) -> None:
         ("[]", "does not hold a JSON object"),
         ("{", "cannot be read as JSON"),
         ('{"machine": 1, "settings": 2, "warnings": 3}', "neither a check nor a bench"),
+        ('{"machine": 1, "settings": 2, "warnings": 3, "profiles": []}', "is a profile"),
     ],
 )
 def test_a_file_that_is_neither_is_refused(text: str, told: str, tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ def read_given(paths: Sequence[Path]) -> Given:
             checks.append((path, found))
         elif found.keys() >= _BENCH_KEYS and found.keys() & _RESULTS:
             benches.append((path, found))
+        elif "profiles" in found:
+            raise ArgumentError(
+                f"{str(path)!r} is a profile, which has no report; hogwild bench --profile --plot draws it"
+            )
         else:
             raise ArgumentError(
                 f"{str(path)!r} is neither a check nor a bench; hogwild check saves a check.json, and hogwild bench "
