@@ -41,7 +41,7 @@ FLAGS = [
 
 # Arguments → what the line must name: the value, and what would work.
 WRONG = {
-    "rum digits": ["'rum'", "run, list, check, replay, probe, bench, doctor"],
+    "rum digits": ["'rum'", ", ".join(COMMANDS)],
     "run": ["no experiment", "hogwild list"],
     "run digitz": ["'digitz'", "digits"],
     "run nowhere/config.toml": ["nowhere/config.toml", "No such file", "the config.toml of a run"],

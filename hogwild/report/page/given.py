@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
-from hogwild.run.found import CHECK, FoundFolders, FoundRun, find_runs
+from hogwild.run.found import BROKEN, CHECK, FoundFolders, FoundRun, find_runs
 from hogwild.run.record import saved_run
 from hogwild.run.result import Run
 
@@ -80,8 +80,7 @@ def _read_runs(found: Sequence[FoundRun]) -> tuple[list[Run], dict[Path, str]]:
     runs, broken = [], {}
     for one in found:
         if one.digest is None:  # unfinished, or broken
-            if one.why:
-                broken[one.path] = one.why
+            broken[one.path] = one.why if one.status == BROKEN else f"{one.path} is {one.status}"
             continue
         try:
             runs.append(_without_state(saved_run(one.path)))
@@ -97,7 +96,7 @@ def _without_state(run: Run) -> Run:
 def _broken(run: FoundRun, broken: Mapping[Path, str]) -> FoundRun:
     if run.path not in broken or run.digest is None:
         return run
-    return FoundRun(run.path, "broken", broken[run.path], run.settings)
+    return FoundRun(run.path, BROKEN, broken[run.path], run.settings)
 
 
 def _read_check(path: Path) -> Mapping[str, Any]:
