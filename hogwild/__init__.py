@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         RunDirectoryError,
         WorkerError,
     )
+    from hogwild.experiment.kinds import Problem
+    from hogwild.experiment.own import define_experiment
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
     from hogwild.run.progress import Progress
@@ -82,6 +84,8 @@ _HOMES = {
         "RunDirectoryError",
         "WorkerError",
     ),
+    "experiment.kinds": ("Problem",),
+    "experiment.own": ("define_experiment",),
     "rules.base": (
         "Gradient",
         "Rule",
@@ -106,6 +110,7 @@ __all__ = [
     "NonFiniteError",
     "NotReproducible",
     "Probe",
+    "Problem",
     "Progress",
     "Replay",
     "Rule",
@@ -119,6 +124,7 @@ __all__ = [
     "WorkerError",
     "WorkerInfo",
     "check",
+    "define_experiment",
     "digest",
     "distance",
     "launch",

@@ -40,6 +40,7 @@ def train(
     gradient: str | None = None,
     epochs: int | None = None,
     updates: int | None = None,
+    limit_updates: int | None = None,
     batch_size: int = 64,
     shuffle: bool = True,
     collate: Callable[[list[Any]], Any] | None = None,
@@ -81,6 +82,7 @@ def train(
         micro_batches: `sync` averages so many batches into one update; at most so many workers.
         gradient: "backward" or "grad"; None is the rule's own way.
         epochs, updates: exactly one says how long to train.
+        limit_updates: end after so many updates all the same, to try out whether everything works.
         batch_size, shuffle, collate: how data is made into batches; a `Source` makes its own.
         seed: of the shuffles and of whatever an update draws.
         lr_schedule: number of the update → factor on every learning rate. The first and the last are asked for before

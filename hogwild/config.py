@@ -23,6 +23,7 @@ ON_WORKER_FAILURE = ("replace", "continue", "raise")
 _FORMS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_CONFIG_BYTES = 1 << 20
 _LENGTHS = ("epochs", "updates")  # one of them says how long a run is
+_TABLES = ("changes", "own")  # fields that are no plain values, and are checked by themselves
 _BATCHES = "the batches that it has seen would have been others"
 _VERSIONS = "a checkpoint holds as many versions as it needs"
 _WAY = "a run takes all its gradients in one way"
@@ -88,6 +89,8 @@ class RunConfig:
     """Train for so many passes over the data ..."""
     updates: int | None = setting(None, "N", least=1, unset="", decides_bits=True)
     """... or for so many updates of the model."""
+    limit_updates: int | None = setting(None, "N", least=1, unset="no limit", decides_bits=True)
+    """End after N updates whatever the length is: to try out whether all works."""
     batch_size: int = setting(64, "N", least=1, unset="the experiment's", decides_bits=True, fixed=_BATCHES)
     """Samples in a batch; the last of an epoch has what is left."""
     shuffle: bool = setting(True, decides_bits=True, fixed=_BATCHES)
@@ -118,10 +121,12 @@ class RunConfig:
     """Seconds after which a worker that gets no further is taken to hang."""
     changes: tuple[Change, ...] = ()
     """What was changed on purpose when the run was resumed, in the order of the updates."""
+    own: OwnCode | None = None
+    """The file of one's own that the experiment stands in, and the values of its own parameters."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            if one.name != "changes":
+            if one.name not in _TABLES:
                 _check(one, getattr(self, one.name))
         _check_changes(self.changes)
         if (self.epochs is None) == (self.updates is None):
@@ -152,7 +157,14 @@ class RunConfig:
         lengths = {name: values[name] for name in _LENGTHS if name in values}
         if lengths:
             lengths = {**dict.fromkeys(_LENGTHS), **lengths}
+        if "limit_updates" in values:
+            lengths["limit_updates"] = values["limit_updates"]
         return replace(self, changes=(*kept, *changes), **lengths)
+
+    @property
+    def whole_epochs(self) -> int | None:
+        """How many epochs the run is; None where it ends after so many updates."""
+        return self.epochs if self.limit_updates is None else None
 
     @property
     def crew(self) -> str:
@@ -164,9 +176,10 @@ class RunConfig:
     def to_toml(self, run: str = "") -> str:
         """The settings as TOML; those that are None are left out. `run` is the identity of the run they are of."""
         own = {"run": run} if run else {}
-        values = {key: value for key, value in asdict(self).items() if value is not None}
-        changes = [{key: v for key, v in one.items() if v is not None} for one in values.pop("changes")]
-        return tomli_w.dumps({**own, **values, **({"changes": changes} if changes else {})})
+        values = _without_none(asdict(self))
+        if not values["changes"]:
+            del values["changes"]
+        return tomli_w.dumps({**own, **values})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -179,7 +192,8 @@ class RunConfig:
         for key in values:
             if key not in known:
                 raise ArgumentError(f"{key!r} is not a setting; the settings are {', '.join(known)}")
-        return cls(**{**values, "changes": _changes_in(values.get("changes", ()))})
+        tables = {"changes": _changes_in(values.get("changes", ())), "own": _own_in(values.get("own"))}
+        return cls(**{**values, **tables})
 
     @classmethod
     def load(cls, path: Path) -> RunConfig:
@@ -219,6 +233,25 @@ class Change:
         return f"{self.name} {value} from update {self.update}"
 
 
+@dataclass(frozen=True)
+class OwnCode:
+    """Code of somebody's own that an experiment stands in.
+
+    Attributes:
+        file: its absolute path.
+        sha256: of the file's bytes, in hexadecimal, when the run began.
+        builder: the name in it of what builds the problem.
+        module: its name, where it was named as a module; else empty.
+        parameters: the value of each of the builder's own parameters, as TOML has it. One that is None is left out.
+    """
+
+    file: str
+    sha256: str
+    builder: str = ""
+    module: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
 DECIDE_BITS = tuple(one.name for one in fields(RunConfig) if one.metadata.get("decides_bits"))
 """The settings that a resumed run must share with the run it goes on with."""
 CHANGEABLE = tuple(
@@ -249,6 +282,31 @@ def _changes_in(values: Any) -> tuple[Change, ...]:
         return tuple(one if isinstance(one, Change) else Change(**one) for one in values)
     except TypeError:
         raise ArgumentError(f"changes {values!r} is not a list of an update, a name and a value each") from None
+
+
+def _own_in(value: Any) -> OwnCode | None:
+    """Somebody's own code as a file has it."""
+    if value is None or isinstance(value, OwnCode):
+        return value
+    try:
+        found = OwnCode(**value)
+        texts = (found.file, found.sha256, found.builder, found.module)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(found.parameters, Mapping):
+            raise TypeError("malformed")
+    except TypeError:
+        raise ArgumentError(
+            f"own {value!r} is not a file of one's own; it has a file, its sha256 and its parameters"
+        ) from None
+    return found
+
+
+def _without_none(value: Any) -> Any:
+    """A value without the parts of it that are None, which TOML does not have."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(one) for one in value]
+    return value
 
 
 def _check_changes(changes: Any) -> None:

@@ -18,7 +18,7 @@ from hogwild.config import RunConfig
 from hogwild.rules.registry import NAMES as RULE_NAMES
 from hogwild.rules.registry import RULES, rule_class
 
-OF_EXPERIMENTS = ("optimizer", "lr", "data", "digest_every", "changes")  # by name, of experiments and of replays
+OF_EXPERIMENTS = ("optimizer", "lr", "data", "digest_every", "changes", "own")  # by name, of experiments and of replays
 ROOT = Path(__file__).parent.parent / "hogwild"  # the source, which has no experiments in it
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -26,7 +26,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 FLOORS: list[set[str]] = [
     {"cli", "pytest_plugin"},
     {"report", "testing"},
-    {"api", "determinism", "bench"},
+    {"api", "determinism", "bench", "sweep"},
     {"run"},
     {"workers", "experiment"},
     {"rules", "reference"},
@@ -190,7 +190,7 @@ def test_the_ways_in_take_every_setting_with_its_default(function):
     parameters = inspect.signature(function).parameters
     settings = {one.name: one.default for one in dataclasses.fields(RunConfig) if one.name not in OF_EXPERIMENTS}
     if function is hogwild.launch:  # makes no batches, computes no gradient, and is told how many updates there are
-        for name in ("gradient", "epochs", "updates", "batch_size", "shuffle"):
+        for name in ("gradient", "epochs", "updates", "limit_updates", "batch_size", "shuffle"):
             del settings[name]
     assert {name: parameters[name].default for name in settings} == settings
 

@@ -22,7 +22,7 @@ from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import NAMES, owner_of
 
-_NO_FLAG = ("name", "changes")  # the experiment's, which is named without a flag; and what --set has changed
+_NO_FLAG = ("name", "changes", "own")  # the experiment, which is named without a flag; and what --set has changed
 _FOLDER = "FOLDER"  # what the help shows for a path
 _GROUPS = {
     "update": ("rule", "How the model is shared, and by whom."),

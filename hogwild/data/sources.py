@@ -116,21 +116,25 @@ def as_source(
     return DatasetSource(data, schedule, collate or default_collate)
 
 
-def tickets_of(source: Source | None, *, epochs: int | None, updates: int | None, per_update: int) -> int:
-    """Tickets (batches; under `sync` micro-batches, several per update) of a run of so many epochs, or updates.
+def tickets_of(
+    source: Source | None, *, epochs: int | None, updates: int | None, per_update: int, limit: int | None = None
+) -> int:
+    """Tickets (batches; under `sync` micro-batches, several per update) of a run of so many epochs, or updates, but of
+    no more than `limit` updates.
 
     Raises:
         ArgumentError: epochs are given, and the source does not say how long one is, or that it holds nothing.
     """
     if updates is not None:
-        return updates * per_update
+        return min(updates, limit or updates) * per_update
     length = getattr(source, "__len__", None)
     if length is None:
         raise ArgumentError(f"epochs {epochs} given, and the source has no __len__; set updates instead")
     batches = int(length())
     if batches < 1:
         raise ArgumentError(f"the source says that an epoch has {batches} batches; it must have one at least")
-    return (epochs or 0) * batches
+    whole = (epochs or 0) * batches
+    return whole if limit is None else min(whole, limit * per_update)
 
 
 def _length_of(data: Any, tensors: Any) -> int:

@@ -19,7 +19,7 @@ from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
 from hogwild.errors import ArgumentError, RunDirectoryError
-from hogwild.experiment import Training, load, names
+from hogwild.experiment import Training, experiment_of, names
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, names_where, quoted
@@ -165,7 +165,7 @@ def _refuse_impossible(journal: NDArray[Any], updates: int) -> None:
 
 
 def _experiment(config: RunConfig) -> OwnTraining:
-    training = load(config.name)
+    training = experiment_of(config)
     if not isinstance(training, Training):
         raise ArgumentError(f"{config.name} is a study, and only trainings can be replayed")
     return OwnTraining.of_experiment(training, config)

@@ -23,7 +23,7 @@ from hogwild.data.sources import Source, as_source, tickets_of
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
 from hogwild.errors import WorkerError
-from hogwild.experiment import Problem, Training, optimizer_named
+from hogwild.experiment import Problem, Training, bound, optimizer_named
 from hogwild.optim.factory import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.rules.registry import title_of
@@ -123,7 +123,11 @@ class OwnTraining(Subject):
     def of_experiment(cls, training: Training, config: RunConfig) -> OwnTraining:
         """An experiment of the command line, with these settings."""
         data = Path(config.data) if config.data else None
-        return cls(config, partial(_built, training, data), optimizer_named(config.optimizer or "sgd", config.lr))
+        return cls(
+            config,
+            partial(_built, bound(training, config), data),
+            optimizer_named(config.optimizer or "sgd", config.lr),
+        )
 
     def rule_of(self, variation: Variation = AS_IT_IS) -> Rule:
         """The rule under which it trains."""
@@ -183,8 +187,9 @@ class OwnTraining(Subject):
         """
         per_update = self.rule_of().tickets_per_update
         _, source = self.source()
-        config = self.config
-        return -(-tickets_of(source, epochs=config.epochs, updates=config.updates, per_update=per_update) // per_update)
+        epochs, updates, limit = self.config.epochs, self.config.updates, self.config.limit_updates
+        tickets = tickets_of(source, epochs=epochs, updates=updates, per_update=per_update, limit=limit)
+        return -(-tickets // per_update)
 
     def _flip(self, problem: Problem, number: int) -> None:
         _, source = self.source()

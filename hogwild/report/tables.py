@@ -45,7 +45,7 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
         yield "changed", str(change)
     for name, value in run.metrics.items():
         yield name, figure(value)
-    yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.epochs else 'updates'}"
+    yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}"
     yield "speed", f"{count(run.samples_per_second)} samples/s"
     ages = run.staleness
     yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {plural(ages.max, 'update')}"

@@ -30,7 +30,8 @@ def going_on(job: Job) -> Job:
     folder = job.resume
     saved = RunConfig.load(folder / "config.toml")
     _refuse_other_settings(job, saved)
-    job = replace(job, config=replace(job.config, changes=saved.changes), tickets_before=job.tickets)
+    # The file of the record stays: a change of it is warned of, and stands in origin.json.
+    job = replace(job, config=replace(job.config, changes=saved.changes, own=saved.own), tickets_before=job.tickets)
     return _changed(job, folder, job.change) if job.change else job
 
 
@@ -42,6 +43,13 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
             raise ArgumentError(
                 f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "
                 f"{getattr(saved, name)!r}; a resumed run needs the same"
+            )
+    before, now = (one.own.parameters if one.own is not None else {} for one in (saved, job.config))
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            raise ArgumentError(
+                f"{name} is {now.get(name)!r}, and the run in {job.resume} was made with {before.get(name)!r}; a "
+                f"resumed run needs the same"
             )
 
 

@@ -61,8 +61,13 @@ class Job:
         Raises:
             ArgumentError: epochs are given, and the source does not say how long one is.
         """
-        epochs, updates = self.config.epochs, self.config.updates
-        return tickets_of(self.source, epochs=epochs, updates=updates, per_update=self.rule.tickets_per_update)
+        return tickets_of(
+            self.source,
+            epochs=self.config.epochs,
+            updates=self.config.updates,
+            per_update=self.rule.tickets_per_update,
+            limit=self.config.limit_updates,
+        )
 
     @property
     def evaluate_every(self) -> int:

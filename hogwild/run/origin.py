@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
-from hogwild.run.directory import ORIGIN, RUN_FILES, identity_in_config
+from hogwild.run.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.environment import environment
 from hogwild.run.job import Job
 
@@ -40,7 +40,7 @@ class Origin:
         training: what it trains.
         environment: where it was begun.
         resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
-            on purpose.
+            on purpose, and the SHA-256 of the file that the experiment stands in.
     """
 
     run: str
@@ -64,6 +64,8 @@ class Origin:
         }
         if change:
             part["change"] = dict(change)
+        if config.own is not None:
+            part["sha256"] = file_digest(Path(config.own.file))
         return replace(self, resumed=(*self.resumed, part))
 
     def to_json(self) -> str:

@@ -166,7 +166,7 @@ class Run:
 
     @property
     def _tail(self) -> int:
-        epochs = self.config.epochs
+        epochs = self.config.whole_epochs
         return max(1, len(self.journal) // epochs) if epochs else 100
 
     @property

@@ -13,7 +13,7 @@ from torch import nn
 from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
 from hogwild.errors import ArgumentError
-from hogwild.experiment import Training, optimizer_named
+from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule
@@ -102,7 +102,7 @@ def train_experiment(
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
     warm_up(config.kind)
-    problem = training.build(config.seed, Path(config.data) if config.data else None)
+    problem = bound(training, config).build(config.seed, Path(config.data) if config.data else None)
     return train_config(
         config,
         problem.model,
