@@ -177,6 +177,8 @@ class RunConfig:
         """The settings as TOML; those that are None are left out. `run` is the identity of the run they are of."""
         own = {"run": run} if run else {}
         values = _without_none(asdict(self))
+        if self.own is not None:
+            values["own"] = {key: value for key, value in values["own"].items() if value != ""}
         if not values["changes"]:
             del values["changes"]
         return tomli_w.dumps({**own, **values})

@@ -17,6 +17,7 @@ from hogwild.cli.check import CheckCommand
 from hogwild.cli.compare import CompareCommand
 from hogwild.cli.doctor import DoctorCommand
 from hogwild.cli.listing import ListCommand
+from hogwild.cli.new import NewCommand
 from hogwild.cli.parsing import Command, parse
 from hogwild.cli.probe import ProbeCommand
 from hogwild.cli.replay import ReplayCommand
@@ -28,6 +29,7 @@ from hogwild.workers.spawn import refuse_removed_folder
 
 COMMANDS: Mapping[str, type[Command]] = {
     "run": RunCommand,
+    "new": NewCommand,
     "list": ListCommand,
     "runs": RunsCommand,
     "compare": CompareCommand,

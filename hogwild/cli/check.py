@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
-from hogwild.cli.settings import SettingFlags, setting_flags
+from hogwild.cli.own import NoOwnFlags
+from hogwild.cli.settings import SettingFlags, given_settings, setting_flags, settings_in
 from hogwild.cli.values import whole
 from hogwild.errors import ArgumentError
 
 _MORE = """Examples:
   hogwild check digits                      how far do runs that race diverge?
   hogwild check digits --update ordered     the same bits in every run
+  hogwild check train.py                    a file of yours
   hogwild check digits --explain            what does each source of differences
                                             do alone?
   hogwild check --command 'python train.py --out {out}'
@@ -38,7 +40,7 @@ class CheckCommand:
     more: ClassVar[str] = _MORE
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
-    """The name of an experiment (hogwild list shows them), or the config.toml that a run wrote."""
+    """The name of an experiment (hogwild list shows them), a file of yours that defines one, or a run's folder."""
     runs: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 5)")] = None
     """How often to train."""
     fresh_process: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -57,7 +59,10 @@ class CheckCommand:
     """Train with so many workers too."""
     window: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 100)")] = None
     """Updates over which race damage is measured before chaos has grown."""
+    own: Annotated[SettingFlags, arg(constructor=NoOwnFlags, name="")] = field(default_factory=NoOwnFlags)
     training: Annotated[SettingFlags, arg(constructor=_Training, name="")] = field(default_factory=_Training)
+    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE", help_behavior_hint="(repeatable)")] = ()
+    """A setting, as its flag gives it."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/check-NAME-TIME)")] = None
     """Folder to save the verdict in."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -69,7 +74,7 @@ class CheckCommand:
 
     def run(self) -> int:
         """Repeat, compare and report."""
-        given = self.training.given()
+        given = {**given_settings(self), **settings_in(self.set, self)}
         self._refuse_what_does_not_fit(given)
         named = {
             "runs": self.runs,

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import tyro
 
+from hogwild.cli.own import with_own_flags
 from hogwild.errors import ArgumentError
 
 _ABOUT = """Train one model from many workers at once, and know exactly what that did.
@@ -56,7 +57,7 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
         raise SystemExit(0)
     if name not in commands:
         raise ArgumentError(f"{name!r} is not a command; {', '.join(commands)} are (hogwild --help)")
-    return _parse_command(name, commands[name], rest)
+    return _parse_command(name, with_own_flags(commands[name], rest), rest)
 
 
 def _parse_command(name: str, command: type[Command], argv: Sequence[str]) -> Command:

@@ -8,14 +8,16 @@ from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from hogwild.cli.settings import SettingFlags, setting_flags, settings_in
+from hogwild.cli.own import NoOwnFlags
+from hogwild.cli.settings import SettingFlags, given_settings, setting_flags, settings_in
 from hogwild.config import DECIDE_BITS
 from hogwild.errors import ArgumentError
 
 _MORE = """Examples:
   hogwild run digits                     two worker processes, without a lock
   hogwild run digits --update ordered    the same bits in every run
-  hogwild run RUN_DIR/config.toml        a run again, from what it wrote
+  hogwild run train.py                   a file of yours (hogwild new train.py)
+  hogwild run RUN_DIR                    a run again, from what it wrote
   hogwild run --resume RUN_DIR           go on where a run was interrupted
   hogwild run --resume RUN_DIR --set lr=0.01
                                          the same, with another setting from here
@@ -37,7 +39,8 @@ class RunCommand:
     more: ClassVar[str] = _MORE
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
-    """The name of an experiment (hogwild list shows them), or the config.toml that a run wrote."""
+    """The name of an experiment (hogwild list shows them), a file of yours that defines one, or a run's folder."""
+    own: Annotated[SettingFlags, arg(constructor=NoOwnFlags, name="")] = field(default_factory=NoOwnFlags)
     training: Annotated[SettingFlags, arg(constructor=_Training, name="")] = field(default_factory=_Training)
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/NAME-TIME)")] = None
     """Folder to save the run in; a new one, or an empty one."""
@@ -46,7 +49,7 @@ class RunCommand:
     resume: Annotated[Path | None, arg(metavar="RUN_DIR", help_behavior_hint="")] = None
     """Go on with the run in this folder from its last checkpoint."""
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE", help_behavior_hint="(repeatable)")] = ()
-    """With --resume: go on with another lr, clip_grad_norm or on_nonfinite, or more updates or epochs; recorded."""
+    """A setting, as its flag gives it. With --resume: go on with another one, or longer; recorded."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
     """For studies: measure at length."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -56,11 +59,10 @@ class RunCommand:
 
     def run(self) -> int:
         """Train or study, save, and report."""
-        wanted, given = self._wanted(), self.training.given()
-        found = settings_in(self.set)
-        if found and self.resume is None:
-            raise ArgumentError(f"--set {self.set[0]} given without --resume; a new run has a flag for each setting")
-        changes = {name: value for name, value in found.items() if name in DECIDE_BITS}
+        wanted, given = self._wanted(), given_settings(self)
+        found = settings_in(self.set, self)
+        resumed = self.resume is not None
+        changes = {name: value for name, value in found.items() if resumed and name in DECIDE_BITS}
         given |= {name: value for name, value in found.items() if name not in changes}
         from hogwild.cli.running import Saved, run_command
 

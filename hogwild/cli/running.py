@@ -18,6 +18,7 @@ from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of
+from hogwild.experiment.code import place_of
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
@@ -45,7 +46,8 @@ class Saved:
 
 def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bool, json: bool, quiet: bool) -> int:
     """Train or study what is wanted, save, and report; returns the exit status."""
-    _refuse_made_by_python(wanted, saved.resume)
+    if place_of(wanted) is None:
+        _refuse_made_by_python(wanted, saved.resume)
     found, earlier = find(wanted)
     if isinstance(found, Study):
         return _study(found, given, out=saved.out, full=full, json=json, quiet=quiet)

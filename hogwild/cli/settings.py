@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, make_dataclass
-from functools import cache
+from difflib import get_close_matches
+from functools import cache, partial
 from itertools import groupby, pairwise
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from tyro.conf import arg
 
@@ -38,7 +40,10 @@ _MORE = {"update": f" One of {', '.join(NAMES)}; hogwild list tells them apart."
 
 @dataclass(frozen=True)
 class SettingFlags:
-    """Flags for settings: those of one group of the help, or all groups of a command."""
+    """Flags for settings: those of one group of the help, or all groups of a command. `readers`: for flags of an
+    experiment's own, what reads the value of each from a text."""
+
+    readers: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
 
     def given(self) -> dict[str, Any]:
         """The settings that were named on the command line."""
@@ -64,33 +69,74 @@ def setting_flags(*left_out: str) -> type[SettingFlags]:
     groups = []
     for first, members in groupby(flags, key=lambda flag: flag[0]):
         title, about = _GROUPS[first]
-        group = _class_of([flag for _, flag in members], about)
+        group = class_of([flag for _, flag in members], about)
         groups.append((title, Annotated[group, arg(name=title)], field(default_factory=group)))
-    return _class_of(groups, "How to train.")
+    return class_of(groups, "How to train.")
 
 
-def settings_in(texts: Sequence[str]) -> dict[str, Any]:
-    """The settings in texts of the form key=value.
+def settings_in(texts: Sequence[str], command: object) -> dict[str, Any]:
+    """The settings in texts of the form key=value, for a command that has flags for them.
 
     Raises:
-        ArgumentError: another form, a key that is no setting, or a value that is none of it.
+        ArgumentError: another form, a key that is no setting, or a value that is none of it; or it is given twice.
     """
-    known, found = {one.name: one for one in fields(RunConfig) if one.name not in _NO_FLAG}, {}
+    given, found = given_settings(command), {}
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
-        if not equals or name not in known:
-            what = f"{name!r} is no setting" if equals else f"{text!r} is not of the form KEY=VALUE"
-            raise ArgumentError(f"--set: {what}; lr=0.03 is an example")
-        form, _, other = str(known[name].type).partition(" | ")
-        try:
-            found[name] = None if other and value.strip() == "none" else read(form, value.strip())
-        except ValueError as error:
-            raise ArgumentError(f"--set {name}: {error}") from None
+        if not equals:
+            raise ArgumentError(f"--set: {text!r} is not of the form KEY=VALUE; lr=0.03 is an example")
+        if name in found or name in given:
+            raise ArgumentError(f"--set {text} given, and {name} is given already; one of them works")
+        found[name] = _read_setting(name, value.strip(), readers_of(command))
     return found
 
 
-def _class_of(members: list[tuple[str, Any, Any]], about: str) -> type[SettingFlags]:
+def _read_setting(name: str, value: str, readers: Mapping[str, Callable[[str], Any]]) -> Any:
+    if name not in readers:
+        close = get_close_matches(name, readers, 1)
+        works = f"did you mean {close[0]}?" if close else f"the settings are {', '.join(readers)}"
+        raise ArgumentError(f"--set: {name!r} is no setting; {works}")
+    try:
+        return readers[name](value)
+    except ValueError as error:
+        raise ArgumentError(f"--set {name}: {error}") from None
+
+
+def given_settings(command: Any) -> dict[str, Any]:
+    """The settings that were given to a command as flags, those of the experiment's own included."""
+    return {**command.training.given(), **command.own.given()}
+
+
+def readers_of(command: Any) -> dict[str, Callable[[str], Any]]:
+    """For each setting that a command has a flag for: what reads its value from a text."""
+    wanted = {one.name: one for one in fields(RunConfig)}
+    settings = {name: partial(read_setting, wanted[name]) for name in _names_in(command.training)}
+    return {**settings, **command.own.readers}
+
+
+def read_setting(setting: Field[Any], text: str) -> Any:
+    """The value of a setting that a text stands for; `none` is None, where it may be.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    form, _, other = str(setting.type).partition(" | ")
+    if setting.metadata["metavar"] == _FOLDER and text != "none":
+        return str(Path(text).absolute())
+    return None if other and text == "none" else read(form, text)
+
+
+def _names_in(flags: SettingFlags) -> list[str]:
+    found: list[str] = []
+    for one in fields(flags):
+        value = getattr(flags, one.name)
+        found.extend(_names_in(value) if isinstance(value, SettingFlags) else [one.name])
+    return found
+
+
+def class_of(members: list[tuple[str, Any, Any]], about: str) -> type[SettingFlags]:
+    """The class of the flags with that name, type and field each, in one group of the help."""
     made: type[SettingFlags] = make_dataclass("SettingFlags", members, bases=(SettingFlags,), frozen=True)
     made.__doc__ = about
     return made

@@ -26,7 +26,7 @@ PASSED = ("seed", "data")
 OF_COMMANDS = (
     *("experiment", "out", "overwrite", "resume", "set", "full", "json", "quiet", "help"),
     *("runs", "fresh_process", "tolerance", "explain", "plot", "command", "other_seed", "other_workers", "window"),
-    *("verbose", "sample", "sample_seed", "jobs", "size"),
+    *("verbose", "sample", "sample_seed", "jobs"),
 )
 """Flags of the commands that train what a person's file defines."""
 _SCALARS: Mapping[type, str] = {int: "N", float: "X", bool: "true|false", str: "TEXT", Path: "PATH"}
@@ -81,6 +81,11 @@ class Parameter:
         if len(texts) != 1:
             raise ValueError(f"{' '.join(texts)!r} is not one value")
         return self._read(texts[0])
+
+    def read_text(self, text: str) -> Any:
+        """The plain value that one text stands for; of a list, its values with commas between. Errors are those of
+        `read`."""
+        return self.read(text.split(",") if self.many and text != "none" else [text])
 
     def _read(self, text: str) -> Any:
         if self.choices:

@@ -68,11 +68,6 @@ def test_a_wrong_change_is_one_line(given, why, ended, tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_new_run_has_flags(capsys):
-    assert main(["run", "digits", "--set", "lr=0.3"]) == 2
-    assert "without --resume" in capsys.readouterr().err
-
-
 def test_a_setting_that_decides_no_bits_may_be_set_so_too(ended, tmp_path, capsys):
     out = tmp_path / "other"
     assert (
