@@ -25,12 +25,14 @@ from hogwild.cli.report import ReportCommand
 from hogwild.cli.run import RunCommand
 from hogwild.cli.runs import RunsCommand
 from hogwild.cli.status import status_of
+from hogwild.cli.sweep import SweepCommand
 from hogwild.workers.spawn import refuse_removed_folder
 
 COMMANDS: Mapping[str, type[Command]] = {
     "run": RunCommand,
     "new": NewCommand,
     "list": ListCommand,
+    "sweep": SweepCommand,
     "runs": RunsCommand,
     "compare": CompareCommand,
     "report": ReportCommand,

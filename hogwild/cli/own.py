@@ -18,6 +18,7 @@ from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from hogwild.cli.settings import SettingFlags, class_of
+from hogwild.cli.values import words
 
 if TYPE_CHECKING:
     from hogwild.experiment import Training
@@ -78,10 +79,12 @@ def _text(value: Any) -> str:
 
 
 def _spec(one: Parameter, several: bool) -> PrimitiveConstructorSpec[Any]:
+    if several:
+        return words(one.metavar)
     return PrimitiveConstructorSpec(
-        nargs="*" if several or one.many else 1,
+        nargs="*" if one.many else 1,
         metavar=one.metavar,
-        instance_from_str=tuple if several else one.read,
+        instance_from_str=one.read,
         is_instance=lambda value: True,  # noqa: ARG005
         str_from_instance=lambda value: [_text(value)],
     )

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 from tyro.conf import arg
 
 from hogwild import config
-from hogwild.cli.values import folder, number, read, truth, whole
+from hogwild.cli.values import folder, number, read, truth, whole, words
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import NAMES, owner_of
@@ -58,14 +58,14 @@ class SettingFlags:
 
 
 @cache
-def setting_flags(*left_out: str) -> type[SettingFlags]:
-    """The class of the flags for all settings but these."""
+def setting_flags(*left_out: str, several: bool = False) -> type[SettingFlags]:
+    """The class of the flags for all settings but these; of flags that take several values each, as texts."""
     texts = _docstrings()
     first, flags = "", []
     for one in fields(RunConfig):
         first = one.name if one.name in _GROUPS else first
         if one.name not in (*_NO_FLAG, *left_out):
-            flags.append((first, (one.name, *_flag(one, texts[one.name]))))
+            flags.append((first, (one.name, *_flag(one, texts[one.name], several))))
     groups = []
     for first, members in groupby(flags, key=lambda flag: flag[0]):
         title, about = _GROUPS[first]
@@ -142,7 +142,7 @@ def class_of(members: list[tuple[str, Any, Any]], about: str) -> type[SettingFla
     return made
 
 
-def _flag(setting: Field[Any], text: str) -> tuple[Any, Any]:
+def _flag(setting: Field[Any], text: str, several: bool) -> tuple[Any, Any]:
     """(type, default) of a setting's flag; the default stands for not given."""
     owner = owner_of(setting.name)
     text = text if owner is None else f"For {owner}: {text[0].lower()}{text[1:]}"
@@ -154,9 +154,11 @@ def _flag(setting: Field[Any], text: str) -> tuple[Any, Any]:
             metavar, text = "WORD", f"{text} One of {', '.join(choices)}."
     shown: dict[str, Any] = {"help": text, "help_behavior_hint": _hint(setting)}
     flag: Any
-    if form == "bool" and not setting.default:
+    if several:
+        flag = Annotated[tuple[str, ...] | None, words(metavar or "true|false"), arg(**shown)]
+    elif form == "bool" and not setting.default:
         return Annotated[bool, arg(**shown)], field(default=False)
-    if form == "bool":
+    elif form == "bool":
         flag = Annotated[bool | None, truth(), arg(**shown)]
     elif form == "int":
         flag = Annotated[int | None, whole(metavar), arg(**shown)]

@@ -27,6 +27,17 @@ def wholes(metavar: str) -> PrimitiveConstructorSpec[tuple[int, ...]]:
     )
 
 
+def words(metavar: str) -> PrimitiveConstructorSpec[tuple[str, ...] | None]:
+    """A flag that takes texts, one or several."""
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=metavar,
+        instance_from_str=tuple,
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda value: list(value or ()),
+    )
+
+
 def number(metavar: str) -> PrimitiveConstructorSpec[float | None]:
     """A flag that takes a number."""
     return _one(metavar, _number, int | float)

@@ -1,0 +1,175 @@
+"""A sweep as a person sees it: a live table in a terminal, a plain line for each run elsewhere, a table in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hogwild.report.words import count, duration, figure, plural
+from hogwild.sweep.jobs import Show
+from hogwild.sweep.plan import Plan, said, title
+from hogwild.sweep.rows import DONE, FAILED, RUNNING, WAITING, SweepRow
+
+_STYLES = {DONE: "green", FAILED: "bold red", RUNNING: "cyan", WAITING: "dim"}
+_MOST_METRICS = 4
+_AROUND = 8  # lines of a terminal that the table leaves free
+_SHOW_EVERY = 0.25  # seconds
+
+
+def sweep_report(plan: Plan, rows: Sequence[SweepRow], folder: Path) -> RenderableType:
+    """What a sweep came to."""
+    failed = [row for row in rows if row.status == FAILED]
+    parts: list[RenderableType] = [
+        Text(f"sweep of {plan.name} · {_counts(rows)}", "bold"),
+        Padding(_table(rows), (1, 0, 1, 2)),
+    ]
+    if plan.fixed:
+        parts.insert(1, Text(f"all with {title(plan.fixed)}", "dim"))
+    parts.extend(Text.assemble(("  failed  ", "bold red"), f"{row.folder}: {row.error}") for row in failed)
+    parts.append(Text(f"saved in {folder}", "dim"))
+    if failed:
+        parts.append(Text(f"hogwild sweep --resume {folder} tries the failed ones again", "dim"))
+    return Group(*parts)
+
+
+@contextmanager
+def following_sweep(head: str, *, quiet: bool) -> Iterator[tuple[Show, Callable[[str], None]]]:
+    """Gives what shows the rows of a sweep while it is made, and what tells something in words; on standard error.
+
+    Args:
+        head: what is done.
+        quiet: show nothing.
+    """
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda rows: None, lambda text: None  # noqa: ARG005
+    elif console.is_terminal:
+        with Live(Text(head, "bold"), console=console, auto_refresh=False, transient=True) as live:
+            shown = _Shown(head, live)
+            yield shown.show, shown.tell
+    else:
+        lines = _Lines(console)
+        lines.tell(head)
+        yield lines.show, lines.tell
+
+
+class _Shown:
+    def __init__(self, head: str, live: Live) -> None:
+        self._head, self._live, self._told = head, live, 0.0
+        self._pace: tuple[float, float] | None = None
+
+    def show(self, rows: Sequence[SweepRow]) -> None:
+        if time.monotonic() - self._told >= _SHOW_EVERY:
+            self._told = time.monotonic()
+            height = max(3, self._live.console.height - _AROUND)
+            below = Text(f"{_counts(rows)}, {duration(self._remaining(rows))} to go", "dim")
+            self._live.update(Group(Text(self._head, "bold"), _table(rows, height), below), refresh=True)
+
+    def tell(self, text: str) -> None:
+        self._live.update(Text(f"{self._head}\n{text}"), refresh=True)
+
+    def _remaining(self, rows: Sequence[SweepRow]) -> float:
+        """Seconds to go, at the pace since the first look; NaN where nothing is known."""
+        made = sum(_part(row) for row in rows)
+        if self._pace is None:
+            self._pace = (time.monotonic(), made)
+        began, before = self._pace
+        seconds = time.monotonic() - began
+        return seconds * (len(rows) - made) / (made - before) if made > before else float("nan")
+
+
+class _Lines:
+    """A plain line for each run that ends, without control codes: for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._before: set[str] | None = None  # the folders of the runs that had ended
+
+    def show(self, rows: Sequence[SweepRow]) -> None:
+        ended = {row.folder: row for row in rows if row.status in (DONE, FAILED)}
+        if self._before is None and ended:
+            self.tell(f"{len(ended)} of {len(rows)} are done already")
+            self._before = set(ended)
+        for folder, row in ended.items():
+            if folder not in (self._before or ()):
+                self.tell(f"{len(ended)} of {len(rows)} · {title(row.settings) or folder}: {_words(row)}")
+        self._before = set(ended)
+
+    def tell(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _words(row: SweepRow) -> str:
+    if row.status == FAILED:
+        return f"failed: {row.error}"
+    figures = "".join(f"  {name} {_figure(value)}" for name, value in row.metrics.items())
+    return f"done in {duration(row.seconds or 0.0)}{figures}"
+
+
+def _part(row: SweepRow) -> float:
+    """How much of a run is made, from 0 to 1."""
+    if row.status in (DONE, FAILED):
+        return 1.0
+    return row.updates / row.total if row.total else 0.0
+
+
+def _counts(rows: Sequence[SweepRow]) -> str:
+    of = {status: sum(row.status == status for row in rows) for status in (FAILED, RUNNING, WAITING)}
+    done = sum(row.status == DONE for row in rows)
+    more = "".join(f", {number} {status}" for status, number in of.items() if number)
+    return f"{plural(len(rows), 'run')}, {done} done{more}"
+
+
+def _table(rows: Sequence[SweepRow], height: int | None = None) -> RenderableType:
+    """The rows that there is room for: first those under way, and around them."""
+    shown, before, after = _window(rows, height)
+    settings = list(dict.fromkeys(name for row in rows for name in row.settings))
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    metrics = [*[name for name in metrics if name != "loss"][: _MOST_METRICS - 1], *(["loss"] if metrics else [])]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+    for name in settings or ["run"]:
+        table.add_column(name, overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for name in metrics:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("digest", no_wrap=True, style="dim")
+    for row in shown:
+        own = [said(row.settings[name]) if name in row.settings else "–" for name in settings] or [row.folder]
+        table.add_row(
+            *own,
+            _status(row),
+            *(_figure(row.metrics.get(name)) for name in metrics),
+            duration(row.seconds) if row.seconds is not None else "",
+            row.digest[:8],
+        )
+    around = [Text(f"… {number} more", "dim") if number else None for number in (before, after)]
+    return Group(*(part for part in (around[0], table, around[1]) if part is not None))
+
+
+def _window(rows: Sequence[SweepRow], height: int | None) -> tuple[Sequence[SweepRow], int, int]:
+    """(rows, how many are left out before them, and after them)."""
+    if height is None or len(rows) <= height:
+        return rows, 0, 0
+    running = [number for number, row in enumerate(rows) if row.status == RUNNING]
+    first = min(max(0, (running[0] if running else len(rows)) - height // 2), len(rows) - height)
+    return rows[first : first + height], first, len(rows) - first - height
+
+
+def _status(row: SweepRow) -> Text:
+    if row.status == RUNNING and row.total:
+        return Text(f"{100 * _part(row):.0f} % of {count(row.total)}", _STYLES[RUNNING])
+    return Text("starting" if row.status == RUNNING else row.status, _STYLES[row.status])
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else figure(value)

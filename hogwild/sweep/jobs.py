@@ -1,0 +1,223 @@
+"""The runs of a sweep, so many at once, each in a process of its own, until all have ended or somebody stops them.
+
+A sweep that is killed leaves nothing to tidy up: its runs end by themselves (`hogwild.sweep.child`), and hold the lock
+of the sweep's folder until they have, so that whoever goes on with it does not meet them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hogwild.errors import RunDirectoryError
+from hogwild.run.directory import occupied
+from hogwild.shared.limits import usable_cores
+from hogwild.sweep.plan import LOGS, Plan, PlannedRun, said
+from hogwild.sweep.rows import DONE, FAILED, RUNNING, SweepRow, failed, row_of, rows_of
+
+_LOCK = ".hogwild-lock-jobs"
+_LOOK_EVERY = 0.1  # seconds
+_PATIENCE = 120.0  # seconds for runs to be saved
+_CHUNK = 1 << 16
+_PACKAGE = str(Path(__file__).resolve().parents[2])  # where this package is found, if it is not installed
+_CHILD = """
+import sys
+sys.path.append(sys.argv[1])
+from hogwild.sweep.child import main
+sys.exit(main(*sys.argv[2:]))
+"""
+
+Show = Callable[[Sequence[SweepRow]], None]
+
+
+def jobs_for(workers: int) -> int:
+    """How many runs of so many workers each fit on this machine's cores at once; one at least."""
+    return max(1, int(usable_cores()) // workers)
+
+
+def run_sweep(folder: Path, plan: Plan, jobs: int, show: Show, tell: Callable[[str], None]) -> list[SweepRow]:
+    """Make all runs of a sweep that have not ended yet, and go on with those that were begun.
+
+    Args:
+        folder: the sweep's, with its plan.
+        plan: the same.
+        jobs: how many at once.
+        show: called with the rows whenever one has changed, and several times a second.
+        tell: called with what is waited for, in words.
+
+    Raises:
+        RunDirectoryError: another sweep is at work in the folder.
+        KeyboardInterrupt, SystemExit: it was stopped; all its runs are saved, and none is left.
+    """
+    with occupied(folder), _alone(folder, tell) as lock:
+        sweep = _Sweep(folder, plan, lock, rows_of(folder, plan))
+        try:
+            sweep.work(jobs, show)
+        except BaseException:
+            tell(f"stopping; {len(sweep.running)} under way will be saved")
+            sweep.stop()
+            raise
+        return sweep.rows
+
+
+@contextmanager
+def _alone(folder: Path, tell: Callable[[str], None]) -> Iterator[int]:
+    """Inside, no run of a sweep that was killed is still being saved; gives the lock that runs are to hold."""
+    (folder / LOGS).mkdir(exist_ok=True)
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    deadline, told = time.monotonic() + _PATIENCE, False
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise RunDirectoryError(
+                        f"runs of the sweep in {folder} that was killed have not ended in {_PATIENCE:g} seconds; end "
+                        f"them, or name another folder"
+                    ) from error
+                if not told:
+                    tell("waiting for the runs of the sweep that was killed to be saved")
+                    told = True
+                time.sleep(_LOOK_EVERY)
+        yield lock
+    finally:
+        with suppress(OSError):
+            (folder / _LOCK).unlink()
+        os.close(lock)
+
+
+class _Sweep:
+    def __init__(self, folder: Path, plan: Plan, lock: int, rows: list[SweepRow]) -> None:
+        self.folder, self.plan, self.lock, self.rows = folder, plan, lock, rows
+        self.running: dict[int, _Job] = {}  # by the number of the row
+
+    def work(self, jobs: int, show: Show) -> None:
+        waiting = [number for number, row in enumerate(self.rows) if row.status != DONE]
+        while waiting or self.running:
+            while waiting and len(self.running) < jobs:
+                number = waiting.pop(0)
+                self.rows[number] = replace(self.rows[number], status=RUNNING)
+                self.running[number] = _Job(self.folder, self.plan.runs[number], self.lock)
+            show(self.rows)
+            time.sleep(_LOOK_EVERY)
+            for number in list(self.running):
+                self._look(number)
+        show(self.rows)
+
+    def _look(self, number: int) -> None:
+        job, row = self.running[number], self.rows[number]
+        status = job.process.poll()
+        told = job.told()
+        if status is None:
+            if told:
+                self.rows[number] = replace(row, **{key: told[key] for key in ("updates", "total", "metrics")})
+            return
+        del self.running[number]
+        job.close()
+        made = row_of(self.folder, job.run)
+        if status == 0 and made.status == DONE:
+            self.rows[number] = made
+        else:
+            error = (job.error or _ended(status)) + f" (see {LOGS}/{job.run.folder}.log)"
+            self.rows[number] = failed(row, error)
+
+    def stop(self) -> None:
+        """End all runs, saved; who does not end in time, or is asked to once more, is killed."""
+        for job in self.running.values():
+            job.ask_to_end()
+        try:
+            deadline = time.monotonic() + _PATIENCE
+            for job in self.running.values():
+                with suppress(subprocess.TimeoutExpired):
+                    job.process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            for job in self.running.values():
+                job.process.kill()
+                job.process.wait()
+                job.close()
+
+
+def _ended(status: int) -> str:
+    if status >= 0:
+        return f"it ended with status {status}"
+    with suppress(ValueError):
+        return f"it was killed by {signal.Signals(-status).name}"
+    return f"it was killed by signal {-status}"
+
+
+class _Job:
+    """The process of one run.
+
+    Attributes:
+        run: which it is.
+        process: it.
+        error: what it failed by, where it has told it.
+    """
+
+    def __init__(self, folder: Path, run: PlannedRun, lock: int) -> None:
+        self.run, self.error = run, ""
+        self._pipe, theirs = os.pipe()
+        os.set_blocking(self._pipe, False)
+        self._begun = b""
+        command = [sys.executable, "-P", "-c", _CHILD, _PACKAGE, str(folder), run.folder, str(theirs)]
+        try:
+            with (folder / LOGS / f"{run.folder}.log").open("a", encoding="utf-8") as log:
+                log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {run.config.name} {_settings(run)}\n")
+                log.flush()
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(theirs, lock),
+                    start_new_session=True,  # Ctrl-C is for the sweep, which lets them save
+                )
+        finally:
+            os.close(theirs)
+
+    def told(self) -> Mapping[str, Any]:
+        """The newest that it has told of how it stands."""
+        newest: dict[str, Any] = {}
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._pipe, _CHUNK):
+                self._begun += chunk
+        *lines, self._begun = self._begun.split(b"\n")
+        for line in lines:
+            found = json.loads(line)
+            if "error" in found:
+                self.error = found["error"]
+            else:
+                newest = found
+        return newest
+
+    def ask_to_end(self) -> None:
+        """Close the pipe that it waits at."""
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
+
+    def close(self) -> None:
+        """Give back the pipes."""
+        self.ask_to_end()
+        os.close(self._pipe)
+
+
+def _settings(run: PlannedRun) -> str:
+    return " ".join(f"{name}={said(value)}" for name, value in run.settings.items())
+
+
+def all_done(rows: Sequence[SweepRow]) -> bool:
+    """Whether no run failed."""
+    return all(row.status != FAILED for row in rows)

@@ -1,0 +1,296 @@
+"""The plan of a sweep: which runs it is, with what settings, in which folders. Written before the first run begins.
+
+values of settings   →   their grid   →   a sample of it   →   a `PlannedRun` each
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from hogwild.config import RunConfig
+from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.experiment import Training, settings_of
+from hogwild.rules.registry import make_rule, owner_of, refuse_idle
+from hogwild.run.directory import file_digest, refuse_taken, staging
+
+FILE, LOGS = "sweep.json", "logs"
+_FORMAT = 1
+_MOST = 10_000  # runs of a sweep
+_LONGEST = 60  # letters of a folder's name
+_ODD = re.compile(r"[^A-Za-z0-9._+-]+")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep.
+
+    Attributes:
+        folder: the name of its directory in the sweep's.
+        settings: those that differ between the runs; one that its rule does not have is left out.
+        config: all of its settings.
+    """
+
+    folder: str
+    settings: Mapping[str, Any]
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep.
+
+    Attributes:
+        experiment: what is trained, as it was named.
+        axes: the settings that differ → their values.
+        fixed: the other settings that were given.
+        sample: how many runs were drawn of the grid; None: all.
+        sample_seed: of the draw.
+        runs: in the order of the grid.
+    """
+
+    experiment: str
+    axes: Mapping[str, tuple[Any, ...]]
+    fixed: Mapping[str, Any]
+    sample: int | None
+    sample_seed: int
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def name(self) -> str:
+        """What its runs are called."""
+        return self.runs[0].config.name
+
+    @property
+    def workers(self) -> int:
+        """The workers of its largest run."""
+        return max(run.config.workers for run in self.runs)
+
+    def to_json(self) -> str:
+        """What sweep.json holds."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
+
+
+def make_plan(
+    training: Training,
+    experiment: str,
+    values: Mapping[str, Sequence[Any]],
+    saved: RunConfig | None = None,
+    *,
+    sample: int | None = None,
+    sample_seed: int = 0,
+) -> Plan:
+    """The plan of a sweep.
+
+    Args:
+        training: what is trained.
+        experiment: how it was named.
+        values: setting, or own parameter of the training → the values that it takes.
+        saved: settings of an earlier run, where it is that which is swept.
+        sample: how many runs to draw of the grid.
+        sample_seed: of the draw; the same one draws the same runs.
+
+    Raises:
+        ArgumentError: a combination of the settings cannot work, or there are too many, or too few to draw from.
+    """
+    ordered = sorted(values, key=lambda name: name == "seed")  # last, so that its runs stand beside each other
+    axes = {name: tuple(dict.fromkeys(values[name])) for name in ordered if len(set(values[name])) > 1}
+    fixed = {name: given[0] for name, given in values.items() if name not in axes}
+    size = prod(len(given) for given in axes.values())
+    if sample is not None and not 1 <= sample <= size:
+        raise ArgumentError(f"sample {sample} of a grid of {size:,} runs; 1 to {size:,} works")
+    if (size if sample is None else sample) > _MOST:
+        raise ArgumentError(f"the grid has {size:,} runs, over {_MOST:,}; --sample N draws N of them")
+    update = training.defaults.get("update", RunConfig.update) if saved is None else saved.update
+    points = list(_points(axes, fixed, str(fixed.get("update", update)), sample, sample_seed))
+    used = {name for point, kept in points for name in (*point, *kept)}
+    refuse_idle({name: values[name][0] for name in values if name not in used}, str(fixed.get("update", update)))
+    folders = _folders([point for point, _ in points])
+    runs = [
+        PlannedRun(folder, point, _settings(training, point, kept, saved))
+        for folder, (point, kept) in zip(folders, points, strict=True)
+    ]
+    return Plan(experiment, axes, fixed, sample, sample_seed, tuple(runs))
+
+
+def _points(
+    axes: Mapping[str, tuple[Any, ...]], fixed: Mapping[str, Any], update: str, sample: int | None, seed: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """(settings that differ, other settings) of each run. What belongs to another rule is left out, and what is the
+    same run then is made once."""
+    drawn = None
+    if sample is not None:
+        drawn = set(random.Random(seed).sample(range(prod(len(given) for given in axes.values())), sample))
+    seen = set()
+    for number, point in enumerate(product(*axes.values())):
+        if drawn is not None and number not in drawn:
+            continue
+        differing = dict(zip(axes, point, strict=True))
+        rule = differing.get("update", update)
+        differing, kept = _of_rule(differing, rule), _of_rule(fixed, rule)
+        if (key := repr(differing)) not in seen:
+            seen.add(key)
+            yield differing, kept
+
+
+def _of_rule(settings: Mapping[str, Any], rule: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if owner_of(name) in (None, rule)}
+
+
+def _settings(
+    training: Training, point: Mapping[str, Any], kept: Mapping[str, Any], saved: RunConfig | None
+) -> RunConfig:
+    try:
+        config = settings_of(training, {**kept, **point}, saved)
+        make_rule(config.update, config).check(config.workers)
+    except ArgumentError as error:
+        where = f"{title(point)}: " if point else ""
+        raise ArgumentError(f"{where}{error}") from error
+    return config
+
+
+def title(settings: Mapping[str, Any]) -> str:
+    """Settings in a line: lr 0.1, seed 0."""
+    return ", ".join(f"{name} {said(value)}" for name, value in settings.items())
+
+
+def said(value: Any) -> str:
+    """A value as a person types it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(said, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- names of folders
+
+
+def _folders(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A short name for each run, of its settings; a number where two would have the same, or it would be long."""
+    found = [_folder(point) for point in points]
+    times = Counter(name.lower() for name in [*found, LOGS])  # some file systems do not tell letters apart
+    return [
+        name if times[name.lower()] == 1 and 0 < len(name) <= _LONGEST else _numbered(number, point)
+        for number, (name, point) in enumerate(zip(found, points, strict=True))
+    ]
+
+
+def _folder(point: Mapping[str, Any]) -> str:
+    parts = (said(value) if isinstance(value, str) else f"{name}{said(value)}" for name, value in point.items())
+    return "-".join(_ODD.sub("_", part) for part in parts)
+
+
+def _numbered(number: int, point: Mapping[str, Any]) -> str:
+    return f"run{number:03}-{hashlib.sha256(repr(point).encode()).hexdigest()[:6]}" if point else "run"
+
+
+# --- in the sweep's folder
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of the sweep in a folder.
+
+    Raises:
+        ArgumentError: there is none.
+        RunDirectoryError: it is damaged.
+    """
+    path = folder / FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found.pop("format") != _FORMAT:
+            raise ValueError("another version wrote it")
+        runs = [PlannedRun(one["folder"], one["settings"], _config(one["config"])) for one in found.pop("runs")]
+        axes = {name: tuple(map(_hashable, given)) for name, given in found.pop("axes").items()}
+        if not runs or not all(_is_folder(run.folder) for run in runs):
+            raise ValueError("runs is malformed")
+        return Plan(axes=axes, runs=tuple(runs), **found)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArgumentError(
+            f"{folder} is not the folder of a sweep: there is no {path}; a sweep says at its begin where it is saved"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = printable(f"{type(error).__name__}: {error}")
+        raise RunDirectoryError(f"{path} is not the plan of a sweep: {why}") from error
+
+
+def _config(values: Mapping[str, Any]) -> RunConfig:
+    return RunConfig.from_mapping({**values, "changes": tuple(values.get("changes", ()))})
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_folder(name: Any) -> bool:
+    return isinstance(name, str) and bool(name) and _ODD.sub("_", name) == name and name.strip(".") != ""
+
+
+def keep_plan(folder: Path, plan: Plan) -> Plan:
+    """Write the plan into the sweep's folder; where one is there already, give that back if it is the same sweep.
+
+    Raises:
+        ArgumentError: the folder holds another sweep, or anything else.
+    """
+    if (folder / FILE).exists():
+        kept = read_plan(folder)
+        refuse_changed(kept, folder)
+        _refuse_other(kept, plan, folder)
+        return kept
+    refuse_taken(folder)
+    with staging(folder) as made:
+        (made / FILE).write_text(plan.to_json(), encoding="utf-8")
+        (made / FILE).replace(folder / FILE)
+    return plan
+
+
+def refuse_changed(plan: Plan, folder: Path) -> None:
+    """Refuse to go on with a sweep whose file is another one now: its runs would not be of one training.
+
+    Raises:
+        ArgumentError: it has changed, or is not there.
+    """
+    own = plan.runs[0].config.own
+    if own is None:
+        return
+    path = Path(own.file)
+    if not path.is_file() or file_digest(path) != own.sha256:
+        what = "has changed" if path.is_file() else "is not there any more"
+        raise ArgumentError(
+            f"{path} {what} since the sweep in {folder} was planned, and its runs would not be of one training; put it "
+            f"back, or begin another sweep"
+        )
+
+
+def _refuse_other(kept: Plan, plan: Plan, folder: Path) -> None:
+    """Refuse a plan that is not the one in the folder; the message names the first thing that differs."""
+    before, now = _parts(kept), _parts(plan)
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            raise ArgumentError(
+                f"{name} is {_told(now.get(name))}, and the sweep in {folder} was planned with "
+                f"{_told(before.get(name))}; hogwild sweep --resume {folder} goes on with it, or name another folder"
+            )
+
+
+def _parts(plan: Plan) -> dict[str, Any]:
+    """What makes a plan that plan, by the names that a person knows."""
+    values = {**plan.fixed, **plan.axes}
+    drawn = {"sample": plan.sample, "sample_seed": plan.sample_seed} if plan.sample is not None else {}
+    base = {f"{name} of {run.folder}": value for run in plan.runs for name, value in asdict(run.config).items()}
+    return json.loads(json.dumps({"experiment": plan.name, **values, **drawn, "runs": len(plan.runs), **base}))  # type: ignore[no-any-return]
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "not given"
+    return " ".join(map(said, value)) if isinstance(value, list) else said(value)
