@@ -16,7 +16,7 @@ from rich.text import Text
 
 from hogwild.report.words import count, duration, figure, plural
 from hogwild.sweep.jobs import Show
-from hogwild.sweep.plan import Plan, said, title
+from hogwild.sweep.plan import LOGS, Plan, said, title
 from hogwild.sweep.rows import DONE, FAILED, RUNNING, WAITING, SweepRow
 
 _STYLES = {DONE: "green", FAILED: "bold red", RUNNING: "cyan", WAITING: "dim"}
@@ -34,11 +34,21 @@ def sweep_report(plan: Plan, rows: Sequence[SweepRow], folder: Path) -> Renderab
     ]
     if plan.fixed:
         parts.insert(1, Text(f"all with {title(plan.fixed)}", "dim"))
-    parts.extend(Text.assemble(("  failed  ", "bold red"), f"{row.folder}: {row.error}") for row in failed)
     parts.append(Text(f"saved in {folder}", "dim"))
     if failed:
+        parts.insert(-1, Padding(_failures(failed), (0, 0, 1, 2)))
+        parts.append(Text(f"logs are in {folder / LOGS}", "dim"))
         parts.append(Text(f"hogwild sweep --resume {folder} tries the failed ones again", "dim"))
     return Group(*parts)
+
+
+def _failures(rows: Sequence[SweepRow]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style=_STYLES[FAILED], no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in rows:
+        grid.add_row("failed", Text.assemble(row.folder, "\n", (row.error, "dim")))
+    return grid
 
 
 @contextmanager
@@ -148,7 +158,7 @@ def _table(rows: Sequence[SweepRow], height: int | None = None) -> RenderableTyp
         table.add_row(
             *own,
             _status(row),
-            *(_figure(row.metrics.get(name)) for name in metrics),
+            *(_figure(row.metrics.get(name), "–" if row.status == DONE else "") for name in metrics),
             duration(row.seconds) if row.seconds is not None else "",
             row.digest[:8],
         )
@@ -171,5 +181,5 @@ def _status(row: SweepRow) -> Text:
     return Text("starting" if row.status == RUNNING else row.status, _STYLES[row.status])
 
 
-def _figure(value: float | None) -> str:
-    return "–" if value is None else figure(value)
+def _figure(value: float | None, unknown: str = "–") -> str:
+    return unknown if value is None else figure(value)

@@ -130,8 +130,7 @@ class _Sweep:
         if status == 0 and made.status == DONE:
             self.rows[number] = made
         else:
-            error = (job.error or _ended(status)) + f" (see {LOGS}/{job.run.folder}.log)"
-            self.rows[number] = failed(row, error)
+            self.rows[number] = failed(row, job.error or _ended(status))
 
     def stop(self) -> None:
         """End all runs, saved; who does not end in time, or is asked to once more, is killed."""

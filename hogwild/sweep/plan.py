@@ -273,21 +273,33 @@ def refuse_changed(plan: Plan, folder: Path) -> None:
 
 def _refuse_other(kept: Plan, plan: Plan, folder: Path) -> None:
     """Refuse a plan that is not the one in the folder; the message names the first thing that differs."""
-    before, now = _parts(kept), _parts(plan)
-    for name in {**before, **now}:
-        if before.get(name) != now.get(name):
-            raise ArgumentError(
-                f"{name} is {_told(now.get(name))}, and the sweep in {folder} was planned with "
-                f"{_told(before.get(name))}; hogwild sweep --resume {folder} goes on with it, or name another folder"
-            )
+    for part in (_as_named, _in_full):
+        before, now = part(kept), part(plan)
+        for name in {**now, **before}:
+            if before.get(name) != now.get(name):
+                here, there = _told(now.get(name)), _told(before.get(name))
+                raise ArgumentError(
+                    f"{name} is {here}, and the sweep in {folder} was planned with {there}; hogwild sweep --resume "
+                    f"{folder} goes on with it, or name another folder"
+                )
 
 
-def _parts(plan: Plan) -> dict[str, Any]:
-    """What makes a plan that plan, by the names that a person knows."""
-    values = {**plan.fixed, **plan.axes}
+def _as_named(plan: Plan) -> dict[str, Any]:
+    """What was asked for, by the names that a person knows."""
     drawn = {"sample": plan.sample, "sample_seed": plan.sample_seed} if plan.sample is not None else {}
-    base = {f"{name} of {run.folder}": value for run in plan.runs for name, value in asdict(run.config).items()}
-    return json.loads(json.dumps({"experiment": plan.name, **values, **drawn, "runs": len(plan.runs), **base}))  # type: ignore[no-any-return]
+    return _as_json({"experiment": plan.name, **plan.fixed, **plan.axes, **drawn})
+
+
+def _in_full(plan: Plan) -> dict[str, Any]:
+    """Every setting of every run."""
+    return _as_json(
+        {f"{name} of {run.folder}": value for run in plan.runs for name, value in asdict(run.config).items()}
+    )
+
+
+def _as_json(found: dict[str, Any]) -> dict[str, Any]:
+    """As it is read back from a file."""
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 
 def _told(value: Any) -> str:

@@ -1,0 +1,166 @@
+"""`hogwild sweep`: a grid of runs, each in a process of its own; one that fails, Ctrl-C, and going on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hogwild
+from hogwild.cli import main
+from hogwild.cli.parsing import parse
+from hogwild.cli.sweep import SweepCommand
+from hogwild.experiment.parameters import OF_COMMANDS
+
+SLOW = """
+import time
+import hogwild
+import torch
+
+
+def build(width: int = 2, bad: bool = False, pause: float = 0.0) -> hogwild.Problem:
+    def loss(model, batch):
+        time.sleep(pause)
+        if bad:
+            raise ValueError("a bad batch")
+        return (model(batch) - batch).square().mean()
+
+    print("built")
+    data = torch.randn(100, width)
+    evaluate = lambda model: {"error": (model(data) - data).square().mean().item()}
+    return hogwild.Problem(torch.nn.Linear(width, width), data, loss, evaluate)
+
+
+hogwild.define_experiment(build, update="ordered", updates=20, batch_size=10, lr=0.1, workers=1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    Path("slow.py").write_text(SLOW)
+
+
+def children_in(folder: Path) -> list[str]:
+    """The processes of the runs of a sweep in that folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if str(folder) in command and any("hogwild.sweep.child" in word for word in command):
+            found.append(" ".join(command))
+    return found
+
+
+def test_a_failed_run_is_listed_and_the_others_are_done_and_not_repeated(tmp_path, monkeypatch, capsys):
+    command = ["sweep", "slow.py", "--width", "2", "3", "--bad", "false", "true", "--out", "out"]
+    command += ["--set", "limit_updates=12", "--sample", "3", "--sample-seed", "2", "--jobs", "2", "--json"]
+    assert main(command) == 3
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    rows = {Path(row["folder"]).name: row for row in found["rows"]}
+    assert (found["done"], found["failed"], found["fixed"]) == (2, 1, {"limit_updates": 12})
+    assert list(rows) == ["width2-badfalse", "width3-badfalse", "width3-badtrue"]
+    bad = rows["width3-badtrue"]
+    assert bad["status"] == "failed" and bad["digest"] is None
+    assert bad["error"] == "loss raised at the first step: ValueError: a bad batch"
+    assert "ValueError: a bad batch" in Path("out/logs/width3-badtrue.log").read_text()
+    assert "of 3" in err and "width 3, bad true: failed" in err
+
+    good = rows["width3-badfalse"]
+    assert good["settings"] == {"width": 3, "bad": False} and good["metrics"].keys() == {"error", "loss"}
+    assert main(["run", "slow.py", "--width", "3", "--limit-updates", "12", "--quiet", "--json", "--out", "alone"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert (good["digest"], good["metrics"]["loss"], good["updates"]) == (alone["digest"], alone["loss"], 12)
+    run = hogwild.load_run("out/width3-badfalse")
+    assert run.config.own.parameters == {"width": 3, "bad": False, "pause": 0.0} and run.origin.maker == "experiment"
+
+    record = Path("out/width3-badfalse/run.json").stat().st_mtime_ns
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["sweep", "--resume", "../out"]) == 3
+    out, err = capsys.readouterr()
+    assert "failed  width3-badtrue" in out and "a bad batch" in out and "logs are in ../out/logs" in out
+    assert "2 of 3 are done already" in err and "3 runs, 2 done, 1 failed" in out
+    assert "all with limit_updates 12" in out and good["digest"][:8] in out
+    assert "hogwild sweep --resume ../out tries the failed ones again" in " ".join(out.split())
+    assert (tmp_path / "out/width3-badfalse/run.json").stat().st_mtime_ns == record
+    assert not children_in(Path("../out"))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130)])
+def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tmp_path, capsys):
+    arguments = ["sweep", "slow.py", "--pause", "0.01", "--updates", "100000", "--seed", "0..1", "--jobs", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hogwild", *arguments, "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 or len(children_in(tmp_path / "out")) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == status, err
+    assert out == "" and "Traceback" not in err
+    assert "stopping; 2 under way will be saved" in err and f"hogwild sweep --resume {tmp_path}/out goes on" in err
+    assert not children_in(tmp_path / "out")
+    for seed in (0, 1):
+        run = hogwild.load_run(tmp_path / "out" / f"seed{seed}")
+        assert run.stopped == "interrupted" and run.config.seed == seed
+
+
+def test_a_range_and_none_and_lists_are_values():
+    given = "digits --seed 0..2 7 --clip-grad-norm none 1 --audit true false --lr 0.1"
+    values = parse({"sweep": SweepCommand}, ["sweep", *given.split()])._values()
+    assert values == {"seed": (0, 1, 2, 7), "clip_grad_norm": (None, 1.0), "audit": (True, False), "lr": (0.1,)}
+
+
+WRONG = {
+    "sweep": ["no experiment named", "hogwild sweep digits"],
+    "sweep digits --lr": ["--lr given without a value"],
+    "sweep digits --lr fast": ["--lr: 'fast' is not a number"],
+    "sweep digits --lr 0.1..0.5": ["'0.1..0.5' is not a number", "a range is of whole numbers, as in 0..4"],
+    "sweep digits --seed 4..0": ["'4..0' has no values"],
+    "sweep digits --seed 0..99999999": ["'0..99999999' has too many values"],
+    "sweep digits --seed 0..2 --set seed=1": ["--set seed=1", "given already"],
+    "sweep digits --seed 0..2 --sample 4": ["sample 4 of a grid of 3 runs", "1 to 3 works"],
+    "sweep digits --sample-seed 4": ["--sample-seed 4 given without --sample"],
+    "sweep digits --jobs 0": ["jobs 0 is below 1"],
+    "sweep digits --lrr 1": ["'--lrr' is not a flag of hogwild sweep", "--lr"],
+    "sweep reductions --seed 0..1": ["reductions is a study", "only trainings"],
+    "sweep digits --resume out": ["digits given beside --resume"],
+    "sweep --resume out --lr 0.1": ["--lr given beside --resume"],
+    "sweep --resume out": ["out is not the folder of a sweep", "sweep.json"],
+    "sweep slow.py --width 2 x": ["--width: 'x' is not a whole number"],
+    "sweep slow.py --widht 2": ["'--widht' is not a flag", "--width is"],
+    "sweep slow.py --lr 0.1 -1": ["lr -1: lr -1.0 is not above 0"],
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_one_line_and_nothing_left(arguments, tmp_path, capsys):
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("hogwild: ") and err.count("\n") == 1, err
+    assert [word for word in WRONG[arguments] if word not in err] == [], err
+    assert [path.name for path in tmp_path.iterdir()] == ["slow.py"]
+
+
+def test_own_parameters_have_names_that_the_sweep_does_not_use():
+    assert set(SweepCommand.__dataclass_fields__) - {"own", "training"} <= {*OF_COMMANDS, "several", "more"}
