@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from hogwild import ArgumentError
 from hogwild import config as module
-from hogwild.config import KINDS, MAX_CONFIG_BYTES, ON_NONFINITE, ON_WORKER_FAILURE, RunConfig
+from hogwild.config import KINDS, MAX_CONFIG_BYTES, ON_NONFINITE, ON_WORKER_FAILURE, OwnCode, RunConfig
 
 positive = st.integers(1, 2**31)
 optional = st.none() | positive
 above_zero = st.none() | st.floats(min_value=0, exclude_min=True, allow_nan=False)
 text = st.text(st.characters(exclude_categories=["Cs"]))
+path = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 configs = st.builds(
     RunConfig,
     name=text,
@@ -28,6 +29,7 @@ configs = st.builds(
     micro_batches=st.integers(1, 65_000),
     gradient=st.sampled_from([None, "backward", "grad"]),
     updates=positive,
+    limit_updates=optional,
     batch_size=positive,
     shuffle=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
@@ -43,6 +45,7 @@ configs = st.builds(
     on_worker_failure=st.sampled_from(ON_WORKER_FAILURE),
     max_restarts=st.integers(0, 99),
     worker_timeout=above_zero,
+    own=st.none() | st.builds(OwnCode, path, path, text, text, st.dictionaries(text, text | st.booleans() | positive)),
 )
 
 

@@ -18,7 +18,7 @@ from hogwild.report.words import plural
 from hogwild.run.directory import new_directory
 from hogwild.shared.limits import usable_cores
 from hogwild.sweep.jobs import jobs_for, run_sweep
-from hogwild.sweep.plan import Plan, keep_plan, make_plan, read_plan, refuse_changed
+from hogwild.sweep.plan import SweepPlan, keep_plan, make_plan, read_plan, refuse_changed
 from hogwild.sweep.rows import DONE as RUN_DONE
 from hogwild.sweep.rows import FAILED, SweepRow
 
@@ -34,7 +34,7 @@ def sweep_command(
     json: bool,
     quiet: bool,
 ) -> int:
-    """Plan a sweep, or find it planned, make its runs, and report; returns the exit status."""
+    """SweepPlan a sweep, or find it planned, make its runs, and report; returns the exit status."""
     training, saved = find(experiment)
     if isinstance(training, Study):
         raise ArgumentError(f"{training.name} is a study, and only trainings can be swept (hogwild list)")
@@ -50,7 +50,7 @@ def go_on_command(folder: Path, jobs: int | None, *, json: bool, quiet: bool) ->
     return _make(folder, plan, jobs, json=json, quiet=quiet)
 
 
-def _make(folder: Path, plan: Plan, jobs: int | None, *, json: bool, quiet: bool) -> int:
+def _make(folder: Path, plan: SweepPlan, jobs: int | None, *, json: bool, quiet: bool) -> int:
     at_once = jobs or jobs_for(plan.workers)
     began = time.monotonic()
     with _telling_how_to_go_on(folder), following_sweep(_title(plan, at_once), quiet=quiet) as (look, tell):
@@ -60,7 +60,7 @@ def _make(folder: Path, plan: Plan, jobs: int | None, *, json: bool, quiet: bool
     return FAILED_TRAINING if any(row.status == FAILED for row in rows) else DONE
 
 
-def _title(plan: Plan, jobs: int) -> str:
+def _title(plan: SweepPlan, jobs: int) -> str:
     """What is done, and how much at once: the cores are not to be shared."""
     cores = usable_cores()
     at_once = f"{jobs} at once" if jobs > 1 else "one at a time"
@@ -71,7 +71,7 @@ def _title(plan: Plan, jobs: int) -> str:
     )
 
 
-def _object(folder: Path, plan: Plan, rows: Sequence[SweepRow], jobs: int, seconds: float) -> dict[str, Any]:
+def _object(folder: Path, plan: SweepPlan, rows: Sequence[SweepRow], jobs: int, seconds: float) -> dict[str, Any]:
     """What `hogwild sweep --json` prints."""
     return {
         "name": plan.name,

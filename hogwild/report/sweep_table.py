@@ -16,7 +16,7 @@ from rich.text import Text
 
 from hogwild.report.words import count, duration, figure, plural
 from hogwild.sweep.jobs import Show
-from hogwild.sweep.plan import LOGS, Plan, said, title
+from hogwild.sweep.plan import LOGS, SweepPlan, said, title
 from hogwild.sweep.rows import DONE, FAILED, RUNNING, WAITING, SweepRow
 
 _STYLES = {DONE: "green", FAILED: "bold red", RUNNING: "cyan", WAITING: "dim"}
@@ -25,7 +25,7 @@ _AROUND = 8  # lines of a terminal that the table leaves free
 _SHOW_EVERY = 0.25  # seconds
 
 
-def sweep_report(plan: Plan, rows: Sequence[SweepRow], folder: Path) -> RenderableType:
+def sweep_report(plan: SweepPlan, rows: Sequence[SweepRow], folder: Path) -> RenderableType:
     """What a sweep came to."""
     failed = [row for row in rows if row.status == FAILED]
     parts: list[RenderableType] = [

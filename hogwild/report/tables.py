@@ -41,6 +41,9 @@ def run_report(run: Run) -> RenderableType:
 def _results(run: Run) -> Iterable[tuple[str, str]]:
     if run.stopped:
         yield "ended early", run.stopped
+    if run.config.own is not None and run.config.own.parameters:
+        own = run.config.own.parameters.items()
+        yield "parameters", ", ".join(f"{name} {'none' if value is None else value}" for name, value in own)
     for change in run.config.changes:
         yield "changed", str(change)
     for name, value in run.metrics.items():

@@ -211,6 +211,7 @@ class Run:
             "audit": self.audit.to_dict() if self.audit else None,
             "rechecked": self.rechecked,
             "changes": [asdict(change) for change in config.changes],
+            "parameters": dict(config.own.parameters) if config.own is not None else {},
         }
 
     def save(self, out: Path, *, overwrite: bool = False) -> None:

@@ -30,7 +30,7 @@ _TELL_EVERY = 0.3  # seconds
 _TERMINATED = 128 + signal.SIGTERM
 
 
-def main(folder: str, name: str, channel: str) -> int:
+def run_child(folder: str, name: str, channel: str) -> int:
     """Make the run of that name in the sweep's folder, or go on with it; returns the exit status.
 
     Args:

@@ -22,8 +22,8 @@ from typing import Any
 from hogwild.errors import RunDirectoryError
 from hogwild.run.directory import occupied
 from hogwild.shared.limits import usable_cores
-from hogwild.sweep.plan import LOGS, Plan, PlannedRun, said
-from hogwild.sweep.rows import DONE, FAILED, RUNNING, SweepRow, failed, row_of, rows_of
+from hogwild.sweep.plan import LOGS, PlannedRun, SweepPlan, said
+from hogwild.sweep.rows import DONE, FAILED, RUNNING, SweepRow, failed_row, row_of, rows_of
 
 _LOCK = ".hogwild-lock-jobs"
 _LOOK_EVERY = 0.1  # seconds
@@ -33,8 +33,8 @@ _PACKAGE = str(Path(__file__).resolve().parents[2])  # where this package is fou
 _CHILD = """
 import sys
 sys.path.append(sys.argv[1])
-from hogwild.sweep.child import main
-sys.exit(main(*sys.argv[2:]))
+from hogwild.sweep.child import run_child
+sys.exit(run_child(*sys.argv[2:]))
 """
 
 Show = Callable[[Sequence[SweepRow]], None]
@@ -45,7 +45,7 @@ def jobs_for(workers: int) -> int:
     return max(1, int(usable_cores()) // workers)
 
 
-def run_sweep(folder: Path, plan: Plan, jobs: int, show: Show, tell: Callable[[str], None]) -> list[SweepRow]:
+def run_sweep(folder: Path, plan: SweepPlan, jobs: int, show: Show, tell: Callable[[str], None]) -> list[SweepRow]:
     """Make all runs of a sweep that have not ended yet, and go on with those that were begun.
 
     Args:
@@ -99,7 +99,7 @@ def _alone(folder: Path, tell: Callable[[str], None]) -> Iterator[int]:
 
 
 class _Sweep:
-    def __init__(self, folder: Path, plan: Plan, lock: int, rows: list[SweepRow]) -> None:
+    def __init__(self, folder: Path, plan: SweepPlan, lock: int, rows: list[SweepRow]) -> None:
         self.folder, self.plan, self.lock, self.rows = folder, plan, lock, rows
         self.running: dict[int, _Job] = {}  # by the number of the row
 
@@ -130,7 +130,7 @@ class _Sweep:
         if status == 0 and made.status == DONE:
             self.rows[number] = made
         else:
-            self.rows[number] = failed(row, job.error or _ended(status))
+            self.rows[number] = failed_row(row, job.error or _ended(status))
 
     def stop(self) -> None:
         """End all runs, saved; who does not end in time, or is asked to once more, is killed."""

@@ -46,7 +46,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A sweep.
 
     Attributes:
@@ -88,7 +88,7 @@ def make_plan(
     *,
     sample: int | None = None,
     sample_seed: int = 0,
-) -> Plan:
+) -> SweepPlan:
     """The plan of a sweep.
 
     Args:
@@ -119,7 +119,7 @@ def make_plan(
         PlannedRun(folder, point, _settings(training, point, kept, saved))
         for folder, (point, kept) in zip(folders, points, strict=True)
     ]
-    return Plan(experiment, axes, fixed, sample, sample_seed, tuple(runs))
+    return SweepPlan(experiment, axes, fixed, sample, sample_seed, tuple(runs))
 
 
 def _points(
@@ -197,7 +197,7 @@ def _numbered(number: int, point: Mapping[str, Any]) -> str:
 # --- in the sweep's folder
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> SweepPlan:
     """The plan of the sweep in a folder.
 
     Raises:
@@ -213,7 +213,7 @@ def read_plan(folder: Path) -> Plan:
         axes = {name: tuple(map(_hashable, given)) for name, given in found.pop("axes").items()}
         if not runs or not all(_is_folder(run.folder) for run in runs):
             raise ValueError("runs is malformed")
-        return Plan(axes=axes, runs=tuple(runs), **found)
+        return SweepPlan(axes=axes, runs=tuple(runs), **found)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArgumentError(
             f"{folder} is not the folder of a sweep: there is no {path}; a sweep says at its begin where it is saved"
@@ -235,7 +235,7 @@ def _is_folder(name: Any) -> bool:
     return isinstance(name, str) and bool(name) and _ODD.sub("_", name) == name and name.strip(".") != ""
 
 
-def keep_plan(folder: Path, plan: Plan) -> Plan:
+def keep_plan(folder: Path, plan: SweepPlan) -> SweepPlan:
     """Write the plan into the sweep's folder; where one is there already, give that back if it is the same sweep.
 
     Raises:
@@ -253,7 +253,7 @@ def keep_plan(folder: Path, plan: Plan) -> Plan:
     return plan
 
 
-def refuse_changed(plan: Plan, folder: Path) -> None:
+def refuse_changed(plan: SweepPlan, folder: Path) -> None:
     """Refuse to go on with a sweep whose file is another one now: its runs would not be of one training.
 
     Raises:
@@ -271,7 +271,7 @@ def refuse_changed(plan: Plan, folder: Path) -> None:
         )
 
 
-def _refuse_other(kept: Plan, plan: Plan, folder: Path) -> None:
+def _refuse_other(kept: SweepPlan, plan: SweepPlan, folder: Path) -> None:
     """Refuse a plan that is not the one in the folder; the message names the first thing that differs."""
     for part in (_as_named, _in_full):
         before, now = part(kept), part(plan)
@@ -284,13 +284,13 @@ def _refuse_other(kept: Plan, plan: Plan, folder: Path) -> None:
                 )
 
 
-def _as_named(plan: Plan) -> dict[str, Any]:
+def _as_named(plan: SweepPlan) -> dict[str, Any]:
     """What was asked for, by the names that a person knows."""
     drawn = {"sample": plan.sample, "sample_seed": plan.sample_seed} if plan.sample is not None else {}
     return _as_json({"experiment": plan.name, **plan.fixed, **plan.axes, **drawn})
 
 
-def _in_full(plan: Plan) -> dict[str, Any]:
+def _in_full(plan: SweepPlan) -> dict[str, Any]:
     """Every setting of every run."""
     return _as_json(
         {f"{name} of {run.folder}": value for run in plan.runs for name, value in asdict(run.config).items()}

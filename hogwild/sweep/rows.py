@@ -10,7 +10,7 @@ from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.run.record import has_ended
-from hogwild.sweep.plan import Plan, PlannedRun
+from hogwild.sweep.plan import PlannedRun, SweepPlan
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 
@@ -76,11 +76,11 @@ def row_of(folder: Path, run: PlannedRun) -> SweepRow:
         return row  # it is done again
 
 
-def failed(row: SweepRow, error: str) -> SweepRow:
+def failed_row(row: SweepRow, error: str) -> SweepRow:
     """The row of a run that failed by that."""
     return SweepRow(row.folder, row.settings, FAILED, row.updates, row.total, error=printable(error, 500))
 
 
-def rows_of(folder: Path, plan: Plan) -> list[SweepRow]:
+def rows_of(folder: Path, plan: SweepPlan) -> list[SweepRow]:
     """The rows of all runs of a sweep."""
     return [row_of(folder, run) for run in plan.runs]

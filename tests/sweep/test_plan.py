@@ -14,14 +14,14 @@ from hogwild.errors import ArgumentError, RunDirectoryError
 from hogwild.experiment import Problem, Training
 from hogwild.sweep import plan as module
 from hogwild.sweep.jobs import jobs_for
-from hogwild.sweep.plan import Plan, keep_plan, make_plan, read_plan, refuse_changed
+from hogwild.sweep.plan import SweepPlan, keep_plan, make_plan, read_plan, refuse_changed
 
 TOY = Training(
     "toy", "?", lambda seed, data: Problem(nn.Linear(1, 1), torch.ones(4, 1), lambda m, b: m(b).sum()), {"epochs": 1}
 )
 
 
-def planned(values: dict[str, tuple], **others: object) -> Plan:
+def planned(values: dict[str, tuple], **others: object) -> SweepPlan:
     return make_plan(TOY, "toy", values, **others)
 
 
