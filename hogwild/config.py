@@ -295,9 +295,11 @@ def _own_in(value: Any) -> OwnCode | None:
         texts = (found.file, found.sha256, found.builder, found.module)
         if not all(isinstance(text, str) for text in texts) or not isinstance(found.parameters, Mapping):
             raise TypeError("malformed")
+        if not Path(found.file).is_absolute():  # what it means must not depend on where a command is given
+            raise TypeError("no absolute path")
     except TypeError:
         raise ArgumentError(
-            f"own {value!r} is not a file of one's own; it has a file, its sha256 and its parameters"
+            f"own {value!r} is not a file of one's own; it has the absolute path of a file, a sha256 and parameters"
         ) from None
     return found
 

@@ -19,7 +19,7 @@ positive = st.integers(1, 2**31)
 optional = st.none() | positive
 above_zero = st.none() | st.floats(min_value=0, exclude_min=True, allow_nan=False)
 text = st.text(st.characters(exclude_categories=["Cs"]))
-path = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+path = text.map(lambda name: f"/{name}.py")
 configs = st.builds(
     RunConfig,
     name=text,
@@ -192,3 +192,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_nothing_of_a_configuration_is_lost_in_a_dictionary():
     config = RunConfig(epochs=1)
     assert RunConfig(**asdict(config)) == config
+
+
+@pytest.mark.parametrize(
+    "own", [3, {}, {"file": "/a.py"}, {"file": "a.py", "sha256": ""}, {"file": "/a.py", "sha256": "", "parameters": 3}]
+)
+def test_a_file_of_ones_own_that_is_none_is_refused(own):
+    with pytest.raises(ArgumentError, match="is not a file of one's own; it has the absolute path of a file") as caught:
+        RunConfig.from_mapping({"updates": 1, "own": own})
+    assert "\n" not in str(caught.value)

@@ -19,6 +19,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from hogwild.cli.settings import SettingFlags, class_of
 from hogwild.cli.values import words
+from hogwild.workers.spawn import refuse_removed_folder
 
 if TYPE_CHECKING:
     from hogwild.experiment import Training
@@ -42,6 +43,7 @@ def with_own_flags(command: type[Any], argv: Sequence[str]) -> type[Any]:
     wanted = _experiment_in(argv)
     if wanted is None or not is_dataclass(command) or "own" not in command.__dataclass_fields__:
         return command
+    refuse_removed_folder()
     from hogwild.experiment import Training, find
 
     training, _ = find(wanted)

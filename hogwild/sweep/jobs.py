@@ -23,7 +23,7 @@ from hogwild.errors import RunDirectoryError
 from hogwild.run.directory import occupied
 from hogwild.shared.limits import usable_cores
 from hogwild.sweep.plan import LOGS, PlannedRun, SweepPlan, said
-from hogwild.sweep.rows import DONE, FAILED, RUNNING, SweepRow, failed_row, row_of, rows_of
+from hogwild.sweep.rows import DONE, RUNNING, SweepRow, failed_row, row_of, rows_of
 
 _LOCK = ".hogwild-lock-jobs"
 _LOOK_EVERY = 0.1  # seconds
@@ -215,8 +215,3 @@ class _Job:
 
 def _settings(run: PlannedRun) -> str:
     return " ".join(f"{name}={said(value)}" for name, value in run.settings.items())
-
-
-def all_done(rows: Sequence[SweepRow]) -> bool:
-    """Whether no run failed."""
-    return all(row.status != FAILED for row in rows)

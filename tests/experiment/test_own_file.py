@@ -80,7 +80,7 @@ def test_a_text_becomes_what_is_recorded_and_what_is_given(name, text, plain, gi
     assert one.read_text(text) == plain and type(one.read_text(text)) is type(plain)
     assert one.given(plain) == given and type(one.given(plain)) is type(given)
     assert one.plain(given) == plain
-    recorded = RunConfig(updates=1, own=OwnCode("f", "0", parameters={name: plain})).to_toml()
+    recorded = RunConfig(updates=1, own=OwnCode("/f.py", "0", parameters={name: plain})).to_toml()
     assert RunConfig.from_mapping(tomllib.loads(recorded)).own.parameters.get(name) == plain
 
 
