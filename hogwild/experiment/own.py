@@ -44,19 +44,28 @@ def define_experiment(
     Raises:
         ArgumentError: `build` is no function, one of its parameters cannot be a flag, or no setting has that name.
     """
+    made = _defined(build, name, question, settings)
+    sys._getframe(1).f_globals.setdefault(_DEFINED, []).append(made)
+    return made
+
+
+def _defined(
+    build: Callable[..., Problem], name: str = "", question: str = "", settings: Mapping[str, Any] | None = None
+) -> Training:
+    """The training that a function builds; arguments and errors are those of `define_experiment`."""
     if not isinstance(build, FunctionType):
         raise ArgumentError(f"build {build!r} is a {type(build).__name__}; define_experiment takes a function")
     known = [one.name for one in fields(RunConfig) if one.name not in ("name", "changes", "own", "data")]
-    for key in settings:
+    for key in settings or ():
         if key not in known:
             close = get_close_matches(key, known, 1)
             works = f"did you mean {close[0]}?" if close else f"the settings are {', '.join(known)}"
             raise ArgumentError(f"define_experiment: {key!r} is not a setting; {works}")
     parameters = parameters_of(build)
     told = question or (build.__doc__ or "").strip().partition("\n")[0]
-    made = Training(name or build.__name__, told, Builder(build, parameters, {}, bool(name)), settings, parameters)
-    sys._getframe(1).f_globals.setdefault(_DEFINED, []).append(made)
-    return made
+    return Training(
+        name or build.__name__, told, Builder(build, parameters, {}, bool(name)), dict(settings or {}), parameters
+    )
 
 
 @dataclass(frozen=True)
@@ -151,7 +160,7 @@ def _experiments_in(code: Code) -> dict[str, Experiment]:
 
 def _functions_in(module: ModuleType, is_one: Callable[[FunctionType], bool]) -> dict[str, Experiment]:
     return {
-        name: define_experiment(value)
+        name: _defined(value)
         for name, value in list(vars(module).items())
         if isinstance(value, FunctionType) and value.__module__ == module.__name__ and is_one(value)
     }
