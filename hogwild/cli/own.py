@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hogwild.experiment import Training
     from hogwild.experiment.parameters import Parameter
 
-_FILE = re.compile(r".+\.py(:[A-Za-z_]\w*)?")
+_FILE = re.compile(r"[^-].*\.py(:[A-Za-z_]\w*)?")
+_OF_PATHS = ("--command", "--out", "--data")  # flags whose values may look like a file of code
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -99,7 +100,9 @@ def _experiment_in(argv: Sequence[str]) -> str | None:
             return value if _is_of_own_file(Path(value)) else None
     if argv and (_MODULE.fullmatch(argv[0]) or _is_of_own_file(Path(argv[0]))):
         return argv[0]
-    return next((text for text in argv if _FILE.fullmatch(text)), None)
+    before = ["", *argv]
+    files = (text for flag, text in zip(before, argv, strict=False) if flag not in _OF_PATHS and _FILE.fullmatch(text))
+    return next(files, None)
 
 
 def _is_of_own_file(path: Path) -> bool:
