@@ -14,7 +14,10 @@ from hogwild.cli.status import DONE
 class ListCommand:
     """List the experiments, which are trainings and studies, and the rules."""
 
-    more: ClassVar[str] = "A package of yours adds its own under the entry point group hogwild.experiments."
+    more: ClassVar[str] = (
+        "A file of yours is not in the list: hogwild new train.py writes one, and hogwild run train.py trains it. A "
+        "package of yours adds its own under the entry point group hogwild.experiments."
+    )
 
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print the list as one JSON object, and nothing else, on standard output."""

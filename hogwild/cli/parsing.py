@@ -21,6 +21,7 @@ _ABOUT = """Train one model from many workers at once, and know exactly what tha
 To begin:
   hogwild list          what there is to run
   hogwild run digits    train on images of handwritten digits, in some seconds
+  hogwild new train.py  write a file with a training of your own, to start from
   hogwild doctor        what will bite on this machine
 
 Each command tells more: hogwild run --help"""

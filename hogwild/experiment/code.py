@@ -167,7 +167,8 @@ def told_where(path: Path, works: str, seed: int = 0) -> Iterator[None]:
                 f'if __name__ == "__main__"'
             ) from error
         except ArgumentError as error:
-            raise ArgumentError(f"{_where(error, path)}: {one_line(error)}") from error
+            told, here = one_line(error), f"{path.name}:"
+            raise ArgumentError(told if told.startswith(here) else f"{_where(error, path)}: {told}") from error
         except BaseException as error:
             raise ArgumentError(f"{_where(error, path)}: {_what(error, path)}; {works}") from error
 

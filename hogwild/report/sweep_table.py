@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
@@ -21,6 +21,7 @@ from hogwild.sweep.rows import DONE, FAILED, RUNNING, WAITING, SweepRow
 
 _STYLES = {DONE: "green", FAILED: "bold red", RUNNING: "cyan", WAITING: "dim"}
 _MOST_METRICS = 4
+_WIDEST, _WIDEST_SETTING = 1000, 24  # letters of a table, and of a setting in it
 _AROUND = 8  # lines of a terminal that the table leaves free
 _SHOW_EVERY = 0.25  # seconds
 
@@ -30,7 +31,7 @@ def sweep_report(plan: SweepPlan, rows: Sequence[SweepRow], folder: Path) -> Ren
     failed = [row for row in rows if row.status == FAILED]
     parts: list[RenderableType] = [
         Text(f"sweep of {plan.name} · {_counts(rows)}", "bold"),
-        Padding(_table(rows), (1, 0, 1, 2)),
+        Padding(sweep_table(rows), (1, 0, 1, 2)),
     ]
     if plan.fixed:
         parts.insert(1, Text(f"all with {title(plan.fixed)}", "dim"))
@@ -82,7 +83,7 @@ class _Shown:
             self._told = time.monotonic()
             height = max(3, self._live.console.height - _AROUND)
             below = Text(f"{_counts(rows)}, {duration(self._remaining(rows))} to go", "dim")
-            self._live.update(Group(Text(self._head, "bold"), _table(rows, height), below), refresh=True)
+            self._live.update(Group(Text(self._head, "bold"), sweep_table(rows, height), below), refresh=True)
 
     def tell(self, text: str) -> None:
         self._live.update(Text(f"{self._head}\n{text}"), refresh=True)
@@ -139,31 +140,47 @@ def _counts(rows: Sequence[SweepRow]) -> str:
     return f"{plural(len(rows), 'run')}, {done} done{more}"
 
 
-def _table(rows: Sequence[SweepRow], height: int | None = None) -> RenderableType:
-    """The rows that there is room for: first those under way, and around them."""
+def sweep_table(rows: Sequence[SweepRow], height: int | None = None) -> RenderableType:
+    """The rows that there is room for, those under way and some around them, with the columns that there is room for."""
     shown, before, after = _window(rows, height)
-    settings = list(dict.fromkeys(name for row in rows for name in row.settings))
-    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    metrics = [*[name for name in metrics if name != "loss"][: _MOST_METRICS - 1], *(["loss"] if metrics else [])]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
-    for name in settings or ["run"]:
-        table.add_column(name, overflow="fold")
-    table.add_column("status", no_wrap=True)
-    for name in metrics:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("digest", no_wrap=True, style="dim")
-    for row in shown:
-        own = [said(row.settings[name]) if name in row.settings else "–" for name in settings] or [row.folder]
-        table.add_row(
-            *own,
-            _status(row),
-            *(_figure(row.metrics.get(name), "–" if row.status == DONE else "") for name in metrics),
-            duration(row.seconds) if row.seconds is not None else "",
-            row.digest[:8],
-        )
     around = [Text(f"… {number} more", "dim") if number else None for number in (before, after)]
-    return Group(*(part for part in (around[0], table, around[1]) if part is not None))
+    return Group(*(part for part in (around[0], _Fitting(rows, shown), around[1]) if part is not None))
+
+
+class _Fitting:
+    """A table that leaves out what is told last: further metrics, the digest, the loss. Settings are always shown."""
+
+    def __init__(self, rows: Sequence[SweepRow], shown: Sequence[SweepRow]) -> None:
+        self._shown = shown
+        self._settings = list(dict.fromkeys(name for row in rows for name in row.settings))
+        known = list(dict.fromkeys(name for row in rows for name in row.metrics))
+        own = [name for name in known if name != "loss"]
+        loss = ["loss"] if known else []
+        choices = [(own[:number] + loss, True) for number in range(min(len(own), _MOST_METRICS), 0, -1)]
+        self._choices = [*choices, (own[:1] + loss, False), (own[:1] or loss, False)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for metrics, digest in self._choices:
+            table = self._table(metrics, digest=digest)
+            if table.__rich_measure__(console, options.update(max_width=_WIDEST)).maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, metrics: Sequence[str], *, digest: bool) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+        for name in self._settings or ["run"]:
+            table.add_column(name, no_wrap=True, max_width=_WIDEST_SETTING)
+        table.add_column("status", no_wrap=True)
+        for name in (*metrics, "time"):
+            table.add_column(name, justify="right", no_wrap=True)
+        if digest:
+            table.add_column("digest", no_wrap=True, style="dim")
+        for row in self._shown:
+            own = [said(row.settings[name]) if name in row.settings else "–" for name in self._settings] or [row.folder]
+            figures = (_figure(row.metrics.get(name), "–" if row.status == DONE else "") for name in metrics)
+            seconds = duration(row.seconds) if row.seconds is not None else ""
+            table.add_row(*own, _status(row), *figures, seconds, *([row.digest[:8]] if digest else []))
+        return table
 
 
 def _window(rows: Sequence[SweepRow], height: int | None) -> tuple[Sequence[SweepRow], int, int]:

@@ -231,7 +231,9 @@ def test_a_recorded_parameter_that_is_gone_is_told(tmp_path):
 
 HEAD = "import torch, hogwild\n"
 PROBLEM = "    return hogwild.Problem(torch.nn.Linear(1, 1), torch.ones(4, 1), lambda m, b: m(b).sum())\n"
+UNTYPED = "def build(width=3):\n    pass\nhogwild.define_experiment(build)\n"
 MISTAKES = {
+    "it defines what cannot be": (f"{HEAD}{UNTYPED}", ["own.py:2: parameter 'width' of build has no type"]),
     "it raises": ("x = 1\nraise KeyError('gone')\n", ["own.py:2", "KeyError: 'gone'", "python own.py"]),
     "no syntax": ("x = 1\ndef f(:\n", ["own.py:2", "SyntaxError: invalid syntax"]),
     "a module that is not there": ("import nothing_there\n", ["own.py:1", "No module named 'nothing_there'"]),
@@ -287,7 +289,7 @@ def test_a_mistake_is_one_line_with_its_place(mistake, tmp_path):
     path = written(tmp_path, text)
     with pytest.raises(ArgumentError) as caught:
         built(path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and str(caught.value).count("own.py:") <= 1
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
 
 
