@@ -141,7 +141,7 @@ def _counts(rows: Sequence[SweepRow]) -> str:
 
 
 def sweep_table(rows: Sequence[SweepRow], height: int | None = None) -> RenderableType:
-    """The rows that there is room for, those under way and some around them, with the columns that there is room for."""
+    """The rows that there is room for, those under way among them, with the columns that there is room for."""
     shown, before, after = _window(rows, height)
     around = [Text(f"… {number} more", "dim") if number else None for number in (before, after)]
     return Group(*(part for part in (around[0], _Fitting(rows, shown), around[1]) if part is not None))

@@ -17,7 +17,10 @@ import hogwild
 from hogwild.cli import main
 from hogwild.cli.parsing import parse
 from hogwild.cli.sweep import SweepCommand
+from hogwild.experiment import find
 from hogwild.experiment.parameters import OF_COMMANDS
+from hogwild.run.directory import occupied
+from hogwild.sweep.plan import keep_plan, make_plan
 
 SLOW = """
 import time
@@ -160,6 +163,15 @@ def test_one_line_and_nothing_left(arguments, tmp_path, capsys):
     assert out == "" and err.startswith("hogwild: ") and err.count("\n") == 1, err
     assert [word for word in WRONG[arguments] if word not in err] == [], err
     assert [path.name for path in tmp_path.iterdir()] == ["slow.py"]
+
+
+def test_a_folder_that_another_sweep_writes_is_refused(tmp_path, capsys):
+    training, _ = find("slow.py")
+    (tmp_path / "out").mkdir()
+    keep_plan(tmp_path / "out", make_plan(training, "slow.py", {"seed": (0, 1)}))
+    with occupied(tmp_path / "out"):
+        assert main(["sweep", "--resume", "out", "--quiet"]) == 2
+    assert "another run is being written in out just now" in capsys.readouterr().err
 
 
 def test_own_parameters_have_names_that_the_sweep_does_not_use():
