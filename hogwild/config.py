@@ -90,7 +90,7 @@ class RunConfig:
     updates: int | None = setting(None, "N", least=1, unset="", decides_bits=True)
     """... or for so many updates of the model."""
     limit_updates: int | None = setting(None, "N", least=1, unset="no limit", decides_bits=True)
-    """End after N updates whatever the length is: to try out whether all works."""
+    """End after N updates at most, whatever the length: to try out whether everything works."""
     batch_size: int = setting(64, "N", least=1, unset="the experiment's", decides_bits=True, fixed=_BATCHES)
     """Samples in a batch; the last of an epoch has what is left."""
     shuffle: bool = setting(True, decides_bits=True, fixed=_BATCHES)

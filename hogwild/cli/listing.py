@@ -15,8 +15,8 @@ class ListCommand:
     """List the experiments, which are trainings and studies, and the rules."""
 
     more: ClassVar[str] = (
-        "A file of yours is not in the list: hogwild new train.py writes one, and hogwild run train.py trains it. A "
-        "package of yours adds its own under the entry point group hogwild.experiments."
+        "A file of yours is not in the list: hogwild run train.py trains what it defines.\n\n"
+        "A package of yours adds its own under the entry point group hogwild.experiments."
     )
 
     json: Annotated[bool, arg(help_behavior_hint="")] = False

@@ -15,11 +15,11 @@ from hogwild.cli.settings import SettingFlags, given_settings, readers_of, setti
 from hogwild.cli.values import whole
 from hogwild.errors import ArgumentError
 
-_MORE = """A flag with several values makes a run with each: the grid of all of them. 0..4 stands for 0 1 2 3 4.
+_MORE = """A flag with several values makes a run with each; several such flags, the grid.
 
 Examples:
   hogwild sweep digits --lr 0.01 0.1 --update hogwild ordered --seed 0..4
-                                         twenty runs
+                                         twenty runs; 0..4 is 0 1 2 3 4
   hogwild sweep train.py --hidden 16 64 --lr 0.01 0.1 --sample 3
                                          three of the four
   hogwild sweep --resume SWEEP_DIR       go on where a sweep was interrupted

@@ -145,7 +145,7 @@ def test_help_is_not_wider_than_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for arguments in (["--help"], ["run", "--help"], ["list", "--help"], ["doctor", "--help"]):
+    for arguments in (["--help"], *([command, "--help"] for command in COMMANDS if command != "bench")):
         main(arguments)
         assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 84] == []
     monkeypatch.delenv("COLUMNS")
