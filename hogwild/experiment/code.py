@@ -92,9 +92,13 @@ def _file_of(place: Place) -> Path:
     if place.file:
         return Path(place.file).absolute()
     _find_from(Path.cwd())
+    package = place.module.rpartition(".")[0]
     try:
-        found = util.find_spec(place.module)
-    except ModuleNotFoundError:
+        with told_where(Path(package.replace(".", "/")), f"{place.module} is in it"):
+            found = util.find_spec(place.module)  # imports the package that the module is in
+    except ArgumentError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):
+            raise
         found = None
     if found is None or found.origin is None or not found.has_location:
         raise ArgumentError(
@@ -104,16 +108,11 @@ def _file_of(place: Place) -> Path:
     return Path(found.origin).absolute()
 
 
-def root_of(module: str, file: str) -> Path:
-    """The folder from which a file is that module."""
+def find_from(module: str, file: str) -> None:
+    """Let a module be found by its name, where that file is it."""
     path = Path(file)
     above = path.parent.parents if path.name == "__init__.py" else path.parents
-    return above[len(module.split(".")) - 1]
-
-
-def find_from(module: str, file: str) -> None:
-    """Let a module be found where that file is."""
-    _find_from(root_of(module, file))
+    _find_from(above[len(module.split(".")) - 1])
 
 
 def _find_from(folder: Path) -> None:

@@ -182,6 +182,11 @@ def test_a_module_is_found_from_here_and_from_its_record(tmp_path, monkeypatch):
     assert saved == config and again.own.file == config.own.file
     with pytest.raises(ArgumentError, match="no module 'nowhere.at_all' is found from here"):
         find("nowhere.at_all:build")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "__init__.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=r"broken: ZeroDivisionError: division by zero \(in .*__init__.py:1\)"):
+        find("broken.one:build")
 
 
 def test_what_a_file_draws_at_its_top_is_the_same_and_what_it_builds_follows_the_seed(tmp_path):
