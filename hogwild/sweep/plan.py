@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -127,19 +126,24 @@ def _points(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(settings that differ, other settings) of each run. What belongs to another rule is left out, and what is the
     same run then is made once."""
-    drawn = None
-    if sample is not None:
-        drawn = set(random.Random(seed).sample(range(prod(len(given) for given in axes.values())), sample))
+    numbers = range(prod(len(given) for given in axes.values()))
     seen = set()
-    for number, point in enumerate(product(*axes.values())):
-        if drawn is not None and number not in drawn:
-            continue
-        differing = dict(zip(axes, point, strict=True))
+    for number in numbers if sample is None else sorted(random.Random(seed).sample(numbers, sample)):
+        differing = _point(axes, number)
         rule = differing.get("update", update)
         differing, kept = _of_rule(differing, rule), _of_rule(fixed, rule)
         if (key := repr(differing)) not in seen:
             seen.add(key)
             yield differing, kept
+
+
+def _point(axes: Mapping[str, tuple[Any, ...]], number: int) -> dict[str, Any]:
+    """A point of the grid; the last axis runs fastest."""
+    found = {}
+    for name, given in reversed(axes.items()):
+        number, place = divmod(number, len(given))
+        found[name] = given[place]
+    return {name: found[name] for name in axes}
 
 
 def _of_rule(settings: Mapping[str, Any], rule: str) -> dict[str, Any]:

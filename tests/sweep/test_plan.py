@@ -66,6 +66,12 @@ def test_a_sample_is_a_part_of_the_grid_in_its_order_and_follows_its_seed():
     assert len(set(drawn)) == 30 and drawn == [name for name in whole if name in drawn]
 
 
+def test_a_few_runs_of_a_huge_grid_are_drawn_at_once():
+    many = tuple(range(1, 1001))
+    plan = planned({"seed": many, "batch_size": many, "epochs": many, "max_restarts": many}, sample=3)
+    assert len(plan.runs) == 3
+
+
 @pytest.mark.parametrize(
     ("values", "others", "why"),
     [
