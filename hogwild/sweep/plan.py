@@ -139,8 +139,8 @@ def _points(
 
 def _point(axes: Mapping[str, tuple[Any, ...]], number: int) -> dict[str, Any]:
     """A point of the grid; the last axis runs fastest."""
-    found = {}
-    for name, given in reversed(axes.items()):
+    found: dict[str, Any] = {}
+    for name, given in reversed(list(axes.items())):
         number, place = divmod(number, len(given))
         found[name] = given[place]
     return {name: found[name] for name in axes}
