@@ -110,12 +110,12 @@ def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tm
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 or len(children_in(tmp_path / "out")) < 2:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
         process.communicate()

@@ -76,7 +76,7 @@ def killed(file: Path, out: Path, choices: random.Random) -> str:
     except subprocess.TimeoutExpired:
         for one in [psutil.Process(process.pid), *(runs_of(out) if all_at_once else [])]:
             one.kill()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, -9), errors
     return f"{'all' if all_at_once else 'the sweep'} killed {delay:.1f} s after run {begun}: {process.returncode}"
 
