@@ -76,9 +76,10 @@ def train_rule(
     program: Callable[[Worker], None],
     evaluate: Evaluate | None = None,
     options: Mapping[str, Any] | None = None,
+    recheck: float = RunConfig.recheck,
 ) -> tuple[Run, nn.Module]:
     """Do the work by that rule; `program` is what every worker does. `options` are the rule's, by default those that
-    keep `allow` workers busy. Returns the run and the trained model."""
+    keep `allow` workers busy; `recheck` is that of `hogwild.train`. Returns the run and the trained model."""
     began = time.monotonic()
     make = rule_class(rule_name)
     options = make.options_for(allow) if options is None else options
@@ -93,6 +94,7 @@ def train_rule(
         batch_size=work.batch_size,
         seed=work.seed,
         on_worker_failure="raise",
+        recheck=recheck,
         evaluate_every=max(1, updates // work.looks) if work.looks else None,
         **options,
     )

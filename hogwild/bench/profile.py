@@ -248,7 +248,7 @@ def profile_case(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, s
         """(seconds per update of a worker's time, the same by phase)."""
         program = (Timed if timed else Together)(StartLine(workers))
         mine = replace(work, batches=batches, seed=seed)
-        done, _ = train_rule(mine, rule, kind, workers, plan.allow, program)
+        done, _ = train_rule(mine, rule, kind, workers, plan.allow, program, recheck=0.0)
         spent = {phase: sum(row[phase] for row in done.logged) / 1e9 / batches for phase in PHASES if done.logged}
         return done.seconds * workers / batches, spent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, ClassVar, Protocol
@@ -27,6 +27,7 @@ To begin:
 Each command tells more: hogwild run --help"""
 
 _CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
+_WIDEST_USAGE = 80
 _BORDER = re.compile(r"[╭╮╰╯│]")
 _RULE = re.compile(r"^\s*─+\s*$")
 
@@ -50,7 +51,8 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
     """
     name, *rest = argv or ["--help"]
     if name in ("-h", "--help"):
-        tyro.extras.subcommand_cli_from_dict(dict(commands), prog="hogwild", description=_ABOUT, args=["--help"])
+        with _short_usage("COMMAND"):
+            tyro.extras.subcommand_cli_from_dict(dict(commands), prog="hogwild", description=_ABOUT, args=["--help"])
     if name == "--version":
         from hogwild import __version__
 
@@ -61,11 +63,26 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
     return _parse_command(name, with_own_flags(commands[name], rest), rest)
 
 
+@contextmanager
+def _short_usage(instead: str) -> Iterator[None]:
+    """What is printed inside, with a first line that fits the terminal: `instead` of all flags, or of all commands."""
+    page, terminal = io.StringIO(), sys.stdout
+    page.isatty = terminal.isatty  # type: ignore[method-assign]
+    try:
+        with redirect_stdout(page):
+            yield
+    finally:
+        usage, *rest = page.getvalue().splitlines(keepends=True) or [""]
+        if len(usage) > _WIDEST_USAGE:
+            usage = f"{usage.split('[-h]')[0]}[-h] {instead}\n"
+        terminal.write("".join([usage, *rest]))
+
+
 def _parse_command(name: str, command: type[Command], argv: Sequence[str]) -> Command:
     complaint = io.StringIO()
     about = f"{(command.__doc__ or '').strip()}\n\n{command.more}".strip()
     try:
-        with redirect_stderr(complaint):
+        with redirect_stderr(complaint), _short_usage("[OPTIONS]"):
             parsed, unknown = tyro.cli(
                 command,
                 prog=f"hogwild {name}",
