@@ -11,12 +11,11 @@ from tyro.conf import Positional, arg
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
 
-_MORE = """As recorded, without training again: settings, environment, results, and from which update on
-the bits differ.
+_MORE = """As recorded: settings, environment, results, and where the bits first differ.
 
   hogwild compare runs/a runs/b
 
-Exit status 0: they were compared, whether they differ or not (--json says in "identical")."""
+Exit status 0, whether they differ or not; --json says so in "identical"."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hogwild.cli.runs import default_folder
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
 
-_MORE = """Each path is a run, a folder of runs such as a sweep, a saved check or a saved bench:
+_MORE = """Each path is a run, a folder of runs, a saved check or a saved bench:
 
   hogwild report runs/digits-…              one run, at length
   hogwild report sweep -o sweep.html        runs side by side

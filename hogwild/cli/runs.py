@@ -18,8 +18,9 @@ _MORE = """Examples:
   hogwild runs sweep --select accuracy which settings are best, over seeds
   hogwild runs --csv > runs.csv        for a spreadsheet
 
-Only the settings that differ are shown. Losses, errors and seconds are best
-when lowest, all else when highest."""
+Only the settings that differ are shown.
+
+Losses, errors and seconds are best when lowest, all else when highest."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-# Faults of 20 steps that each take and free three blocks, once the heap has its shape.
+# Faults of 20 steps that each take and free three blocks, once the heap has its shape. The least of five counts: what
+# is given back is faulted in again at every step, while a kernel that reclaims pages of a program that waits for a core
+# (seen with DAMON, at a load of 9 on 2 cores: 7,740 faults) adds to some of them.
 PROGRAM = """
 import resource, sys, torch
 from hogwild.workers.allocator import keep_freed_memory
@@ -20,10 +22,14 @@ def step():
     blocks = [torch.ones(int(sys.argv[2]) << 18) for _ in range(3)]
 for _ in range(10):
     step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):
-    step()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def counted():
+    before = faults()
+    for _ in range(20):
+        step()
+    return faults() - before
+print(min(counted() for _ in range(5)))
 """
 
 
