@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Faults of 20 steps that each take and free three blocks, once the heap has its shape. The least of five counts: what
+# Faults of 20 steps that each take and free three blocks, once the heap has its shape. The least of three counts: what
 # is given back is faulted in again at every step, while a kernel that reclaims pages of a program that waits for a core
 # (seen with DAMON, at a load of 9 on 2 cores: 7,740 faults) adds to some of them.
 PROGRAM = """
@@ -29,7 +29,7 @@ def counted():
     for _ in range(20):
         step()
     return faults() - before
-print(min(counted() for _ in range(5)))
+print(min(counted() for _ in range(3)))
 """
 
 
