@@ -81,9 +81,12 @@ def train(
         staleness: `ordered` reads the version that is so many updates old; at most staleness + 1 workers.
         micro_batches: `sync` averages so many batches into one update; at most so many workers.
         gradient: "backward" or "grad"; None is the rule's own way.
-        epochs, updates: exactly one says how long to train.
+        epochs: passes over the data. Exactly one of `epochs` and `updates` says how long to train.
+        updates: steps of the model.
         limit_updates: end after so many updates all the same, to try out whether everything works.
-        batch_size, shuffle, collate: how data is made into batches; a `Source` makes its own.
+        batch_size: samples in a batch; a `Source` makes its own batches.
+        shuffle: visit the samples of each epoch in a new order.
+        collate: list of samples → batch, for a data set.
         seed: of the shuffles and of whatever an update draws.
         lr_schedule: number of the update → factor on every learning rate. The first and the last are asked for before
             the run.

@@ -20,7 +20,8 @@ class _OneWorkerError(HogwildError):
 
     Attributes:
         worker: its number; None where it was none's in particular.
-        update, batch: what it was computing; None where it was between two updates.
+        update: what it was computing; None where it was between two updates.
+        batch: the number of its batch; None likewise.
     """
 
     def __init__(

@@ -1,9 +1,11 @@
 """For test suites: assert that a training is deterministic; plant delays and faults at the hooks of the protocol.
 
-assert_deterministic(lambda: my_training(seed=0), runs=3)
-assert_divergence_below(my_training, limit=1e-3)
-with planted(RandomDelays(seed=1)):
-    run = hogwild.train(...)
+For instance:
+
+    assert_deterministic(lambda: my_training(seed=0), runs=3)
+    assert_divergence_below(my_training, limit=1e-3)
+    with planted(RandomDelays(seed=1)):
+        run = hogwild.train(...)
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ def assert_deterministic(
     Args:
         train: a function that trains and returns a `Run`, a module or a state dict, made anew at each call; or a model,
             followed by the other arguments of `hogwild.train`.
-        data_and_loss, arguments: as in `hogwild.check`; `fresh_process=True` is one of them.
+        data_and_loss: as in `hogwild.check`.
         runs: how often to train, at least twice.
+        arguments: as in `hogwild.check`; `fresh_process=True` is one of them.
 
     Raises:
         AssertionError: two runs differ; the message is the verdict.
@@ -75,9 +78,12 @@ def assert_divergence_below(
     """Assert that no two runs of a training are further apart than `limit`.
 
     Args:
-        train, data_and_loss, runs, arguments: as in `assert_deterministic`.
+        train: as in `assert_deterministic`.
+        data_and_loss: as in `hogwild.check`.
         limit: on `measure`.
         measure: relative_l2, max_abs or max_ulp, as `hogwild.distance` defines them.
+        runs: how often to train, at least twice.
+        arguments: as in `hogwild.check`.
 
     Raises:
         AssertionError: two runs are further apart; the message is the verdict.

@@ -96,11 +96,12 @@ def check(
             it is.
         data_and_loss: `data` and `loss` as `hogwild.train` takes them, where a model is given.
         runs: repeats.
-        tolerance, measure: runs pass when every pair is within `tolerance` on `relative_l2`, `max_abs` or `max_ulp`;
-            None is the same bits.
+        tolerance: runs pass when every pair is within it on `measure`; None is the same bits.
+        measure: `relative_l2`, `max_abs` or `max_ulp`.
         fresh_process: make each repeat in a fresh interpreter.
         explain: vary one source of differences at a time; see `Verdict.sources`.
-        other_seed, other_workers: train with these too, for comparison.
+        other_seed: train with this seed too, for comparison.
+        other_workers: train with so many workers too, for comparison.
         window: updates over which race damage is measured first.
         controls: measure controls, race damage, audit and remedy too, where the training can be varied.
         predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ.

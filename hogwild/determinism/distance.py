@@ -97,8 +97,13 @@ class Divergence:
 
     Attributes:
         identical: same names, dtypes, shapes and bytes; the same as having equal digests.
-        relative_l2, max_abs, max_ulp, cosine: as in `TensorDivergence`, over all values together.
-        size, differing, nonfinite: the same counts over all compared tensors, integers and bool included.
+        relative_l2: ‖a − b‖ / ‖a‖ over all values together; infinite where only a is zero.
+        max_abs: max |a − b|.
+        max_ulp: the largest distance in ULP, exact; infinity where a NaN meets a number; None where no tensor has one.
+        cosine: ⟨a, b⟩ / (‖a‖ ‖b‖); None where a norm is zero or the distance infinite.
+        size: real numbers compared, in all tensors, integers and bool included; a complex element counts as two.
+        differing: of these, values whose bytes differ.
+        nonfinite: of these, values that are NaN or infinite in one of the states at least.
         worst: the tensor with the largest relative L2, then the largest max |a − b|, among those whose bytes
             differ; an integer or bool tensor only where no other differs; None where none differs.
         tensors: every compared tensor, in name order.

@@ -34,14 +34,17 @@ class Probe:
     """How often N updates were applied to each of V values.
 
     Attributes:
-        update, kind, workers: what was probed.
+        update: the rule that was probed.
+        kind: of its workers.
+        workers: how many.
         updates: N, what should have been applied to every value.
         values: V.
         applied: the mean share of N that was applied; 1.0 where nothing was lost or doubled, on balance.
         lost: updates missing, summed over the values that had fewer than N.
         doubled: updates too many, summed over the values that had more than N.
         touched: values that did not get exactly N.
-        least, most: applications of the value that had the fewest, and the most.
+        least: applications of the value that had the fewest.
+        most: applications of the value that had the most.
         staleness: mean and maximum age of the reads, in updates.
         seconds: of training.
 
@@ -111,12 +114,15 @@ def probe(
 
     Args:
         update: the rule, by name or a `Rule` of yours.
-        kind, workers: as in `hogwild.train`; a rule gets the options that keep so many workers busy.
+        kind: "threads" or "processes".
+        workers: how many; a rule gets the options that keep so many workers busy.
         updates: N, at most 2²⁴.
         size: V, of a model that takes no time to compute, so that workers meet as often as they can.
         model: probe at the size and step time of this model instead: each update computes the gradient of `loss` on a
             batch of `data`, drops it, and applies ones. The model is left as it is.
-        data, loss, batch_size: as in `hogwild.train`; needed with a model.
+        data: as in `hogwild.train`; needed with a model.
+        loss: as in `hogwild.train`; needed with a model.
+        batch_size: as in `hogwild.train`, where a model is given.
 
     Raises:
         ArgumentError: an argument that cannot work.

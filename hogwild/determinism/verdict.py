@@ -78,8 +78,9 @@ class Verdict:
         comparisons: every pair of runs.
         worst: the pair that is furthest apart.
         first_difference: where runs first differ; None where they do not, or nothing was noted on the way.
-        controls, damage, audit: see their modules; None or empty where they could not be measured.
-        damage: over the first updates, then over whole runs.
+        controls: what runs varied in one known way came to; empty where they could not be made.
+        damage: of racing and of scheduling, over the first updates, then over whole runs; empty where not measured.
+        audit: the share of the computed gradient that was applied; None where it could not be measured.
         sources: what each source of differences does alone, where that was asked for.
         remedy: what would give the same bits; None where they are the same already.
         courses: how each pair drifts apart.

@@ -31,8 +31,10 @@ from hogwild.shared.words import NOBODY, Hook, Phase, Word
 class Gradient:
     """What one update computed.
 
-    `values` has one tensor, or None, for each trained parameter, in the order of the replica's parameters;
-    `loss` is the batch's loss; `version` the version that was read.
+    Attributes:
+        values: one tensor, or None, for each trained parameter, in the order of the replica's parameters.
+        loss: of the batch.
+        version: the version that was read.
     """
 
     values: Sequence[Tensor | None]

@@ -12,8 +12,14 @@ from torch import Tensor
 class Progress:
     """How a run stands: given to `stop` after each evaluation, and to `progress` several times a second.
 
-    `updates` are applied of `total`; `seconds` run since the first claim; `loss` is the mean of the latest updates;
-    `per_worker` the gradients each worker has computed; `metrics` those of the last evaluation.
+    Attributes:
+        updates: applied so far.
+        total: updates that the run is to have.
+        seconds: since the first claim.
+        samples_per_second: trained on, over those seconds.
+        loss: the mean of the latest updates.
+        per_worker: gradients that each worker has computed.
+        metrics: those of the last evaluation.
     """
 
     updates: int

@@ -42,7 +42,11 @@ INTERRUPTED = "interrupted"  # what `stopped` says of a run that can be gone on 
 class Staleness:
     """How old the version that a gradient was computed on was when it was applied, in updates.
 
-    `set` is the staleness that was asked for, under `ordered`; None elsewhere.
+    Attributes:
+        set: the staleness that was asked for, under `ordered`; None elsewhere.
+        mean: over all updates.
+        p99: the 99th percentile.
+        max: the oldest.
     """
 
     set: int | None
@@ -61,10 +65,17 @@ class Staleness:
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """What one worker did and used: gradients computed, seconds of CPU and of waiting for others, bytes of memory.
+    """What one worker did and used.
 
-    `rechecked` are the gradients that it computed a second time, and found equal; they are not in `computed`. `rss` and
-    `pss` are of its process (a thread has that of the whole program); `pss` is known on Linux only.
+    Attributes:
+        worker: its number, from 0.
+        computed: gradients, without those of `rechecked`.
+        skipped: gradients that were not finite and were left out.
+        cpu_seconds: of processor time.
+        waited_seconds: of waiting for other workers.
+        rss: bytes of memory of its process; a thread has that of the whole program.
+        pss: the same with shared pages divided among those who share them; None where it is not Linux.
+        rechecked: gradients that it computed a second time, and found equal.
     """
 
     worker: int
@@ -89,7 +100,7 @@ class Run:
         samples: trained on in this run; of one that was resumed, since then.
         seconds: from the first claim to the last commit, summed over the parts of a run that was resumed.
         startup_seconds: from the call of `train` to the first claim.
-        journal: one row per update, in commit order; fields as in `hogwild.journal.ROW`.
+        journal: one row per update, in commit order; fields as in `hogwild.shared.journal.ROW`.
         seals: version → the bits of that version, every so many, for the rules that can be replayed.
         evaluations: one mapping per evaluation: `update`, `seconds` since the first claim, and the metrics.
         logged: what workers recorded by `worker_info().log(...)`, with `update`, `batch` and `worker`, in that order.
@@ -101,7 +112,8 @@ class Run:
         audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
             clipping has one, unless a worker died and its account with it.
         out: directory it was saved in, if it was.
-        samples_before, seconds_before: those of the parts before it was resumed.
+        samples_before: those of the parts before it was resumed.
+        seconds_before: those of the parts before it was resumed.
         origin: which run it is, what it trained and where; None where it was not saved, or by version 0.2.0.
     """
 
