@@ -70,7 +70,7 @@ class WorkerUsage:
     Attributes:
         worker: its number, from 0.
         computed: gradients, without those of `rechecked`.
-        skipped: gradients that were not finite and were left out.
+        skipped: updates that it left out because their gradient was not finite.
         cpu_seconds: of processor time.
         waited_seconds: of waiting for other workers.
         rss: bytes of memory of its process; a thread has that of the whole program.
