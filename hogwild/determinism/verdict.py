@@ -85,6 +85,7 @@ class Verdict:
         remedy: what would give the same bits; None where they are the same already.
         courses: how each pair drifts apart.
         tolerance: what was allowed.
+        ages: how many updates, over all runs, were computed on a version 0, 1, 2, … updates old.
         seconds: that the check took.
     """
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import CHROMIUM, chromium
 
 import hogwild
 
@@ -28,6 +29,21 @@ built = pytest.mark.skipif(
     find_spec("zensical") is None or find_spec("mkdocstrings_handlers") is None,
     reason="the site is built with the extra `docs`, which is not installed",
 )
+seen = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to look at the site with")
+
+SEARCH = """new Promise((ready) => {
+    const look = () => {
+        if (document.activeElement.shadowRoot?.activeElement?.matches("input")) return ready();
+        document.querySelector(".md-search__button").click();
+        setTimeout(look, 500);
+    };
+    look();
+})"""
+FOUND = """new Promise((found) => {
+    const answer = () => document.activeElement.shadowRoot.querySelector('a[href*="rules.html"][href$="#staleness"]');
+    const look = () => answer() ? found() : setTimeout(look, 50);
+    look();
+})"""
 
 
 def _pages(entry: Any) -> Iterator[str]:
@@ -84,18 +100,45 @@ def _build(at: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@built
-def test_the_site_builds(tmp_path):
-    done = _build(_copy(tmp_path))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = _copy(tmp_path_factory.mktemp("built"))
+    done = _build(folder)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "griffe:" not in said, "a docstring whose arguments cannot be read"
-    site = tmp_path / "site"
+    return folder / "site"
+
+
+@built
+def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site):
     assert {path.stem for path in site.glob("*.html")} == {path.stem for path in DOCS.glob("*.md")} | {"404"}
     assert 'id="hogwild.train"' in (site / "api.html").read_text(encoding="utf-8")
     assert "staleness" in (site / "search.js").read_text(encoding="utf-8")
     loaded = re.compile(r"""<(?:script|img|iframe)[^>]+src=["']?(?:https?:)?//|<link[^>]+href=["']?(?:https?:)?//""")
     assert [path.name for path in site.glob("*.html") if loaded.search(path.read_text(encoding="utf-8"))] == []
+
+
+@built
+@seen
+def test_pages_fit_a_telephone_and_raise_nothing(site):
+    with chromium() as page:
+        for name in _pages(SITE["nav"]):
+            page.open((site / name).with_suffix(".html"), 390, "dark")
+            found = page.value("({width: document.documentElement.scrollWidth, links: document.links.length})")
+            assert found["width"] <= 390 and found["links"] > 10, name
+            assert page.errors == [] and page.requests == [], name
+
+
+@built
+@seen
+def test_the_search_works_on_files(site):
+    with chromium() as page:
+        page.open(site / "index.html", 1280, "light")
+        page.value(SEARCH)
+        page.ask("Input.insertText", text="staleness")
+        page.value(FOUND)
+        assert page.errors == [] and page.requests == []
 
 
 @built
