@@ -18,9 +18,13 @@ from hogwild.experiment.parameters import Parameter
 class Problem:
     """What a training trains: the arguments of `hogwild.train` that are not settings.
 
-    `evaluate` maps a model to named floats; the name `accuracy` is the one shown in tables. `predict` maps a
-    classifier to (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say how many
-    predictions differ.
+    Attributes:
+        model: an `nn.Module` on the CPU.
+        data: what it is trained on.
+        loss: (model, batch) → the loss.
+        evaluate: model → named floats; the name `accuracy` is the one shown in tables.
+        predict: classifier → (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say
+            how many predictions differ.
     """
 
     model: nn.Module
