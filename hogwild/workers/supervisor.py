@@ -82,6 +82,8 @@ class Supervisor:
         """
         try:
             for index in range(self._control.workers):
+                self._control.row(index)[Field.PRESENT] = 1  # of all, before the first one trains
+            for index in range(self._control.workers):
                 self._start(index)
             while True:
                 ended = not self._team.running()  # before the poll, which then hears all that they told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 
 import problems
@@ -18,6 +19,7 @@ from hogwild import NotReproducible
 from hogwild.rules.rechecks import Chosen
 from hogwild.shared.words import Field, Hook
 from hogwild.testing import Fault, PlantedFault, RandomDelays, planted
+from hogwild.workers.threads import ThreadTeam
 
 # --- which
 
@@ -198,6 +200,19 @@ def test_a_flipped_bit_is_seen_and_the_parameter_named(name, kind):
         problems.train(update="ordered", updates=20, recheck=1, kind=kind)
     first, second = re.findall(r"worker (\d)", str(raised.value))
     assert first != second, "another worker computes it again, where there is one"
+
+
+def test_a_worker_that_starts_late_is_waited_for(monkeypatch):
+    start = ThreadTeam.start
+
+    def late(team, index):
+        start(team, index)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(ThreadTeam, "start", late)
+    with planted(FlippedBit("0.weight")), pytest.raises(NotReproducible) as raised:
+        problems.train(update="ordered", updates=20, recheck=1)
+    assert re.findall(r"worker (\d)", str(raised.value)) in (["0", "1"], ["1", "0"])
 
 
 # --- deaths
