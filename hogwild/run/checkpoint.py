@@ -26,7 +26,8 @@ from hogwild.rules.base import Rule
 from hogwild.run.directory import mode_of, staging
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.state import SharedState, StatePlan
-from hogwild.shared.words import NOBODY, Aborted, Field, Word
+from hogwild.shared.tickets import Settled
+from hogwild.shared.words import NOBODY, Aborted, Field, Phase, Word
 
 FILE = "checkpoint.safetensors"
 _MOST_LEFT = 1024
@@ -209,10 +210,18 @@ def _history(state: SharedState, rule: Rule, version: int, worker: int) -> tuple
         left = torch.ones(state.control[Word.NEXT], dtype=torch.bool)
         left[rows[:, 0]] = False
         return ResumePoint(version, len(left), tuple(left.nonzero().flatten().tolist()), total), rows.clone()
-    following, again = state.control.unfinished(partial(rule.settle, state), worker)
+    settle = partial(rule.settle, state) if worker == NOBODY else partial(_settled, rule, state)
+    following, again = state.control.unfinished(settle, worker)
     journal = rows.clone()
     journal[again, 0] = journal[following:, 0] = -1
     return ResumePoint(int((journal[:, 0] >= 0).sum()), following, tuple(again), total), journal
+
+
+def _settled(rule: Rule, state: SharedState, ticket: int, phase: Phase) -> Settled:
+    """What becomes of a ticket whose owner lives: one that it is writing now was not in the model that was copied
+    before, or in part, and is computed again."""
+    settled = rule.settle(state, ticket, phase)
+    return Settled.AGAIN if settled is Settled.DOUBTED else settled
 
 
 def _rows(state: SharedState, rule: Rule, version: int, rows: int | None = None) -> Tensor:

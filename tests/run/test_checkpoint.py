@@ -18,10 +18,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from traits import OTHER_BITS, SAME_BITS
+from traits import IN_PLACE, OTHER_BITS, SAME_BITS
 
 import hogwild
 from hogwild.shared.tickets import Control
+from hogwild.shared.words import Hook
+from hogwild.testing import Fault, PlantedFault, both, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 SETTINGS = {"staleness": 3, "micro_batches": 3, "updates": 60, "optimizer": problems.ADAM, "kind": "processes"}
@@ -220,3 +222,23 @@ def test_what_is_applied_while_a_checkpoint_is_made_is_in_it_once(monkeypatch, t
     run = problems.train(again, **settings, workers=1, resume=tmp_path)
     assert run.updates == len(run.journal) == 14
     assert model.weight.tolist() == again.weight.tolist() == [[-14.0] * 8]
+
+
+class SlowToWrite:
+    """A worker is in the middle of its write while another one saves a checkpoint."""
+
+    def __call__(self, hook, seat):
+        if hook is Hook.WRITING and seat.ticket == 8:
+            time.sleep(0.5)
+
+
+@pytest.mark.parametrize("update", [name for name in IN_PLACE if name != "locked"])
+def test_what_a_worker_was_writing_when_a_checkpoint_was_saved_is_not_lost(update, tmp_path):
+    def train(**named):
+        return problems.train(update=update, updates=20, out=tmp_path, checkpoint_every=10, **named)
+
+    fault = PlantedFault(Fault.RAISE, Hook.COMPUTING, 14)
+    with planted(both(SlowToWrite(), fault)), pytest.raises(hogwild.WorkerError):
+        train(on_worker_failure="raise")
+    run = train(resume=tmp_path)
+    assert sorted(run.journal["update"]) == list(range(20))
