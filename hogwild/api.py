@@ -36,6 +36,7 @@ def train(
     workers: int = 2,
     kind: str = "processes",
     staleness: int = 1,
+    compensation: str = "none",
     micro_batches: int = 2,
     gradient: str | None = None,
     epochs: int | None = None,
@@ -79,6 +80,8 @@ def train(
         workers: how many train at once.
         kind: "threads" or "processes".
         staleness: `ordered` reads the version that is so many updates old; at most staleness + 1 workers.
+        compensation: "auto" changes what `ordered` does with SGD, Adam and AdamW so that staleness costs less accuracy,
+            as `hogwild.optim.compensation` says; `run.compensation` tells what it changed. "none" is exact delayed SGD.
         micro_batches: `sync` averages so many batches into one update; at most so many workers.
         gradient: "backward" or "grad"; None is the rule's own way.
         epochs: passes over the data. Exactly one of `epochs` and `updates` says how long to train.
@@ -166,6 +169,7 @@ def launch(
     workers: int = 2,
     kind: str = "processes",
     staleness: int = 1,
+    compensation: str = "none",
     micro_batches: int = 2,
     seed: int = 0,
     lr_schedule: Callable[[int], float] | None = None,

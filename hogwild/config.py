@@ -17,6 +17,7 @@ import tomli_w
 from hogwild.errors import ArgumentError, printable
 
 KINDS = ("threads", "processes")
+COMPENSATIONS = ("none", "auto")
 GRADIENTS = ("backward", "grad")
 ON_NONFINITE = ("raise", "skip", "ignore")
 ON_WORKER_FAILURE = ("replace", "continue", "raise")
@@ -77,6 +78,8 @@ class RunConfig:
     """What a worker is. Processes are faster for small models, which the interpreter's lock makes threads wait for."""
     staleness: int = setting(1, "T", least=0, most=65_000, decides_bits=True, fixed=_VERSIONS)
     """A gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
+    compensation: str = setting("none", choices=COMPENSATIONS, decides_bits=True, fixed=_STATE)
+    """What is done about staleness: auto stretches the momentum and steps for the updates that a gradient missed."""
     micro_batches: int = setting(2, "M", least=1, most=65_000, decides_bits=True, fixed=_BATCHES)
     """The batches that are averaged into one update. Allows M workers."""
     gradient: str | None = setting(None, choices=GRADIENTS, unset="the rule's", decides_bits=True, fixed=_WAY)

@@ -18,6 +18,9 @@ A batch, and what is drawn while its gradient is computed, depend on (seed, b) a
 parameter without a gradient is not stepped. Buffers are those that the forward pass left, corrected for what was
 committed since version v (see `_rebased`). `hogwild.train` leaves these very bits: under `ordered` and `sync` with any
 number of workers, under the other rules with one, and under `snapshot` with several by the rows of the run's journal.
+
+With compensation="auto", `ordered` steps SGD and Adam as `_Compensated` does, and what update k reads is not w[k − τ]
+but what was predicted of it when it was made.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ def train_serially(
     optimizer: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
     update: str = "hogwild",
     staleness: int = 1,
+    compensation: str = "none",
     micro_batches: int = 2,
     journal: Iterable[tuple[int, int]] | None = None,
     epochs: int = 1,
@@ -67,16 +71,19 @@ def train_serially(
     batches = epochs * len(source) if updates is None else updates * M
     plan = _plan(update, batches, staleness, M) if journal is None else [(u, [u], v) for u, v in journal]
     stepper = optimizer(list(model.named_parameters()))
+    stale = _Stale(stepper, staleness) if (update, compensation) == ("ordered", "auto") and staleness else None
     rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
     stepped = {parameter for group in stepper.param_groups for parameter in group["params"]}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter in stepped]
     oldest = max((k - v for k, (_, _, v) in enumerate(plan)), default=0)  # how many commits ago a version may be read
     versions, losses = {0: _version(model)}, []
+    predicted: _Version = {}
+    read = {0: versions[0]}  # what gradients are computed on: the version, or what was predicted of it
     with _as_in_a_worker():
         for k, (u, numbers, v) in enumerate(plan):
             parts, newest = [], versions[k]
             for b in numbers:
-                _load(model, versions[v])
+                _load(model, read[v])
                 batch = source.batch(b, _seeded(mix(seed, b)))
                 parts.append(_shared(update, _differentiate(loss(model, batch), trained), trained))
                 after = _version(model)
@@ -91,9 +98,14 @@ def train_serially(
             if lr_schedule is not None:
                 for group, rate in zip(stepper.param_groups, rates, strict=True):
                     group["lr"] = rate * lr_schedule(u)
-            stepper.step()
+            if stale is None:
+                stepper.step()
+            else:
+                predicted = stale.step(u, dict(model.named_parameters()))
             versions[k + 1] = _version(model)
-            versions.pop(k - oldest, None)  # read for the last time
+            read[k + 1] = versions[k + 1] | predicted
+            for kept in (versions, read):
+                kept.pop(k - oldest, None)  # read for the last time
             losses.append(value)
     stepper.zero_grad()
     return losses
@@ -105,6 +117,55 @@ def _plan(update: str, batches: int, staleness: int, M: int) -> list[tuple[int, 
         return [(k, range(first, min(first + M, batches)), k) for k, first in enumerate(range(0, batches, M))]
     delay = {"racing": 0, "hogwild": 0, "locked": 0, "snapshot": 0, "ordered": staleness}[update]
     return [(k, [k], max(0, k - delay)) for k in range(batches)]
+
+
+class _Stale:
+    """The steps of SGD and of Adam by gradients that are τ updates old, as `hogwild.optim.compensation` has them."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, staleness: int) -> None:
+        self.groups, self.staleness, self.state = optimizer.param_groups, staleness, dict[Tensor, list[Any]]()
+        for group in self.groups:
+            if "betas" in group:
+                group["betas"] = 1 - (1 - group["betas"][0]) / (staleness + 1), group["betas"][1]
+            else:
+                momentum = 1 - (1 - max(group["momentum"], 0.9)) / (2 * (staleness + 1))
+                group["lr"] *= (1 - momentum) / (1 - group["momentum"])
+                group["momentum"] = momentum
+
+    @torch.no_grad()
+    def step(self, update: int, named: _Version) -> _Version:
+        """Step in place; returns what is predicted of the parameters by name, where it is something else."""
+        predicted, delay = {}, min(update, self.staleness)
+        names = {parameter: name for name, parameter in named.items()}
+        for group in self.groups:
+            for p in [p for p in group["params"] if p.grad is not None]:
+                if "betas" in group:
+                    self._adam(p, p.grad, delay, group)
+                else:
+                    predicted[names[p]] = self._sgd(p, p.grad, delay, group)
+        return predicted
+
+    def _sgd(self, p: Tensor, g: Tensor, delay: int, group: dict[str, Any]) -> Tensor:
+        momentum, rate = group["momentum"], group["lr"]
+        g = g.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else g
+        (v,) = self.state[p] = [self.state[p][0] * momentum + g if p in self.state else g.clone()]
+        kept = momentum ** (delay + group["nesterov"])
+        s = (v * kept).add(g, alpha=(1 - kept) / (1 - momentum))
+        predicted = p.add(s, alpha=-rate * (1 + self.staleness))
+        p.add_(s, alpha=-rate)
+        return predicted
+
+    def _adam(self, p: Tensor, g: Tensor, delay: int, group: dict[str, Any]) -> None:
+        (beta1, beta2), rate, decay = group["betas"], group["lr"], group["weight_decay"]
+        if decay and group["decoupled_weight_decay"]:
+            p.mul_(1 - rate * decay)
+        elif decay:
+            g = g.add(p, alpha=decay)
+        t, m, v = self.state.get(p, [0, torch.zeros_like(p), torch.zeros_like(p)])
+        t, m, v = self.state[p] = [t + 1, m.lerp(g, 1 - beta1), (v * beta2).addcmul(g, g, value=1 - beta2)]
+        s = g.lerp(m, beta1**delay) if delay else m
+        size = v.sqrt().div((1 - beta2**t) ** 0.5).add(group["eps"])
+        p.addcdiv_(s, size, value=-rate / (1 - beta1**t))
 
 
 class _Batches:

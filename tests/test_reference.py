@@ -29,6 +29,8 @@ SETTINGS = {
     "ordered, 0": {"update": "ordered", "staleness": 0},
     "ordered, 1": {"update": "ordered", "staleness": 1, "workers": 2},
     "ordered, 3": {"update": "ordered", "staleness": 3, "workers": 2},
+    "ordered, 1, compensated": {"update": "ordered", "staleness": 1, "workers": 2, "compensation": "auto"},
+    "ordered, 3, compensated": {"update": "ordered", "staleness": 3, "workers": 2, "compensation": "auto"},
     "sync, 1": {"update": "sync", "micro_batches": 1},
     "sync, 2": {"update": "sync", "micro_batches": 2, "workers": 2},
     "sync, 3": {"update": "sync", "micro_batches": 3, "workers": 2},
@@ -94,6 +96,17 @@ class OtherBuffers(nn.Module):
 def test_every_rule_with_every_optimizer(update, optimizer):
     workers = 2 if update in ("ordered", "sync", "snapshot") else 1
     same_bits(problems.mlp, update=update, optimizer=OPTIMIZERS[optimizer], workers=workers)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", "momentum", "nesterov", "decay alone", "adam", "adam with decay", "adamw"]
+)
+def test_compensation_with_every_optimizer_that_it_is_for(optimizer, staleness):
+    setting = {"update": "ordered", "staleness": staleness, "compensation": "auto", "optimizer": OPTIMIZERS[optimizer]}
+    run = same_bits(problems.mlp, workers=min(2, staleness + 1), **setting)
+    plain = problems.train(problems.mlp(), workers=1, updates=20, **setting | {"compensation": "none"})
+    assert bool(run.compensation) == (run.digest != plain.digest) == bool(staleness)
 
 
 @by_rule

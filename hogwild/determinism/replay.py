@@ -151,7 +151,7 @@ def _rule_of(record: Record) -> Rule:
             f"{quoted(names_where(lambda other: other.versioned), 'or')}"
         )
     _refuse_impossible(record.journal, record.updates)
-    return rule if rule.tickets_per_update > 1 else Replayed(record.journal)
+    return rule if rule.tickets_per_update > 1 else Replayed(record.journal, rule)
 
 
 def _refuse_impossible(journal: NDArray[Any], updates: int) -> None:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hogwild.shared.optimizer_state import PARAMETER
+
 StepState = Mapping[str, Tensor]
 
 
@@ -118,6 +120,40 @@ def sgd(
         torch.add(old_p, g, alpha=-rate, out=new_p)
 
 
+def predicting_sgd(
+    options: Mapping[str, Any],
+    parameter: Tensor,  # noqa: ARG001
+    gradient: Tensor,
+    before: StepState,
+    after: StepState,
+    into: Tensor,
+    rooms: Rooms,
+    begun: bool,
+) -> None:
+    """One step of SGD by a stale gradient, and where the model will be when the next is read; see
+    `hogwild.optim.compensation`, which sets the options `delay` and `ahead`.
+
+    The parameter itself is part of the state. `into` gets what is predicted of it: where it would be had it made this
+    step `ahead` times more.
+    """
+    momentum, decay, rate, ahead = (options[name] for name in ("momentum", "weight_decay", "lr", "ahead"))
+    kept = momentum ** (options["delay"] + options["nesterov"])  # Nesterov's look ahead is a delay of one update
+    own, moved = before[PARAMETER], after[PARAMETER]
+    velocities = before["momentum_buffer"], after["momentum_buffer"]
+    for p, new_p, g, old_v, v, hat, s, step in _pieces(
+        own, moved, gradient, *velocities, into, rooms=rooms.tensors[:2]
+    ):
+        if decay:
+            g = torch.add(g, p, alpha=decay, out=s)
+        if begun:
+            torch.mul(old_v, momentum, out=v).add_(g)
+        else:
+            v.copy_(g)
+        torch.mul(v, kept, out=step).add_(g, alpha=(1 - kept) / (1 - momentum))
+        torch.add(p, step, alpha=-rate * (1 + ahead), out=hat)
+        torch.add(p, step, alpha=-rate, out=new_p)
+
+
 def adam(
     options: Mapping[str, Any],
     parameter: Tensor,
@@ -129,12 +165,15 @@ def adam(
     begun: bool,  # noqa: ARG001
 ) -> None:
     """One step of Adam (Kingma & Ba 2015, arXiv 1412.6980), or of AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101)
-    where the weight decay is not part of the gradient."""
+    where the weight decay is not part of the gradient.
+
+    By a stale gradient where there is a `delay`, which `hogwild.optim.compensation` sets; then nobody races.
+    """
     beta1, beta2 = options["betas"]
     rate, decay, decoupled = options["lr"], options["weight_decay"], options["decoupled_weight_decay"]
     step = _count(before, after)
     size, root = rate / (1 - beta1**step), (1 - beta2**step) ** 0.5
-    least = least_square(beta1, beta2, parameter.dtype)
+    least, delay = least_square(beta1, beta2, parameter.dtype), options.get("delay", 0)
     moments = before["exp_avg"], after["exp_avg"], before["exp_avg_sq"], after["exp_avg_sq"]
     for p, new_p, g, old_m, m, old_v, v, s, *own in _pieces(parameter, into, gradient, *moments, rooms=rooms.tensors):
         if decay and decoupled:
@@ -152,6 +191,8 @@ def adam(
             torch.mul(old_v, beta2, out=v).addcmul_(g, g, value=1 - beta2)
             torch.lerp(old_m, g, 1 - beta1, out=m)
             torch.sqrt(v, out=s)
+            if delay:
+                m = torch.lerp(g, m, beta1**delay, out=own[1])
         s.div_(root).add_(options["eps"])
         torch.addcdiv(p, m, s, value=-size, out=new_p)
 

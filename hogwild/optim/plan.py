@@ -15,10 +15,19 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_module
 
 from hogwild.errors import ArgumentError, one_line
+from hogwild.optim.compensation import Compensation
 from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
-from hogwild.optim.kernels import FLAT_DTYPES, WrittenStep, is_plain_sgd, takes_sparse, written_keys, written_step
+from hogwild.optim.kernels import (
+    FLAT_DTYPES,
+    WrittenStep,
+    is_plain_sgd,
+    predicting_sgd,
+    takes_sparse,
+    written_keys,
+    written_step,
+)
 from hogwild.shared.layout import Layout, is_dense
-from hogwild.shared.optimizer_state import Cell, StateForm
+from hogwild.shared.optimizer_state import PARAMETER, Cell, StateForm
 from hogwild.shared.shards import Shard, cut_shards
 
 # Each element of the parameter and of its state depends on that element (and on scalars) alone.
@@ -100,7 +109,7 @@ class OptimizerPlan:
     need not be torch's; `plain` that this is p ← p − lr g; `by_row` that it takes sparse gradients too; `adaptive` that
     the optimizer divides by what it keeps of earlier gradients, which the written step computes privately; `shards` are
     there where the step of a version can be made in pieces; `rates` are learning rates, each with the update from which
-    on it replaces that of the optimizer.
+    on it replaces that of the optimizer; `compensation` is what is done about staleness, if anything.
     """
 
     form: StateForm
@@ -110,16 +119,42 @@ class OptimizerPlan:
     adaptive: bool
     shards: tuple[Shard, ...] = ()
     rates: tuple[tuple[int, float], ...] = ()
+    compensation: Compensation | None = None
 
     def with_rates(self, rates: tuple[tuple[int, float], ...]) -> OptimizerPlan:
         """The same with other learning rates from some updates on."""
         return replace(self, rates=rates)
 
     @classmethod
-    def of(
-        cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter], layout: Layout, sparse: frozenset[int]
+    def under_staleness(
+        cls,
+        optimizer: Optimizer,
+        parameters: Sequence[nn.Parameter],
+        layout: Layout,
+        sparse: frozenset[int],
+        staleness: int,
     ) -> OptimizerPlan:
-        """Plan for the trained parameters, in layout order; those numbered in `sparse` get sparse gradients.
+        """`of`, with what is known to help against gradients that are so many updates old; the optimizer is given the
+        options for that."""
+        plan = cls.of(optimizer, parameters, layout, sparse)
+        known = plan.written is not None and not sparse
+        compensation = Compensation.of(optimizer, staleness) if known else None
+        if compensation is None:
+            return plan
+        compensation.apply(optimizer)
+        return cls.of(optimizer, parameters, layout, sparse, compensation)
+
+    @classmethod
+    def of(
+        cls,
+        optimizer: Optimizer,
+        parameters: Sequence[nn.Parameter],
+        layout: Layout,
+        sparse: frozenset[int],
+        compensation: Compensation | None = None,
+    ) -> OptimizerPlan:
+        """Plan for the trained parameters, in layout order; those numbered in `sparse` get sparse gradients. The
+        optimizer has the options of the compensation, where there is one.
 
         Raises:
             ArgumentError: an optimizer that keeps state where workers cannot share it.
@@ -151,6 +186,9 @@ class OptimizerPlan:
         numbers = [groups[id(parameter)] for parameter in parameters]
         if any(set(by_key) != written_keys(optimizer, n) for n, by_key in zip(numbers, cells, strict=True)):
             written = None  # a state that was restored has more
+        if compensation is not None and compensation.predicts:
+            written = predicting_sgd
+            cells = [{**own, PARAMETER: _own_cell(one)} for own, one in zip(cells, parameters, strict=True)]
         form = StateForm(layout, flat, tuple(cells))
         return cls(
             form,
@@ -159,7 +197,13 @@ class OptimizerPlan:
             by_row=written is not None and takes_sparse(optimizer),
             adaptive=isinstance(optimizer, _ADAPTIVE),
             shards=cut_shards(form) if written is not None and elementwise and same_dtype and vectorised else (),
+            compensation=compensation,
         )
+
+
+def _own_cell(parameter: Tensor) -> Cell:
+    """The cell of a parameter itself."""
+    return Cell(parameter.dtype, tuple(parameter.shape), tuple(parameter.stride()), like=True)
 
 
 def _laid_out_alike(parameters: Sequence[nn.Parameter], cells: Sequence[Mapping[str, Cell]]) -> bool:

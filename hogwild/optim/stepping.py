@@ -59,6 +59,8 @@ class SharedOptimizer:
         self._form = form = plan.form
         self._parameters = list(parameters)
         self._by_tensor = factory(named)
+        if plan.compensation is not None:
+            plan.compensation.apply(self._by_tensor)
         self._by_tensor.state = defaultdict(dict)
         ranges = form.layout.ranges
         # A parameter that is re-pointed at every step starts as anything of the right dtype.
@@ -144,7 +146,7 @@ class SharedOptimizer:
     ) -> None:
         """`advance` in one shard, by the mean of gradients that lie whole in slots."""
         assert self._sharded is not None
-        self._set_rates(update)
+        self._set_options(update)
         self._sharded.advance(shard, self._by_tensor.param_groups, parts, old, new, before, after)
 
     def advance(
@@ -156,16 +158,23 @@ class SharedOptimizer:
         if self._plan.written is None or not all_new:
             after.copy_from(before)
             new.copy_parameters(old)
+            self.rest(new, after)
             self.step(update, gradients, new, after)
             return
-        self._set_rates(update)
+        self._set_options(update)
         after.started[:] = before.started
         after.ragged[:] = before.ragged
         self._write(whole, gradients, old, new, before, after)
 
+    def rest(self, new: Slot, after: OptimizerState) -> None:
+        """Predict of parameters and state that were copied that they stay where they are."""
+        if self._form.holds_parameters:
+            for target, value in zip(new.parameters, after.parameters(), strict=True):
+                target.copy_(value)
+
     def step(self, update: int, gradients: Gathered, slot: Slot, state: OptimizerState) -> None:
         """Step the parameters in a slot in place; `update` decides the learning rate."""
-        self._set_rates(update)
+        self._set_options(update)
         whole = self._whole(gradients, state)
         if self._plan.written is not None and (self._plan.by_row or not gradients.sparse):
             self._write(whole, gradients, slot, slot, state, state)
@@ -217,14 +226,19 @@ class SharedOptimizer:
 
     def rates(self, update: int) -> list[float]:
         """The learning rate of each trained parameter, in layout order, at that update."""
-        self._set_rates(update)
+        self._set_options(update)
         return [self._by_tensor.param_groups[number]["lr"] for number in self._group]
 
-    def _set_rates(self, update: int) -> None:
+    def _set_options(self, update: int) -> None:
+        compensation = self._plan.compensation
+        if compensation is not None:
+            for group in (*self._by_tensor.param_groups, *self._by_range.param_groups):
+                group["delay"] = compensation.delay(update)
         if not self._rates:
             return
         later = [rate for begin, rate in self._plan.rates if begin <= update]
-        rates = [later[-1]] * len(self._rates) if later else self._rates
+        scales = compensation.scales if compensation is not None else (1.0,) * len(self._rates)
+        rates = [later[-1] * scale for scale in scales] if later else self._rates
         if self._schedule is not None:
             factor = factor_of(self._schedule, update)
             rates = [rate * factor for rate in rates]

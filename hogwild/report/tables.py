@@ -49,9 +49,13 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
     for name, value in run.metrics.items():
         yield name, figure(value)
     yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}"
+    if run.diverged:
+        yield "diverged", run.diverged
     yield "speed", f"{count(run.samples_per_second)} samples/s"
     ages = run.staleness
     yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {plural(ages.max, 'update')}"
+    if run.compensation:
+        yield "compensated by", ", ".join(run.compensation)
     if run.audit is not None:
         yield "audit", f"{run.audit.summary()}; it took {duration(run.audit.seconds)} of the workers' time"
     elif run.config.audit:

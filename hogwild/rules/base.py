@@ -131,6 +131,7 @@ class Rule(ABC):
     dense_gradients: ClassVar[bool] = False  # gradients lie in shared memory, and all of them are dense there
     combines: ClassVar[bool] = False  # whoever has nothing better to do makes versions of gradients that wait
     staleness: int | None = None  # how old each version is that is read, where the rule sets it
+    compensation: str = "none"  # what is done about that
     tickets_per_update: int = 1
     gradient_by: str = "grad"
     version_read: int = 0

@@ -18,10 +18,11 @@ class Ordered(Combining):
     name: ClassVar[str] = "ordered"
     summary: ClassVar[str] = "computed on the version τ updates old; the next version, in update order"
 
-    def __init__(self, staleness: int = 1) -> None:
+    def __init__(self, staleness: int = 1, compensation: str = "none") -> None:
         if staleness < 0:
             raise ArgumentError(f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy")
         self.staleness = staleness
+        self.compensation = compensation
 
     @classmethod
     def options_for(cls, workers: int) -> Mapping[str, Any]:

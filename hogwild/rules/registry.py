@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RuleEntry:
-    """Where a rule is: the module and the class; `options` are its fields of `RunConfig`, and how a title says each."""
+    """Where a rule is: the module and the class; `options` are its fields of `RunConfig`, and how a title says
+    each, if it does."""
 
     module: str
     class_name: str
@@ -33,7 +34,7 @@ RULES: Mapping[str, RuleEntry] = {
     "hogwild": RuleEntry("hogwild.rules.hogwild", "Hogwild"),
     "locked": RuleEntry("hogwild.rules.locked", "Locked"),
     "snapshot": RuleEntry("hogwild.rules.snapshot", "Snapshot"),
-    "ordered": RuleEntry("hogwild.rules.ordered", "Ordered", {"staleness": "staleness {}"}),
+    "ordered": RuleEntry("hogwild.rules.ordered", "Ordered", {"staleness": "staleness {}", "compensation": ""}),
     "sync": RuleEntry("hogwild.rules.sync", "Sync", {"micro_batches": "{} micro-batches"}),
 }
 """Name → where the rule is, from the fewest guarantees to the most."""
@@ -139,7 +140,7 @@ def rule_name(update: str | Rule) -> str:
 def rule_title(config: RunConfig) -> str:
     """The rule of a run and its options, in a few words."""
     options = RULES[config.update].options if config.update in RULES else {}
-    return ", ".join([config.update, *(said.format(getattr(config, name)) for name, said in options.items())])
+    return ", ".join([config.update, *(said.format(getattr(config, name)) for name, said in options.items() if said)])
 
 
 def title_of(config: RunConfig) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.errors import ArgumentError
-from hogwild.rules.base import Gradient
+from hogwild.rules.base import Gradient, Rule
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Ticket
@@ -22,11 +22,13 @@ from hogwild.shared.words import Word
 
 
 class Replayed(Versioned):
-    """Replays journal rows. One worker only."""
+    """Replays the rows of a journal, with the steps of the rule that was recorded. One worker only."""
 
     name: ClassVar[str] = "replayed"
 
-    def __init__(self, rows: NDArray[Any]) -> None:
+    def __init__(self, rows: NDArray[Any], recorded: Rule | None = None) -> None:
+        if recorded is not None and recorded.compensation != "none":
+            self.staleness, self.compensation = recorded.staleness, recorded.compensation
         self._batches = rows["update"].tolist()
         self._reads = rows["version_read"].tolist()
         ages = [k - read for k, read in enumerate(self._reads)]

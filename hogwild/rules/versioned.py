@@ -40,6 +40,7 @@ class Versioned(Rule):
         if gathered is None:
             after.copy_from(before)
             new.copy_from(old)
+            self.seat.optimizer.rest(new, after)
         else:
             if rows is not None:
                 rows.begin(gathered.tensors, version + 1)

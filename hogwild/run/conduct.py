@@ -79,6 +79,7 @@ def conduct(run: OpenRun, began: float) -> Run:
             supervisor.supervise()
             evaluator.take_newest()
             evaluator.evaluate_newest()
+            evaluator.tell_divergence()
             signals.hold()
         except (KeyboardInterrupt, SystemExit):
             signals.hold()
@@ -173,6 +174,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         out=job.out,
         samples_before=run.samples_before,
         seconds_before=run.start.seconds,
+        compensation=run.compensation,
         origin=run.origin,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -9,14 +10,18 @@ import torch
 
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
+from hogwild.run.divergence import divergence
 from hogwild.run.job import Job
 from hogwild.run.progress import Progress, Stop
 from hogwild.shared.arena import as_tensor
-from hogwild.shared.slots import Slot
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Field, Word
 
 _REPORT_EVERY = 0.2  # seconds
+_LOOK_EVERY = 1.0  # seconds between two looks at whether the loss has left where it began
+_ADVICE = "a lower learning rate or clip_grad_norm may help"
+_ADVICE_IF_STALE = "compensation='auto', less staleness, a lower learning rate or clip_grad_norm may help"
+_log = logging.getLogger("hogwild")
 _RECENT = 50  # updates whose mean loss is reported
 
 
@@ -56,19 +61,34 @@ class Evaluator:
         self._evaluate_every = job.evaluate_every
         self._trace = job.trace
         self._reported = 0.0
+        self._looked = time.monotonic()
+        self._told_divergence = False
 
     def look(self) -> None:
         """Evaluate a version that is shown, if any, and report progress when it is time."""
         control = self._state.control
         version = control.observe(Word.OBSERVED)
         if version > control[Word.EVALUATED]:
-            self._take(self._state.observed)
+            self._take(self._state.observed.parameters, self._state.observed.buffers)
             with preserved_generators():
                 self._see(version)
             control.publish(Word.EVALUATED, version)
         if self._progress is not None and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._progress(self.progress())
+
+        if not self._told_divergence and time.monotonic() - self._looked > _LOOK_EVERY:
+            self._looked = time.monotonic()
+            self.tell_divergence()
+
+    def tell_divergence(self) -> None:
+        """Log, once, that the loss has left where it began, if it has."""
+        total = -(-self._state.control[Word.TOTAL] // self._rule.tickets_per_update)
+        found = divergence(self._state.journal.losses(self._rule.newest(self._state)[0]), total)
+        if found is not None and not self._told_divergence:
+            self._told_divergence = True
+            stale = self._rule.staleness and self._rule.compensation == "none"
+            _log.warning("%s; %s", found, _ADVICE_IF_STALE if stale else _ADVICE)
 
     def _see(self, version: int) -> None:
         """Trace and evaluate that version, whichever is due, and end the run there if `stop` says so."""
@@ -91,8 +111,8 @@ class Evaluator:
 
     def take_newest(self) -> None:
         """Give the model the newest complete version; no worker runs any more."""
-        _, slot = self._rule.newest(self._state)
-        self._take(self._state.slots[slot])
+        version, slot = self._rule.newest(self._state)
+        self._take(self._state.parameters(version, slot), self._state.slots[slot].buffers)
 
     def evaluate_start(self, version: int) -> None:
         """Evaluate the version that a run goes on from, where that was due and its parent was killed before."""
@@ -150,13 +170,13 @@ class Evaluator:
         return {key: value for key, value in last.items() if key not in ("update", "seconds")}
 
     @torch.no_grad()
-    def _take(self, slot: Slot) -> None:
-        state = self._state
-        names = state.plan
+    def _take(self, own: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
+        """Give the model those parameters and those buffers."""
+        names = self._state.plan
         parameters = dict(self._model.named_parameters())
         buffers = dict(self._model.named_buffers())
-        _copy(parameters, [entry.name for entry in names.parameters.entries], slot.parameters)
-        _copy(buffers, [entry.name for entry in names.buffers.entries], slot.buffers)
+        _copy(parameters, [entry.name for entry in names.parameters.entries], own)
+        _copy(buffers, [entry.name for entry in names.buffers.entries], others)
 
     def _evaluate_model(self, version: int) -> None:
         if self._evaluate is None:

@@ -39,6 +39,7 @@ class OpenRun:
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
         logged: what workers logged in the parts before it was resumed.
         initial: the parameters it begins with, where it is audited; else none.
+        compensation: what is changed of the optimizer because gradients are stale, in words.
         evaluator: what the parent does meanwhile.
         team: the workers.
     """
@@ -51,6 +52,7 @@ class OpenRun:
     origin: Origin | None
     logged: list[dict[str, float]]
     initial: list[Tensor]
+    compensation: tuple[str, ...]
     evaluator: Evaluator
     team: Team
 
@@ -80,7 +82,7 @@ def open_run(prepared: Prepared) -> OpenRun:
         RunDirectoryError: there is nothing to resume, or it is damaged.
     """
     job = prepared.job
-    state = SharedState.create(prepared.plan)
+    state, compensation = SharedState.create(prepared.plan), prepared.optimizer_plan.compensation
     initial = initial_of(prepared.optimizer, prepared.optimized, prepared.sparse)
     state.prepare(prepared.trained, prepared.constant, list(prepared.anatomy.buffers.values()), initial)
     start = ResumePoint(0, 0, (), prepared.tickets)
@@ -102,6 +104,7 @@ def open_run(prepared: Prepared) -> OpenRun:
         origin=prepared.origin,
         logged=logged,
         initial=_newest_parameters(job, state) if prepared.plan.audited else [],
+        compensation=compensation.changes if compensation is not None else (),
         evaluator=Evaluator(job, state, samples, evaluations, start.seconds),
         team=_make_team(prepared, state, start),
     )
@@ -150,5 +153,4 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:
-    _, slot = job.rule.newest(state)
-    return [parameter.clone() for parameter in state.slots[slot].parameters]
+    return [parameter.clone() for parameter in state.parameters(*job.rule.newest(state))]

@@ -103,14 +103,17 @@ def prepare(job: Job) -> Prepared:
     if copies is not None:
         with as_in_a_worker(job.intra_op):
             look_again(job, anatomy, copies)
-    _warn_of_staleness(job.rule, optimizer)
     _refuse_one_rate_for_several(job, optimizer)
     layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
     trained = list(anatomy.trained.values())
     found = tried.sparse if job.loss is not None else declared_sparse(job.model, optimizer, trained)
     sparse = _sparse(job, found, layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
-    optimizer_plan = OptimizerPlan.of(optimizer, optimized, layout, sparse).with_rates(job.config.values_of("lr"))
+    stale = job.rule.staleness if job.rule.compensation != "none" else None
+    optimizer_plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, stale or 0)
+    optimizer_plan = optimizer_plan.with_rates(job.config.values_of("lr"))
+    if optimizer_plan.compensation is None:
+        _warn_of_staleness(job.rule, optimizer)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     tables = sorted(sparse) if steps_rows(optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates_in(tickets))

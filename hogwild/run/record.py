@@ -203,6 +203,7 @@ def saved_run(run_dir: Path) -> Run:
             out=run_dir,
             samples_before=int(content.get("samples_before", 0)),
             seconds_before=float(content.get("seconds_before", 0.0)),
+            compensation=tuple(map(str, content.get("compensation", ()))),
             origin=origin,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:

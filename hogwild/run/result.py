@@ -31,6 +31,7 @@ from hogwild.run.directory import (
     occupied,
     refuse_taken,
 )
+from hogwild.run.divergence import divergence
 from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order
 from hogwild.run.origin import Origin
 from hogwild.shared.journal import Seal
@@ -137,6 +138,7 @@ class Run:
     out: Path | None = field(default=None, compare=False)
     samples_before: int = 0
     seconds_before: float = 0.0
+    compensation: tuple[str, ...] = ()
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -175,6 +177,12 @@ class Run:
     def loss(self) -> float:
         """The mean loss of the last epoch's worth of updates, or of the last hundred where there are no epochs."""
         return float(np.mean(self.losses[-self._tail :])) if len(self.journal) else float("nan")
+
+    @property
+    def diverged(self) -> str | None:
+        """That the loss has left where it began, in words with the figures; None where it has not."""
+        found = divergence(self.losses)
+        return str(found) if found is not None else None
 
     @property
     def _tail(self) -> int:
@@ -222,6 +230,8 @@ class Run:
             "usage": [{**asdict(usage), "cpu_seconds": finite_or_none(usage.cpu_seconds)} for usage in self.workers],
             "audit": self.audit.to_dict() if self.audit else None,
             "rechecked": self.rechecked,
+            "compensation": list(self.compensation),
+            "diverged": self.diverged,
             "changes": [asdict(change) for change in config.changes],
             "parameters": dict(config.own.parameters) if config.own is not None else {},
         }

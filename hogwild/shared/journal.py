@@ -96,6 +96,11 @@ class Journal:
         written = rows[rows["update"] >= 0]
         return written[np.lexsort((written["update"], written["version"]))]
 
+    def losses(self, rows: int) -> NDArray[np.float64]:
+        """The losses in the first `rows` rows, of those that are written, as they stand."""
+        first = self._rows[:rows]
+        return np.asarray(first["loss"][first["update"] >= 0], np.float64)
+
     def recent_loss(self, row: int, count: int) -> float:
         """The mean loss of the last `count` rows before `row` that are written; NaN if none is."""
         rows = self._rows[max(0, row - count) : row]

@@ -13,6 +13,9 @@ from hogwild.shared.arena import Arena, Space
 from hogwild.shared.layout import Block, Layout, Range
 from hogwild.shared.rows import RowVersions
 
+PARAMETER = "parameter"
+"""The key of the parameter itself, where it is part of the state and the slots hold what is predicted of it."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -35,6 +38,11 @@ class StateForm:
     layout: Layout
     flat: bool
     cells: tuple[Mapping[str, Cell], ...]
+
+    @property
+    def holds_parameters(self) -> bool:
+        """True where the parameters are part of the state, and the slots hold what is predicted of them."""
+        return any(PARAMETER in cells for cells in self.cells)
 
 
 class _Places:
@@ -119,6 +127,10 @@ class OptimizerState:
             if torch.Size(cell.shape).numel() == 1 and not cell.like
         ]
         return (self.started[i], *own)
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters themselves, where they are part of the state."""
+        return [own[PARAMETER] for own in self.tensors]
 
     def begin(self, parameters: Iterable[int]) -> None:
         """Those parameters have been stepped."""

@@ -163,11 +163,32 @@ class SharedState:
         ):
             target.copy_(value.detach())
         self.optimizer_states[0].prepare(initial)
+        if self.plan.optimizer.holds_parameters:
+            for target, value in zip(self.optimizer_states[0].parameters(), parameters, strict=True):
+                target.copy_(value.detach())
         self.journal.prepare()
         if self.row_versions is not None:
             self.row_versions.prepare()
 
-    def state_dict(self, slot: Slot) -> dict[str, Tensor]:
-        """The model's state dict as views of that slot."""
-        places = {"parameter": slot.parameters, "buffer": slot.buffers, "constant": self.constants}
+    def parameters(self, version: int, slot: int) -> list[Tensor]:
+        """The parameters of a version that lies in that slot: those there, unless these are predicted, and what they
+        are predicted of is beside the optimizer's state after it."""
+        if self.plan.optimizer.holds_parameters:
+            return self.optimizer_states[version % len(self.optimizer_states)].parameters()
+        return self.slots[slot].parameters
+
+    def show(self, version: int, slot: int) -> None:
+        """Copy a version that lies in that slot to where the parent looks."""
+        self.observed.copy_from(self.slots[slot])
+        if self.plan.optimizer.holds_parameters:
+            for target, value in zip(self.observed.parameters, self.parameters(version, slot), strict=True):
+                target.copy_(value)
+
+    def state_dict(self, version: int, slot: int) -> dict[str, Tensor]:
+        """The model's state dict at a version that lies in that slot, as views."""
+        places = {
+            "parameter": self.parameters(version, slot),
+            "buffer": self.slots[slot].buffers,
+            "constant": self.constants,
+        }
         return {name: places[kind][position] for name, (kind, position) in self.plan.names.items()}

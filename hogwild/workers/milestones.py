@@ -64,7 +64,7 @@ class Milestones:
         self._checkpoint = checkpoint
         saved_every = checkpoint.every if checkpoint is not None else 0
         self._periods = [every for every in (evaluate_every, self._digest_every, saved_every) if every]
-        self._hashers: dict[int, Hasher] = {}
+        self._hashers: dict[tuple[int, int], Hasher] = {}
 
     def due(self, version: int) -> bool:
         """True when something looks at that version."""
@@ -78,16 +78,18 @@ class Milestones:
         if not self.due(version):
             return
         if self._digest_every and version % self._digest_every == 0:
-            self._state.journal.write_seal(version, self._hasher(slot))
+            self._state.journal.write_seal(version, self._hasher(version, slot))
         if version in self._traced or (self._evaluate_every and version % self._evaluate_every == 0):
             self._show(version, slot)
         if self._checkpoint is not None and self._checkpoint.due(version):  # and decided upon, where `stop` is asked
             self._checkpoint.save(self._state, self._rule, version, slot, self._worker)
 
-    def _hasher(self, slot: int) -> Hasher:
-        if slot not in self._hashers:
-            self._hashers[slot] = Hasher(self._state.state_dict(self._state.slots[slot]))
-        return self._hashers[slot]
+    def _hasher(self, version: int, slot: int) -> Hasher:
+        """One for each place where a version lies, with the state after it."""
+        place = slot, version % len(self._state.optimizer_states)
+        if place not in self._hashers:
+            self._hashers[place] = Hasher(self._state.state_dict(version, slot))
+        return self._hashers[place]
 
     def _show(self, version: int, slot: int) -> None:
         """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
@@ -96,7 +98,7 @@ class Milestones:
         again = control[Word.OBSERVED] >= version  # whoever was about to make it before showed it, then died
         if again and (self._rule.same_bits or not self._rule.versioned):
             return
-        self._state.observed.copy_from(self._state.slots[slot])
+        self._state.show(version, slot)
         if again:
             control.publish(Word.EVALUATED, version - 1)
         else:

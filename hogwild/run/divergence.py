@@ -1,0 +1,49 @@
+"""Has the loss left where it began? Looked at while a run is made, and at its end.
+
+Two windows of losses are compared, the first of the run and the last. The loss has left where it began where the mean
+of the last is higher, by more than three standard errors of the difference, and by more than a twentieth of the first;
+or where it is not finite.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW = 50  # updates; a tenth of a run that is shorter than ten of them
+_FEWEST = 10
+_ERRORS, _SHARE = 3.0, 0.05
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A loss that is higher than it began: means over the first `window` updates and over those before `update`."""
+
+    update: int
+    window: int
+    first: float
+    last: float
+
+    def __str__(self) -> str:
+        return (
+            f"the loss has left where it began: {self.first:.4g} over the first {self.window} updates, "
+            f"{self.last:.4g} over the {self.window} before update {self.update:,}"
+        )
+
+
+def divergence(losses: NDArray[np.float64], total: int | None = None) -> Divergence | None:
+    """Whether the losses so far, in the order of the updates, have left where they began; None where they have not, or
+    are too few. `total` is how many the run will have."""
+    window = min(WINDOW, (total or len(losses)) // 10)
+    if window < _FEWEST or len(losses) < 2 * window:
+        return None
+    first, last = losses[:window], losses[-window:]
+    before, now = float(first.mean()), float(last.mean())
+    found = Divergence(len(losses), window, before, now)
+    if not math.isfinite(now):
+        return found if math.isfinite(before) else None
+    error = math.sqrt((float(first.var()) + float(last.var())) / window)
+    return found if now - before > max(_ERRORS * error, _SHARE * abs(before)) else None
