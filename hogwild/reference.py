@@ -125,11 +125,14 @@ class _Stale:
     def __init__(self, optimizer: torch.optim.Optimizer, staleness: int) -> None:
         self.groups, self.staleness, self.state = optimizer.param_groups, staleness, dict[Tensor, list[Any]]()
         for group in self.groups:
+            far = (staleness + 1) ** 0.5
             if "betas" in group:
                 group["betas"] = 1 - (1 - group["betas"][0]) / (staleness + 1), group["betas"][1]
+                group["lr"] *= 1 / far
+                group["weight_decay"] *= far if group["decoupled_weight_decay"] else 1
             else:
-                momentum = 1 - (1 - max(group["momentum"], 0.9)) / (2 * (staleness + 1))
-                group["lr"] *= (1 - momentum) / (1 - group["momentum"])
+                momentum = 1 - (1 - max(group["momentum"], 0.9)) / (staleness + 1)
+                group["lr"] *= (1 - momentum) / (1 - group["momentum"]) / far
                 group["momentum"] = momentum
 
     @torch.no_grad()

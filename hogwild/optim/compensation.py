@@ -1,23 +1,28 @@
 """What is done so that a stale gradient costs no accuracy: momentum stretched, spikes compensated, weights predicted.
 
-A gradient that is d updates old, d = min(u, τ), is applied to weights that d others have moved since. With μ′ the
-stretched momentum and η′ = η (1 − μ′) / (1 − μ), so that a gradient moves the weights as far in the end as it did:
+A gradient that is d updates old, d = min(u, τ), is applied to weights that d others have moved since. So, with the
+momentum μ′ = 1 − (1 − μ) / (τ + 1), which remembers τ + 1 times as long (of SGD with less than 0.9, of that),
 
     SGD           v ← μ′ v + g              s = μ′ᵈ v + g (1 − μ′ᵈ) / (1 − μ′)       w ← w − η′ s
                   the next gradient is computed on   w − η′ (1 + τ) s,   where w was before this step
+                  η′ = η (1 − μ′) / (1 − μ) / √(τ + 1)
     Adam, AdamW   m ← β₁′ m + (1 − β₁′) g   s = β₁′ᵈ m + (1 − β₁′ᵈ) g in place of m      all else as it is
+                  η′ = η / √(τ + 1), and AdamW's weight decay times √(τ + 1), so that their product is what it was
 
 The spike in s is what the gradient would have added to the velocity in the d updates that it has missed (Kosson et al.
 2020, arXiv 2003.11666), as Nesterov's momentum does for one. A velocity that remembers for longer changes more slowly
 than what it is computed on moves (Ajanthan et al. 2025, arXiv 2505.01099); and the weights that a gradient is computed
 on are where the velocity says they will be once it is applied (Chen et al. 2018, arXiv 1809.02839; Kosson et al.).
 
-Weight decay enters g with the weights that it is applied to. With τ = 0 nothing of this is done.
+Where the loss is curved, none of this makes a delay harmless: with the curvature λ a step stays stable only up to some
+η λ, which falls with τ. A longer memory raises that limit in proportion, a smaller step too; `hogwild run staleness`
+shows what both cost. Weight decay enters g with the weights that it is applied to. With τ = 0 nothing of this is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +30,6 @@ import torch
 from torch.optim import Optimizer
 
 _LEAST_MOMENTUM = 0.9  # what is stretched of SGD without momentum, or with less
-_REMEMBERS = 2.0  # times τ + 1 as long as before, for SGD
 
 
 @dataclass(frozen=True)
@@ -52,46 +56,56 @@ class Compensation:
         studied how."""
         if not staleness:
             return None
-        groups = optimizer.param_groups
-        if type(optimizer) is torch.optim.SGD and not any(group["dampening"] for group in groups):
-            momenta = [_stretched(max(group["momentum"], _LEAST_MOMENTUM), staleness, _REMEMBERS) for group in groups]
-            options: tuple[Mapping[str, Any], ...] = tuple({"momentum": new} for new in momenta)
-            scales: tuple[float, ...] = tuple(
-                (1 - new) / (1 - group["momentum"]) for new, group in zip(momenta, groups, strict=True)
-            )
+        if type(optimizer) is torch.optim.SGD and not any(group["dampening"] for group in optimizer.param_groups):
+            made = [_for_sgd(group, staleness) for group in optimizer.param_groups]
         elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
-            first = [_stretched(group["betas"][0], staleness) for group in groups]
-            options = tuple({"betas": (new, group["betas"][1])} for new, group in zip(first, groups, strict=True))
-            scales = (1.0,) * len(groups)
+            made = [_for_adam(group, staleness) for group in optimizer.param_groups]
         else:
             return None
-        predicts = isinstance(optimizer, torch.optim.SGD)
-        return cls(staleness, predicts, options, scales, _changes(groups, options, scales))
+        options, scales = (tuple(column) for column in zip(*made, strict=True))
+        return cls(
+            staleness,
+            isinstance(optimizer, torch.optim.SGD),
+            options,
+            scales,
+            tuple(dict.fromkeys(_changes(optimizer, options, scales))),
+        )
 
     def apply(self, optimizer: Optimizer) -> None:
         """Set the options of an optimizer with the caller's; `delay` and `ahead` are read by the written steps."""
-        for group, options, scale in zip(optimizer.param_groups, self.options, self.scales, strict=True):
-            group.update(options, lr=group["lr"] * scale, delay=self.delay(0), ahead=self.staleness)
+        for group, own, scale in zip(optimizer.param_groups, self.options, self.scales, strict=True):
+            group.update(own, lr=group["lr"] * scale, delay=self.delay(0), ahead=self.staleness)
 
     def delay(self, update: int) -> int:
         """How many updates old that update's gradient is."""
         return min(update, self.staleness)
 
 
-def _stretched(momentum: float, staleness: int, times: float = 1.0) -> float:
-    """The momentum that remembers `times` (τ + 1) as long."""
-    return 1 - (1 - momentum) / (times * (staleness + 1))
+_Made = tuple[dict[str, Any], float]  # options, and by what the learning rate is multiplied
 
 
-def _changes(
-    groups: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]], scales: Sequence[float]
-) -> tuple[str, ...]:
-    told: dict[str, None] = {}
-    for group, own, scale in zip(groups, options, scales, strict=True):
-        told.update({f"{name} {_short(group[name])} → {_short(value)}": None for name, value in own.items()})
-        if scale != 1:
-            told[f"lr {_short(group['lr'])} → {_short(group['lr'] * scale)}"] = None
-    return tuple(told)
+def _for_sgd(group: Mapping[str, Any], staleness: int) -> _Made:
+    momentum = _stretched(max(group["momentum"], _LEAST_MOMENTUM), staleness)
+    return {"momentum": momentum}, (1 - momentum) / (1 - group["momentum"]) / math.sqrt(staleness + 1)
+
+
+def _for_adam(group: Mapping[str, Any], staleness: int) -> _Made:
+    beta1, beta2 = group["betas"]
+    options: dict[str, Any] = {"betas": (_stretched(beta1, staleness), beta2)}
+    if group["weight_decay"] and group["decoupled_weight_decay"]:
+        options["weight_decay"] = group["weight_decay"] * math.sqrt(staleness + 1)
+    return options, 1 / math.sqrt(staleness + 1)
+
+
+def _stretched(momentum: float, staleness: int) -> float:
+    """The momentum that remembers τ + 1 times as long."""
+    return 1 - (1 - momentum) / (staleness + 1)
+
+
+def _changes(optimizer: Optimizer, options: Sequence[Mapping[str, Any]], scales: Sequence[float]) -> Iterator[str]:
+    for group, own, scale in zip(optimizer.param_groups, options, scales, strict=True):
+        for name, value in {**own, "lr": group["lr"] * scale}.items():
+            yield f"{name} {_short(group[name])} → {_short(value)}"
 
 
 def _short(value: Any) -> str:

@@ -137,9 +137,9 @@ def test_groups_are_stretched_each_by_itself():
     run = train(workers=2, optimizer=two_groups)
     assert run.digest == by_reference(optimizer=two_groups)
     assert run.compensation == (
-        "momentum 0.95 → 0.99375",
+        "momentum 0.95 → 0.9875",
         "lr 0.05 → 0.00625",
-        "momentum 0 → 0.9875",
+        "momentum 0 → 0.975",
         "lr 0.02 → 0.00025",
     )
 
@@ -260,26 +260,32 @@ def test_tables_with_gradients_by_row_are_left_as_they_are():
 
 
 def test_what_an_optimizer_is_given():
-    sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
-    found = Compensation.of(sgd, 7)
-    assert found is not None and found.predicts
-    assert found.changes == ("momentum 0.9 → 0.99375", "lr 0.1 → 0.00625")
-    adam = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=0.1)
-    found = Compensation.of(adam, 3)
-    assert found is not None and not found.predicts
-    assert found.changes == ("betas (0.9, 0.999) → (0.975, 0.999)",)
-    assert Compensation.of(sgd, 0) is None
+    named = [nn.Parameter(torch.zeros(1))]
+    sgd = Compensation.of(torch.optim.SGD(named, lr=0.1, momentum=0.9), 3)
+    assert sgd is not None and sgd.predicts
+    assert sgd.changes == ("momentum 0.9 → 0.975", "lr 0.1 → 0.0125")
+    adam = Compensation.of(torch.optim.Adam(named, lr=0.1, weight_decay=0.5), 3)
+    assert adam is not None and not adam.predicts
+    assert adam.changes == ("betas (0.9, 0.999) → (0.975, 0.999)", "lr 0.1 → 0.05")
+    adamw = Compensation.of(torch.optim.AdamW(named, lr=0.1, weight_decay=0.5), 3)
+    assert adamw is not None
+    assert adamw.changes == (
+        "betas (0.9, 0.999) → (0.975, 0.999)",
+        "weight_decay 0.5 → 1",
+        "lr 0.1 → 0.05",
+    )
+    assert Compensation.of(torch.optim.SGD(named, lr=0.1), 0) is None
 
 
-def test_a_constant_gradient_moves_the_weights_as_far_as_it_did():
-    """Whatever is stretched: η / (1 − μ) is what a gradient moves them by in the end."""
+def test_a_constant_gradient_moves_the_weights_by_a_root_less_than_it_did():
+    """Whatever is stretched: η / (1 − μ) is what a gradient moves them by in the end, and it is divided by √(τ + 1)."""
     for momentum in (0.0, 0.5, 0.9, 0.99):
         sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=momentum)
-        found = Compensation.of(sgd, 5)
+        found = Compensation.of(sgd, 3)
         assert found is not None
         found.apply(sgd)
         (group,) = sgd.param_groups
-        assert group["lr"] / (1 - group["momentum"]) == pytest.approx(0.1 / (1 - momentum))
+        assert group["lr"] / (1 - group["momentum"]) == pytest.approx(0.1 / (1 - momentum) / 2)
 
 
 def test_memory_is_what_is_stated():
