@@ -132,7 +132,8 @@ class _Stale:
                 group["weight_decay"] *= far if group["decoupled_weight_decay"] else 1
             else:
                 momentum = 1 - (1 - max(group["momentum"], 0.9)) / (staleness + 1)
-                group["lr"] *= (1 - momentum) / (1 - group["momentum"]) / far
+                longer = (1 - group["momentum"]) / (1 - momentum)
+                group["lr"] *= min(1.0, longer**0.5 / (staleness + 1)) / longer
                 group["momentum"] = momentum
 
     @torch.no_grad()

@@ -1,12 +1,13 @@
 """What is done so that a stale gradient costs no accuracy: momentum stretched, spikes compensated, weights predicted.
 
 A gradient that is d updates old, d = min(u, τ), is applied to weights that d others have moved since. So, with the
-momentum μ′ = 1 − (1 − μ) / (τ + 1), which remembers τ + 1 times as long (of SGD with less than 0.9, of that),
+momentum μ′ = 1 − (1 − max(μ, 0.9)) / (τ + 1), which remembers S = (1 − μ) / (1 − μ′) times as long,
 
     SGD           v ← μ′ v + g              s = μ′ᵈ v + g (1 − μ′ᵈ) / (1 − μ′)       w ← w − η′ s
                   the next gradient is computed on   w − η′ (1 + τ) s,   where w was before this step
-                  η′ = η (1 − μ′) / (1 − μ) / √(τ + 1)
-    Adam, AdamW   m ← β₁′ m + (1 − β₁′) g   s = β₁′ᵈ m + (1 − β₁′ᵈ) g in place of m      all else as it is
+                  η′ = η / S × min(1, √S / (τ + 1)), so √(τ + 1) times less far in the end where μ is 0.9 or more
+    Adam, AdamW   β₁ is stretched as it is, S = τ + 1
+                  m ← β₁′ m + (1 − β₁′) g   s = β₁′ᵈ m + (1 − β₁′ᵈ) g in place of m      all else as it is
                   η′ = η / √(τ + 1), and AdamW's weight decay times √(τ + 1), so that their product is what it was
 
 The spike in s is what the gradient would have added to the velocity in the d updates that it has missed (Kosson et al.
@@ -86,7 +87,8 @@ _Made = tuple[dict[str, Any], float]  # options, and by what the learning rate i
 
 def _for_sgd(group: Mapping[str, Any], staleness: int) -> _Made:
     momentum = _stretched(max(group["momentum"], _LEAST_MOMENTUM), staleness)
-    return {"momentum": momentum}, (1 - momentum) / (1 - group["momentum"]) / math.sqrt(staleness + 1)
+    longer = (1 - group["momentum"]) / (1 - momentum)
+    return {"momentum": momentum}, min(1.0, math.sqrt(longer) / (staleness + 1)) / longer
 
 
 def _for_adam(group: Mapping[str, Any], staleness: int) -> _Made:
