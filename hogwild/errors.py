@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from html import escape
 
 
@@ -63,6 +64,12 @@ def printable(text: str, limit: int = 160) -> str:
     """Text that a file may have chosen, as one short line without control characters."""
     shown = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text[: 4 * limit].split()))
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def some_of(names: Sequence[str], most: int = 3, between: str = ", ") -> str:
+    """The first few names, each printable, and how many more there are; empty where there are none."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return between.join(map(printable, names[:most])) + more
 
 
 def as_html(text: str) -> str:

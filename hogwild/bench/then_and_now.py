@@ -15,12 +15,11 @@ from hogwild.bench.contenders import SERIAL
 from hogwild.bench.measure import Spread
 from hogwild.bench.saved import SavedBench
 from hogwild.bench.threshold import Threshold
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, some_of
 
 SLOWER, FASTER, NOISE = "slower", "faster", "within the noise"
 _PLACE = ("processor", "cores")  # what makes another machine; the rest makes other versions
 _LEFT_OUT = ("load",)
-_NAMED = 3  # cases that a message names
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,8 @@ class BenchComparison:
         failed = self.failed
         if not failed:
             return f"{told}; {self.threshold.text} holds for none."
-        named = "; ".join(f"{one.case}: {one.contender}" for one in failed[:_NAMED])
-        more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-        return f"{told}; {self.threshold.text} holds for {named}{more}."
+        named = some_of([f"{one.case}: {one.contender}" for one in failed], between="; ")
+        return f"{told}; {self.threshold.text} holds for {named}."
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values: `comparison` of `hogwild bench --json`."""
@@ -166,19 +164,15 @@ def refuse_nothing_in_common(then: SavedBench, cases: Sequence[str], contenders:
     """
     common = [case for case in cases if case in then.ratios]
     if not common:
+        has = some_of(list(then.ratios)) or "nothing"
         raise ArgumentError(
-            f"--compare {file} has {_some(list(then.ratios))}, and this bench measures {_some(cases)}; choose the same "
-            f"with --problems, --batch-size and --optimizer, or --quick"
+            f"--compare {file} has {has}, and this bench measures {some_of(cases)}; choose the same with --problems, "
+            f"--batch-size and --optimizer, or --quick"
         )
     if not any(then.ratios[case].get(name) for case in common for name in contenders if name in then.rules):
         raise ArgumentError(
-            f"--compare {file} has no rule that this bench measures; it has {_some(sorted(then.rules))}"
+            f"--compare {file} has no rule that this bench measures; it has {some_of(sorted(then.rules)) or 'nothing'}"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (", ".join(names[:_NAMED]) or "nothing") + more
 
 
 def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -31,6 +31,7 @@ from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
 from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot
+from hogwild.run.directory import staging
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class BenchFiles:
         if self.save is None:
             return
         whole = {SAVED_AT: time.strftime("%Y-%m-%d %H:%M"), **found}
-        beside = self.save.with_name(f".{self.save.name}.saving")
         try:
-            beside.write_text(to_json(whole) + "\n", encoding="utf-8")
-            beside.replace(self.save)
+            with staging(self.save.parent) as folder:
+                (folder / self.save.name).write_text(to_json(whole) + "\n", encoding="utf-8")
+                (folder / self.save.name).replace(self.save)
         except OSError as error:
             raise ArgumentError(f"--save {self.save} cannot be written: {error.strerror}") from error
 

@@ -34,7 +34,7 @@ def sweep_command(
     json: bool,
     quiet: bool,
 ) -> int:
-    """SweepPlan a sweep, or find it planned, make its runs, and report; returns the exit status."""
+    """Plan a sweep, or find it planned, make its runs, and report; returns the exit status."""
     training, saved = find(experiment)
     if isinstance(training, Study):
         raise ArgumentError(f"{training.name} is a study, and only trainings can be swept (hogwild list)")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hogwild.determinism.measure import DistanceSums, compare_tensors
 from hogwild.determinism.states import OpenedState, StateEntry, StateLike, digest, opened
 from hogwild.determinism.ulp import FORMATS
-from hogwild.errors import ArgumentError, printable
+from hogwild.errors import ArgumentError, printable, some_of
 
 __all__ = ["Divergence", "Mismatch", "TensorDivergence", "digest", "distance"]
 
@@ -185,7 +185,7 @@ class Divergence:
         for field in ("missing", "unexpected", "reshaped", "retyped", "changed_integers", "unmeasured"):
             names = [getattr(entry, "name", entry) for entry in getattr(self, field)]
             if names:
-                parts.append(f"{field.replace('_', ' ')}: {_some(names)}")
+                parts.append(f"{field.replace('_', ' ')}: {some_of(names)}")
         return "; ".join(parts)
 
 
@@ -292,8 +292,3 @@ def json_number(value: int | float | None) -> JsonValue:
     if value is None or math.isfinite(value):
         return value
     return str(value)
-
-
-def _some(names: list[str], limit: int = 3) -> str:
-    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
-    return ", ".join(printable(name) for name in names[:limit]) + more

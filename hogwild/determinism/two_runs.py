@@ -20,7 +20,7 @@ import numpy as np
 from hogwild.config import DECIDE_BITS
 from hogwild.determinism.distance import Divergence, distance
 from hogwild.determinism.states import opened
-from hogwild.errors import printable
+from hogwild.errors import printable, some_of
 from hogwild.rules.registry import RULES, gives_same_bits, rule_class, title_of
 from hogwild.run.environment import differing_values
 from hogwild.run.found import FoundRun, differing_settings, read_found, setting_of
@@ -120,12 +120,12 @@ class RunComparison:
     def verdict(self) -> str:
         """What it comes to, in words."""
         differing = [name for name, *_ in (*self.settings, *self.training)]
-        settings = f"settings differ in {_some(differing)}" if differing else "settings equal"
+        settings = f"settings differ in {some_of(differing, 4)}" if differing else "settings equal"
         if self.environment is None:
             where = "environment not recorded in both"
         else:
             names = [name for name, *_ in self.environment]
-            where = f"environment differs in {_some(names)}" if names else "environment equal"
+            where = f"environment differs in {some_of(names, 4)}" if names else "environment equal"
         if self.first is None:
             return f"the same bits; {settings}, {where}."
         return f"the runs differ {self.first.words}; {settings}, {where}.{self._why()}"
@@ -171,11 +171,6 @@ class RunComparison:
 
 def _as_json(pairs: Sequence[Pair]) -> dict[str, list[Any]]:
     return {name: [one, other] for name, one, other in pairs}
-
-
-def _some(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def compare_runs(run_a: Path, run_b: Path) -> RunComparison:
@@ -233,7 +228,7 @@ def _own_parts(model: Sequence[Pair], side: int) -> str:
     """What of its model the other run has not, or has otherwise: 0.weight float32 [8, 2]."""
     named = [(pair[0].partition(" ")[2].strip("'"), pair[side]) for pair in model]
     parts = [f"{name} {form}" for name, form in named if form != "missing"]
-    return printable(_some(parts, 2)) if parts else "–"
+    return printable(some_of(parts, 2)) if parts else "–"
 
 
 def _place(name: str) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hogwild.determinism.two_runs import Pair, RunComparison
-from hogwild.errors import printable
+from hogwild.errors import printable, some_of
 from hogwild.report.ranking import setting_text
 from hogwild.report.run_list import short_path
 from hogwild.report.words import count, duration, figure
@@ -68,9 +68,7 @@ def bit_lines(found: RunComparison) -> Iterable[tuple[str, str]]:
     yield "final state", apart.summary()
     told = first.words
     if first.parameters and first.noted_at is not None and not first.from_the_start:
-        names, more = ", ".join(first.parameters[:3]), len(first.parameters) - 3
-        told += f"; at version {first.noted_at:,}, the first noted that differs: {names}"
-        told += f" and {more} more" if more > 0 else ""
+        told += f"; at version {first.noted_at:,}, the first noted that differs: {some_of(first.parameters)}"
     yield "first difference", told
     if first.update is not None:
         on = f", computed on version {first.read:,}" if first.read else ""

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import Tensor
 
 from hogwild.data.seeding import mix
+from hogwild.errors import some_of
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field, Word
 
 _SALT = 0x7265636865636B  # no batch is seeded by the numbers that choose
-_NAMED = 3  # tensors in a message, at most
 
 
 class Chosen:
@@ -200,5 +200,4 @@ def unequal_tensors(
 ) -> str | None:
     """Which of some tensors of that kind differ, in words; None where all have the same bits."""
     uneven = [n for n, x, y in zip(names, ours, theirs, strict=True) if not equal_bits(x, y)]
-    more = f" and {len(uneven) - _NAMED} more" if len(uneven) > _NAMED else ""
-    return f"{kind} of {', '.join(uneven[:_NAMED])}{more}" if uneven else None
+    return f"{kind} of {some_of(uneven)}" if uneven else None

@@ -23,13 +23,12 @@ from torch import Tensor
 
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.rules.base import Rule
-from hogwild.run.directory import mode_of, staging
+from hogwild.run.directory import CHECKPOINT, mode_of, staging
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.shared.tickets import Settled
 from hogwild.shared.words import NOBODY, Aborted, Field, Phase, Word
 
-FILE = "checkpoint.safetensors"
 _MOST_LEFT = 1024
 
 
@@ -70,11 +69,11 @@ class Checkpointer:
         metadata["seconds"] = repr(self.seconds_before + _seconds(state))
         try:
             with staging(self.directory) as folder:  # the library makes a file of its own beside the one it writes
-                save_file(tensors, folder / FILE, metadata)
-                (folder / FILE).chmod(mode_of(self.directory, folder))
+                save_file(tensors, folder / CHECKPOINT, metadata)
+                (folder / CHECKPOINT).chmod(mode_of(self.directory, folder))
                 if worker != NOBODY and state.control[Word.ABORT]:  # the parent saves what there is
                     raise Aborted
-                (folder / FILE).replace(self.directory / FILE)
+                (folder / CHECKPOINT).replace(self.directory / CHECKPOINT)
         except (OSError, SafetensorError) as error:
             why = printable(str(error))
             raise RunDirectoryError(f"no checkpoint of version {version} in {self.directory}: {why}") from error
@@ -133,7 +132,7 @@ class Peek:
 def peek(directory: Path) -> Peek:
     """What the directory's checkpoint says; nothing where `restore` will raise."""
     try:
-        with safe_open(directory / FILE, "pt") as file:
+        with safe_open(directory / CHECKPOINT, "pt") as file:
             metadata = file.metadata()
             tickets = json.loads(metadata["tickets"])
             following, every = int(tickets["next"]), int(metadata.get("digest_every", 0))
@@ -150,9 +149,10 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
         RunDirectoryError: there is none, it is damaged, or it is of another run, or of one with another model,
             optimizer or rule.
     """
-    path = directory / FILE
+    path = directory / CHECKPOINT
     if not path.is_file():
-        raise RunDirectoryError(f"{directory} holds no {FILE}; a run with checkpoint_every, or interrupted, leaves one")
+        why = "a run with checkpoint_every, or interrupted, leaves one"
+        raise RunDirectoryError(f"{directory} holds no {CHECKPOINT}; {why}")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}

@@ -22,17 +22,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.errors import ArgumentError, RunDirectoryError, printable, some_of
 
 FORMAT = 2  # of the run directory; 1 had no identities
 SEALED_FILES = ("model.safetensors", "journal.npy")  # a changed byte in one of them is found
 ORIGIN = "origin.json"
+CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
-RUN_FILES = ("run.json", "checkpoint.safetensors", *SEALED_FILES, METRICS, "run.png", ORIGIN, "config.toml")
+RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, METRICS, "run.png", ORIGIN, "config.toml")
 SAVED = ".hogwild-saved"  # a save that is done, and whose files are not all moved yet
 _LOCK, _STAGING = ".hogwild-lock", ".hogwild-saving-"
-_LEFTOVERS = (_LOCK, SAVED, _STAGING, ".checkpoint.safetensors.", ".saving-")  # the last two are of version 0.2.0
-_SHOWN = 3  # names of files that a message gives
+_LEFTOVERS = (_LOCK, SAVED, _STAGING, f".{CHECKPOINT}.", ".saving-")  # the last two are of version 0.2.0
 
 
 def begin_directory(
@@ -78,9 +78,8 @@ def refuse_taken(out: Path) -> None:
         return
     held = sorted(path.name for path in out.iterdir() if not _is_leftover(path.name))
     if held:
-        more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
         raise ArgumentError(
-            f"out {str(out)!r} is not empty (it holds {', '.join(map(printable, held[:_SHOWN]))}{more}); "
+            f"out {str(out)!r} is not empty (it holds {some_of(held)}); "
             f"overwrite=True (--overwrite) replaces the run in it, or name another folder"
         )
 

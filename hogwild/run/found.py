@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.config import MAX_CONFIG_BYTES, RunConfig
-from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
-from hogwild.run.directory import METRICS, ORIGIN, SAVED
+from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable, some_of
+from hogwild.run.directory import CHECKPOINT, METRICS, ORIGIN, SAVED
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin, read_origin
 from hogwild.run.record import read_json_record
@@ -26,7 +26,7 @@ from hogwild.run.result import INTERRUPTED
 
 DONE, ENDED_EARLY, UNFINISHED, BROKEN = "done", "ended early", "unfinished", "broken"
 CHECK, STUDY, NO_RUN = "check", "study", "no run"
-_RECORD, _CONFIG, _CHECKPOINT = "run.json", "config.toml", "checkpoint.safetensors"
+_RECORD, _CONFIG = "run.json", "config.toml"
 DEFAULTS = {one.name: one.default for one in fields(RunConfig) if one.metadata}
 """The settings that have plain values → what they are where nobody says otherwise."""
 OWN_CODE = "own."  # how the names of what is told of a person's own file begin
@@ -34,7 +34,6 @@ _PARAMETERS = f"{OWN_CODE}parameters."
 _OTHERS = {"check.json": CHECK, "findings.json": STUDY}
 _LOG = ".log"  # a folder of nothing else is not worth a line
 _DEPTH = 32  # folders in folders, at most
-_SHOWN = 3  # names of files that a line gives
 
 
 @dataclass(frozen=True)
@@ -150,16 +149,12 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _holds(names: set[str]) -> str:
-    held = sorted(names)
-    if not held:
-        return "it is empty"
-    more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
-    return f"it holds {', '.join(map(printable, held[:_SHOWN]))}{more}"
+    return f"it holds {some_of(sorted(names))}" if names else "it is empty"
 
 
 def _is_run(folder: Path, names: set[str]) -> bool:
     """A config.toml alone may be anybody's: it must have settings of a run."""
-    if names & {_RECORD, _CHECKPOINT, SAVED}:
+    if names & {_RECORD, CHECKPOINT, SAVED}:
         return True
     if ORIGIN not in names and _CONFIG not in names:
         return False
@@ -210,7 +205,7 @@ def _unfinished(folder: Path, settings: Mapping[str, Any]) -> FoundRun:
     evaluations, _ = read_metrics(folder / METRICS)
     last = evaluations[-1] if evaluations else {}
     metrics = {name: _number(value) for name, value in last.items() if name not in ("update", "seconds")}
-    why = "it has a checkpoint" if (folder / _CHECKPOINT).exists() else ""
+    why = "it has a checkpoint" if (folder / CHECKPOINT).exists() else ""
     return FoundRun(folder, UNFINISHED, why, settings, metrics)
 
 

@@ -77,6 +77,7 @@ def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 def _train(folder: Path, name: str, tell: Callable[[dict[str, Any]], None]) -> Run:
     from hogwild.errors import ArgumentError, RunDirectoryError
+    from hogwild.run.directory import CHECKPOINT
     from hogwild.sweep.plan import read_plan
 
     run = next((one for one in read_plan(folder).runs if one.folder == name), None)
@@ -92,7 +93,7 @@ def _train(folder: Path, name: str, tell: Callable[[dict[str, Any]], None]) -> R
             tell({"updates": now.updates, "total": now.total, "metrics": {**figures, "loss": now.loss}})
 
     tell({"updates": 0, "total": 0, "metrics": {}})
-    if (folder / name / "checkpoint.safetensors").is_file():
+    if (folder / name / CHECKPOINT).is_file():
         try:
             return _made(folder / name, run, progress, resume=True)
         except RunDirectoryError as error:

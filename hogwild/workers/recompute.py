@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -104,7 +104,7 @@ class Recompute:
         if self._spare is None:
             spare = self._make_spare()
             binding = Binding(spare.replica, spare.parameters, worker.task.plan.buffers)
-            self._spare = replace(spare.task, plan=worker.task.plan), spare.replica, binding
+            self._spare = spare.task, spare.replica, binding
         own = worker.task, worker.replica, seat.binding
         worker.task, worker.replica, seat.binding = self._spare
         try:
