@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from explorer import ENDED, NOBODY, Outcome, State, Step, Violation, put
-from steps import COMMIT_LOCK, TORN, Model, changed
+from snapshot import Snapshot
+from steps import COMMIT_LOCK, TORN, changed
 from tickets import Size
+from twice import Twice
 
 WHOLE = -1  # all pieces of a version
 _SHARD_LOCK = frozenset({"shard.check", "shard.write", "shard.written", "shard.count", "shard.unlock"})
 
 
-class Combining(Model):
+class Combining(Twice):
     """`hogwild.rules.combining`: gradients wait in slots, and whoever finds all those of an update makes the version.
 
     A version is made in pieces: its shards, in any order and by anyone, then what is left, which publishes it. Slots
@@ -81,9 +83,6 @@ class Combining(Model):
 
     # --- a ticket: an update, and which of its micro-batches
 
-    def read_by(self, update: int) -> int:
-        return max(0, update - self.staleness)
-
     def ready(self, s: State, i: int) -> bool:
         return s.head >= s.workers[i].ticket // self.per_update - self.staleness
 
@@ -127,10 +126,6 @@ class Combining(Model):
         in_lock = s.workers[i].piece != WHOLE or self.after_show() != "publish"
         return published if in_lock else (published, "combine")
 
-    def place(self, ticket: int) -> int:
-        number, member = divmod(ticket, self.per_update)
-        return number % self.waiting * self.per_update + member
-
     def store_begin(self, s: State, i: int) -> Outcome:
         place = self.place(s.workers[i].ticket)
         stamp = s.gradients[place][0]
@@ -155,16 +150,6 @@ class Combining(Model):
         stamped = s._replace(gradients=changed(s.gradients, place, (number + 1, s.gradients[place][1])))
         return stamped if "stamp first" in self.faults else self.go_combining(stamped, i, "finish")
 
-    def named(self, s: State, i: int) -> State:
-        """The slot of its ticket names worker i, and nobody else."""
-        ticket = s.workers[i].ticket
-        for j, w in enumerate(s.workers):
-            s = put(s, j, own=tuple(t for t in w.own if t != ticket))
-        return put(s, i, own=(*s.workers[i].own, ticket))
-
-    def go_combining(self, s: State, i: int, back: str) -> Outcome:
-        return put(s, i, back=back), "combine"
-
     def members(self, s: State, number: int) -> int:
         return min(self.per_update, s.total - number * self.per_update)
 
@@ -177,109 +162,11 @@ class Combining(Model):
         there = bool(parts) and all(stamp == number + 1 for stamp, _ in parts)
         return there and ("unchecked" in self.faults or not self.unchecked(s, number))
 
-    def unchecked(self, s: State, number: int) -> list[int]:
-        """The tickets of an update that are still to be computed a second time."""
-        twice = [t for t in self.size.twice if t // self.per_update == number and t < s.total]
-        return [ticket for ticket in twice if s.checked[self.place(ticket)] != number + 1]
-
     def check_parts(self, s: State, number: int) -> None:
         wanted = [(number * self.per_update + m, self.read_by(number)) for m in range(self.members(s, number))]
         parts = [content for _, content in self.waiting_for(s, number)]
         if parts != wanted:
             raise Violation(f"version {number + 1} is made of {parts}")
-
-    # --- some gradients are computed a second time, by somebody else where there is one: hogwild.rules.rechecks
-
-    def again(self) -> list[Step]:
-        return [
-            Step("claim.again", "Worker._claim", self.claim_again),
-            Step("close.again", "Worker._close", self.close_again),
-            Step("again.choose", "Rechecks.take", self.again_choose),
-            Step("again.lock", "Control.take_again", self.again_lock, "lock tickets, again, unlock tickets"),
-            Step("again.look", "Rechecks.take", self.again_look),
-            Step("again.read", "Combining.read", self.again_read),
-            Step("again.gradient", "Rule.gradient", self.gradient, "gradient"),
-            Step("again.wait", "Rechecks.can_be_compared", self.again_wait),
-            Step("again.compare", "Combining.compare", self.again_compare),
-            Step("again.mark", "Rechecks.mark", self.again_mark, "checked"),
-            Step("again.clear", "Rechecks.let_go", self.again_clear, "not again"),
-        ]
-
-    def due(self, s: State, i: int) -> int | None:
-        """`Rechecks.due`"""
-        me, others = s.workers[i], any(w.present for j, w in enumerate(s.workers) if j != i)
-        for ticket in self.size.twice:
-            number, place = ticket // self.per_update, self.place(ticket)
-            if ticket >= min(s.next, s.total) or s.head < number - self.staleness:
-                return None
-            if me.ticket != NOBODY and ticket >= me.ticket and "any ticket" not in self.faults:
-                return None
-            if s.head > number or s.checked[place] == number + 1 or any(w.again == ticket for w in s.workers):
-                continue
-            if s.gradients[place][0] != number + 1:
-                free = me.row != ticket and not self.taken_back(s, ticket)
-            else:
-                free = ticket not in me.own or not (others or "never alone" in self.faults)
-            if free:
-                return ticket
-        return None
-
-    def taken_back(self, s: State, ticket: int) -> bool:
-        return bool(s.reissued) and s.reissued[0] <= ticket and "no way out" not in self.faults
-
-    def claim_again(self, s: State, i: int) -> Outcome:
-        if self.due(s, i) is None:
-            return s, "claim.lock"
-        return put(s, i, back="claim.again"), "again.choose"
-
-    def close_again(self, s: State, i: int) -> Outcome:
-        if self.due(s, i) is not None:
-            return put(s, i, back="close.again"), "again.choose"
-        own = [t for t in s.workers[i].own if t in self.unchecked(s, t // self.per_update)]
-        return None if any(s.head <= t // self.per_update for t in own) else (s, "close")
-
-    def again_choose(self, s: State, i: int) -> Outcome:
-        due = self.due(s, i)
-        return (put(s, i, back=""), s.workers[i].back) if due is None else put(s, i, second=due)
-
-    def again_lock(self, s: State, i: int) -> Outcome:
-        if self.lock_tickets(s, i) is None:
-            return None
-        me = s.workers[i]
-        taken = any(w.again == me.second for w in s.workers)
-        return (put(s, i, second=NOBODY, back=""), me.back) if taken else put(s, i, again=me.second)
-
-    def again_look(self, s: State, i: int) -> Outcome:
-        ticket = s.workers[i].second
-        return s if ticket in self.unchecked(s, ticket // self.per_update) else (s, "again.clear")
-
-    def again_read(self, s: State, i: int) -> Outcome:
-        version = self.read_by(s.workers[i].second // self.per_update)
-        return self.read_version(s, i, version, version % self.slots)
-
-    def again_wait(self, s: State, i: int) -> Outcome:
-        ticket = s.workers[i].second
-        if s.gradients[self.place(ticket)][0] == ticket // self.per_update + 1:
-            return s
-        return (s, "again.clear") if ticket >= s.total or self.taken_back(s, ticket) else None
-
-    def again_compare(self, s: State, i: int) -> Outcome:
-        me = s.workers[i]
-        there, mine = s.gradients[self.place(me.second)][1], (me.second, me.version)
-        if there != mine:
-            raise Violation(f"the gradient {mine} is compared with {there}")
-        return s
-
-    def again_mark(self, s: State, i: int) -> Outcome:
-        ticket = s.workers[i].second
-        number = ticket // self.per_update
-        if s.head > number:
-            raise Violation(f"update {number} was computed again after it had been applied")
-        return s._replace(checked=changed(s.checked, self.place(ticket), number + 1))
-
-    def again_clear(self, s: State, i: int) -> Outcome:
-        cleared = put(s, i, again=NOBODY, second=NOBODY, version=NOBODY, slot=NOBODY)
-        return self.go_combining(cleared, i, s.workers[i].back)
 
     # --- whoever finds the gradients of an update complete makes the next version, with others
 
@@ -432,68 +319,6 @@ class Sync(Combining):
 
     def form(self, size: Size) -> tuple[int, int]:
         return 0, size.micro_batches
-
-
-class Snapshot(Model):
-    """`hogwild.rules.snapshot`: a slot holds (version, update that made it, version which that one read)."""
-
-    rule = "snapshot"
-    start = "attach.lock"
-    after_publish = "pin"
-
-    def __init__(self, size: Size, faults: Sequence[str] = (), strict: bool = True) -> None:
-        super().__init__(size, faults, strict)
-        self.slots = size.workers + 1 - ("ring" in self.faults)
-
-    def working(self) -> list[Step]:
-        return [
-            Step("read", "Snapshot.read", self.read),
-            Step("gradient", "Rule.gradient", self.gradient, "gradient"),
-            Step("commit.lock", "Snapshot.commit", self.lock_commits, "lock commits"),
-            Step("commit.target", "Snapshot._free_slot", self.target),
-            *self.making("Snapshot.commit"),
-            Step("pin", "Snapshot.commit", self.pin, "pin"),
-            Step("unlock", "Snapshot.commit", lambda s, i: (s, "finish"), "unlock commits"),
-            Step("attach.lock", "Snapshot.attach", self.lock_commits, "lock commits"),
-            Step("attach.pin", "Snapshot.attach", self.attach, "pin, unlock commits"),
-        ]
-
-    def content(self, version: int, row: tuple[int, int] | None) -> object:
-        return version, row
-
-    def slot_of(self, s: State, version: int) -> int:
-        return s.head_slot
-
-    def attach(self, s: State, i: int) -> Outcome:
-        return put(s, i, pin=s.head_slot, version=s.head), "claim.lock"
-
-    def read(self, s: State, i: int) -> Outcome:
-        return self.read_version(s, i, s.workers[i].version, s.workers[i].pin)
-
-    def target(self, s: State, i: int) -> Outcome:
-        if s.head >= s.total:
-            return s, "unlock"
-        taken = {w.pin for j, w in enumerate(s.workers) if j != i and not w.at.startswith("look")}
-        free = set(range(self.slots)) - taken - {s.head_slot}
-        if not free:
-            raise Violation(f"no slot of {self.slots} is free: pins {sorted(taken)}, head {s.head_slot}")
-        return put(s, i, slot=min(free), base=s.head)
-
-    def pin(self, s: State, i: int) -> Outcome:
-        me = s.workers[i]
-        return put(s, i, pin=me.slot, version=me.base + 1)
-
-    def done(self, s: State, ticket: int) -> bool:
-        return any(row is not None and row[0] == ticket for row in s.journal[: s.head])
-
-    def check_rows(self, s: State) -> None:
-        updates = []
-        for version, row in enumerate(s.journal[: s.head]):
-            if row is None or not 0 <= row[1] <= version:
-                raise Violation(f"row {version} of the journal is {row}")
-            updates.append(row[0])
-        if len(set(updates)) < len(updates):
-            raise Violation(f"an update is applied twice: {updates}")
 
 
 RULES = {"ordered": Ordered, "sync": Sync, "snapshot": Snapshot}
