@@ -14,8 +14,10 @@ state from which the end cannot be reached any more.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,7 +28,10 @@ PARENT = ("died", "look")  # how the names of the parent's steps begin; nothing 
 
 
 class Worker(NamedTuple):
-    """A worker: the step it takes next, its row of the control words, and what it remembers itself."""
+    """A worker: the step it takes next, its row of the control words, and what it remembers itself.
+
+    What nobody asks for any more is forgotten, so that states that can do the same are one state.
+    """
 
     at: str
     row: int = NOBODY  # Field.TICKET
@@ -34,6 +39,7 @@ class Worker(NamedTuple):
     pin: int = 0  # Field.PIN
     again: int = NOBODY  # Field.AGAIN, less one: the ticket that it computes a second time
     present: int = 1  # Field.PRESENT
+    own: tuple[int, ...] = ()  # the tickets of which GradientSlot.WORKER names it
     ticket: int = NOBODY
     version: int = NOBODY  # the version that its gradient is computed on
     slot: int = NOBODY  # the slot that it reads or writes
@@ -41,7 +47,11 @@ class Worker(NamedTuple):
     back: str = ""  # the step to go on with once a version is made
     piece: int = 0  # of a version, that it writes
     second: int = NOBODY  # the ticket that it is about to compute a second time, or does
-    own: tuple[int, ...] = ()  # the tickets of which GradientSlot.WORKER names it
+
+
+def killed(worker: Worker) -> Worker:
+    """Its row stays; what it remembered itself is gone."""
+    return Worker(DEAD, *worker[1 : Worker._fields.index("ticket")])
 
 
 class State(NamedTuple):
@@ -119,13 +129,18 @@ class Protocol:
             yield worker.at, i, self.after(state, i)
         for i, worker in enumerate(state.workers if state.kills else ()):
             if worker.at not in (DEAD, ENDED, GONE) and not worker.at.startswith(PARENT):
-                yield "KILLED", i, put(state._replace(kills=state.kills - 1), i, at=DEAD)
+                yield "KILLED", i, replaced(state._replace(kills=state.kills - 1), i, killed(worker))
 
 
 def put(state: State, i: int, **changes: Any) -> State:
     """The state with worker i changed."""
+    return replaced(state, i, state.workers[i]._replace(**changes))
+
+
+def replaced(state: State, i: int, worker: Worker) -> State:
+    """The state with another worker i."""
     workers = state.workers
-    return state._replace(workers=(*workers[:i], workers[i]._replace(**changes), *workers[i + 1 :]))
+    return state._replace(workers=(*workers[:i], worker, *workers[i + 1 :]))
 
 
 def canonical(state: State) -> State:
@@ -149,6 +164,20 @@ class Explored:
         return counts if self.wrong is None else "\n".join([f"{counts}; {self.wrong}", *self.trace])
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Inside, no cycles are looked for: among millions of tuples, of which none has one, that takes a fifth of the
+    time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@uncollected()
 def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
     """Visit every state that can be reached, until one is wrong.
 

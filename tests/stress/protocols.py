@@ -122,9 +122,9 @@ class Combining(Twice):
         return put(s, i, base=ticket, slot=slot, piece=WHOLE, back="finish"), self.first_of_making
 
     def publish(self, s: State, i: int) -> Outcome:
-        published = super().publish(s, i)
+        published = self.unnamed(super().publish(s, i))
         in_lock = s.workers[i].piece != WHOLE or self.after_show() != "publish"
-        return published if in_lock else (published, "combine")
+        return published if in_lock else self.go_combining(published, i, s.workers[i].back)
 
     def store_begin(self, s: State, i: int) -> Outcome:
         place = self.place(s.workers[i].ticket)
@@ -186,8 +186,8 @@ class Combining(Twice):
         if not self.is_complete(s, s.head):
             return self.leave_off(s, i)
         if s.counts:
-            return put(s, i, base=s.head, piece=0), "shard.look"
-        return put(s, i, base=s.head, piece=self.size.shards), "make.try"
+            return put(s, i, base=s.head, slot=NOBODY, piece=0), "shard.look"
+        return put(s, i, base=s.head, slot=NOBODY, piece=self.size.shards), "make.try"
 
     def leave_off(self, s: State, i: int) -> Outcome:
         return put(s, i, base=NOBODY, slot=NOBODY, piece=0, back=""), s.workers[i].back

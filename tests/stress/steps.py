@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer import DEAD, ENDED, GONE, NOBODY, Outcome, Protocol, State, Step, Violation, Worker, put
-from tickets import FRESH, Tickets
+from tickets import Tickets
 
 TORN = -2
 
@@ -208,7 +208,7 @@ class Model(Tickets):
     def finish_dead(self, s: State, i: int) -> Outcome:
         """`Control.finish`, and the row says no more what the dead worker was computing again."""
         again = s.workers[i].again if "not let go" in self.faults else NOBODY
-        return put(s, i, **FRESH, again=again, present=0)
+        return put(s, i, row=NOBODY, again=again, present=0)
 
     def after_death(self, s: State, i: int) -> Outcome:
         fresh = self.started(s, i)

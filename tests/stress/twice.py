@@ -26,7 +26,8 @@ class Twice(Model):
         return number % self.waiting * self.per_update + member
 
     def go_combining(self, s: State, i: int, back: str) -> Outcome:
-        return put(s, i, back=back), "combine"
+        """A version is made of gradients that wait: its own, if it has one, is asked for no more."""
+        return put(s, i, back=back, version=NOBODY, slot=NOBODY), "combine"
 
     def unchecked(self, s: State, number: int) -> list[int]:
         """The tickets of an update that are still to be computed a second time."""
@@ -39,6 +40,12 @@ class Twice(Model):
         for j, w in enumerate(s.workers):
             s = put(s, j, own=tuple(t for t in w.own if t != ticket))
         return put(s, i, own=(*s.workers[i].own, ticket))
+
+    def unnamed(self, s: State) -> State:
+        """Nobody asks any more who computed what is applied."""
+        for i, w in enumerate(s.workers if self.size.twice else ()):
+            s = put(s, i, own=tuple(t for t in w.own if t // self.per_update >= s.head))
+        return s
 
     # --- the steps
 
@@ -130,5 +137,5 @@ class Twice(Model):
         return s._replace(checked=changed(s.checked, self.place(ticket), number + 1))
 
     def again_clear(self, s: State, i: int) -> Outcome:
-        cleared = put(s, i, again=NOBODY, second=NOBODY, version=NOBODY, slot=NOBODY)
+        cleared = put(s, i, again=NOBODY, second=NOBODY)
         return self.go_combining(cleared, i, s.workers[i].back)
