@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import problems
 import pytest
+from programs import started
 from traits import NAMES, SAME_BITS
 
 from hogwild.determinism.replay import read_record
@@ -55,23 +54,15 @@ problems.train(
 
 def killed(update: str, out: Path, delay: float | None) -> bool:
     """Run the program; kill it so many seconds after it has begun to train. False: it came to its end."""
-    with (out.parent / "errors.txt").open("w+") as errors:
-        program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, update, str(out)],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"},
-        )
-        assert program.stdout is not None
-        with program.stdout:
-            program.stdout.readline()
-            if delay is not None:
-                time.sleep(delay)
-                program.kill()
-            status = program.wait()
-        assert status in (0, -signal.SIGKILL), (out.parent / "errors.txt").read_text()
-        return status != 0
+    errors = out.parent / "errors.txt"
+    with started(PROGRAM, update, str(out), errors=errors) as program:
+        program.output.readline()
+        if delay is not None:
+            time.sleep(delay)
+            program.process.kill()
+        status = program.ended()
+    assert status in (0, -signal.SIGKILL), errors.read_text()
+    return status != 0
 
 
 def chain(update: str, folder: Path, choices: random.Random) -> tuple[Path, int]:
