@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TextIO
+
+import psutil
 
 from hogwild.workers.spawn import start_context, start_server, without_main
 
@@ -25,10 +28,28 @@ class Program:
     process: BaseProcess
     output: TextIO
 
+    def killed(self) -> int:
+        """Kill it, and wait until those that it has started have seen that and left; returns its exit status."""
+        others = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        deadline = time.monotonic() + 30
+        while living := [other for other in others if _lives(other)]:
+            assert time.monotonic() < deadline, f"they outlive their program: {living}"
+            time.sleep(0.01)
+        return self.ended()
+
     def ended(self) -> int:
         """Wait for its end; returns its exit status, negative where a signal ended it."""
         self.process.join()
         return self.process.exitcode
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whoever is its parent now may leave it a zombie."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

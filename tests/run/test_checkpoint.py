@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from functools import partial
 from pathlib import Path
@@ -16,6 +12,7 @@ from pathlib import Path
 import problems
 import pytest
 import torch
+from programs import started
 from safetensors.torch import load_file, save_file
 from torch import nn
 from traits import IN_PLACE, OTHER_BITS, SAME_BITS
@@ -83,40 +80,26 @@ def test_from_any_checkpoint(every, tmp_path):
 
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
 import problems
 def loss(model, batch):
     import time
     time.sleep(0.01)
     return problems.cross_entropy(model, batch)
-problems.train(problems.conv_bn(), loss=loss, update={update!r}, workers=2, kind="processes", staleness=3,
-               micro_batches=3, updates=60, optimizer=problems.ADAM, out={out!r}, checkpoint_every=5)
+problems.train(problems.conv_bn(), loss=loss, update=sys.argv[1], workers=2, kind="processes", staleness=3,
+               micro_batches=3, updates=60, optimizer=problems.ADAM, out=sys.argv[2], checkpoint_every=5)
 """
 
 
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_after_kill_9_of_the_program(update, tmp_path):
-    script = SCRIPT.format(tests=str(Path(problems.__file__).parent), update=update, out=str(tmp_path))
-    program = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(program.pid, signal.SIGKILL)
-    assert program.wait() == -signal.SIGKILL
-    assert not (tmp_path / "run.json").exists(), "a run that did not end is not taken for a whole one"
-    wait_until_nobody_writes(tmp_path)
-    assert train(update, resume=tmp_path).digest == train(update).digest
-
-
-def wait_until_nobody_writes(folder: Path) -> None:
-    """Workers notice the program's death within milliseconds; they may be in the middle of a checkpoint."""
-    import psutil
-
-    deadline = time.monotonic() + 2
-    while time.monotonic() < deadline:
-        if not any(str(folder) in " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])):
-            return
-        time.sleep(0.01)
+    out = tmp_path / "run"
+    with started(SCRIPT, update, str(out), errors=tmp_path / "errors.txt") as program:
+        deadline = time.monotonic() + 60
+        while not (out / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert program.killed() == -signal.SIGKILL
+    assert not (out / "run.json").exists(), "a run that did not end is not taken for a whole one"
+    assert train(update, resume=out).digest == train(update).digest
 
 
 def damaged(path: Path, how: str) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 
 import problems
 import pytest
+from programs import started
 from traits import OTHER_BITS, SAME_BITS
 
 import hogwild
@@ -106,32 +103,27 @@ def test_what_resumes_a_run_without_out_writes_nothing_in_its_folder(tmp_path):
 
 SCRIPT = """
 import sys, time
-sys.path.insert(0, {tests!r})
 import problems
 def loss(model, batch):
     time.sleep(0.02)
     return problems.cross_entropy(model, batch)
 def evaluate(model):
-    return {{"weight": float(next(model.parameters()).detach().sum())}}
-problems.train(loss=loss, update="ordered", kind="processes", updates=60, out={out!r}, checkpoint_every=10,
+    return {"weight": float(next(model.parameters()).detach().sum())}
+problems.train(loss=loss, update="ordered", kind="processes", updates=60, out=sys.argv[1], checkpoint_every=10,
                evaluate=evaluate, evaluate_every=5)
 """
 
 
 def test_a_kill_of_the_program_loses_no_row_and_no_second_before_its_checkpoint(tmp_path):
-    script = SCRIPT.format(tests=str(Path(problems.__file__).parent), out=str(tmp_path))
-    program = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.3)
-    os.kill(program.pid, signal.SIGKILL)
-    program.wait()
-    time.sleep(0.5)
-    run = problems.train(
-        update="ordered", updates=60, out=tmp_path, resume=tmp_path, evaluate=evaluate, evaluate_every=5
-    )
-    assert [row["update"] for row in rows(tmp_path)] == list(range(5, 61, 5))
+    out = tmp_path / "run"
+    with started(SCRIPT, str(out), errors=tmp_path / "errors.txt") as program:
+        deadline = time.monotonic() + 60
+        while not (out / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert program.killed() == -signal.SIGKILL
+    run = problems.train(update="ordered", updates=60, out=out, resume=out, evaluate=evaluate, evaluate_every=5)
+    assert [row["update"] for row in rows(out)] == list(range(5, 61, 5))
     assert run.seconds > 0.1, "ten updates of 20 ms by two workers are in it"
-    seconds = [row["seconds"] for row in rows(tmp_path)]
+    seconds = [row["seconds"] for row in rows(out)]
     assert seconds == sorted(seconds)

@@ -8,13 +8,12 @@ import signal
 import stat
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-from pathlib import Path
 
 import problems
 import pytest
+from programs import started
 from safetensors.torch import load_file
 
 import hogwild
@@ -108,7 +107,6 @@ def test_an_interrupt_that_the_users_code_swallows_does_not_make_the_run_deaf(tm
 
 SCRIPT = """
 import os, signal, sys
-sys.path.insert(0, {tests!r})
 import problems
 from pathlib import Path
 from hogwild.run import directory
@@ -116,11 +114,11 @@ moves = [0]
 replace = Path.replace
 def counted(path, target):
     moves[0] += path.parent.name == ".hogwild-saved"
-    if moves[0] == {at}:
+    if moves[0] == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
     return replace(path, target)
 Path.replace = counted
-problems.train(update="ordered", updates=60, resume={out!r}, out={out!r})
+problems.train(update="ordered", updates=60, resume=sys.argv[2], out=sys.argv[2])
 """
 
 
@@ -130,13 +128,13 @@ def test_a_kill_while_files_are_moved_loses_neither_the_old_record_nor_the_new(a
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        problems.train(**SETTINGS, evaluate=evaluate, evaluate_every=20, out=tmp_path)
-    code = SCRIPT.format(tests=str(Path(problems.__file__).parent), at=at, out=str(tmp_path))
-    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)]).returncode == -signal.SIGKILL
-    run = hogwild.load_run(tmp_path)
+        problems.train(**SETTINGS, evaluate=evaluate, evaluate_every=20, out=tmp_path / "run")
+    with started(SCRIPT, str(at), str(tmp_path / "run"), errors=tmp_path / "errors.txt") as program:
+        assert program.ended() == -signal.SIGKILL, (tmp_path / "errors.txt").read_text()
+    run = hogwild.load_run(tmp_path / "run")
     assert (run.updates, run.stopped) == (60, None)
     assert run.digest == hogwild.digest(dict(run.model_state)) == problems.train(**SETTINGS).digest
-    assert {path.name for path in tmp_path.iterdir()} <= {*RUN_FILES, ".hogwild-lock"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {*RUN_FILES, ".hogwild-lock"}
 
 
 def test_a_save_that_was_not_whole_is_never_shown(tmp_path):
