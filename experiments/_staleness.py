@@ -24,12 +24,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "ReLU": nn.R
 
 @dataclass(frozen=True)
 class Setting:
-    """An optimizer, its learning rate and momentum (β₁ of Adam), and the activation of the network it trains."""
+    """An optimizer, its learning rate and momentum (β₁ of Adam), the activation of the network it trains, and what is
+    done about staleness."""
 
     method: str
     lr: float
     momentum: float = 0.0
     activation: str = "tanh"
+    compensation: str = "none"
 
     @property
     def step(self) -> float:
@@ -50,6 +52,11 @@ class Setting:
                 nn.Flatten(), nn.Linear(64, 32), ACTIVATIONS[self.activation](), nn.Linear(32, 10)
             ).train()
 
+    @property
+    def compensated(self) -> Setting:
+        """The same with `compensation="auto"`."""
+        return replace(self, compensation="auto")
+
     def divided(self, by: float) -> Setting:
         """The same with a learning rate divided by `by`."""
         return replace(self, lr=self.lr / by)
@@ -63,9 +70,10 @@ class Setting:
         return replace(self, momentum=round(max(0.0, 1 - (1 - self.momentum) * (tau + 1)), 6))
 
     def __str__(self) -> str:
+        end = ", compensated" if self.compensation != "none" else ""
         if self.method == "Adam":
-            return f"Adam {self.lr:g}" + (f", β₁ {self.momentum:g}" if self.momentum != 0.9 else "")
-        return f"SGD {self.lr:g}" + (f", momentum {self.momentum:g}" if self.momentum else "")
+            return f"Adam {self.lr:g}" + (f", β₁ {self.momentum:g}" if self.momentum != 0.9 else "") + end
+        return f"SGD {self.lr:g}" + (f", momentum {self.momentum:g}" if self.momentum else "") + end
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class Bench:
     """Where settings are trained: the digits, the seeds and the length; no cell is computed twice."""
 
     seeds: tuple[int, ...]
-    delays: tuple[int, ...] = (0, 1, 3, 7)
+    delays: tuple[int, ...] = (0, 1, 3, 7, 15)
     epochs: int = 15
     cells: dict[tuple[Setting, int], Cell] = field(default_factory=dict)
 
@@ -151,6 +159,7 @@ class Bench:
                 optimizer=setting.optimizer,
                 update="ordered",
                 staleness=tau,
+                compensation=setting.compensation,
                 workers=workers,
                 kind=kind,
                 epochs=self.epochs,

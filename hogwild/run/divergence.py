@@ -19,7 +19,7 @@ _ERRORS, _SHARE = 3.0, 0.05
 
 
 @dataclass(frozen=True)
-class Divergence:
+class RisenLoss:
     """A loss that is higher than it began: means over the first `window` updates and over those before `update`."""
 
     update: int
@@ -34,7 +34,7 @@ class Divergence:
         )
 
 
-def divergence(losses: NDArray[np.float64], total: int | None = None) -> Divergence | None:
+def divergence(losses: NDArray[np.float64], total: int | None = None) -> RisenLoss | None:
     """Whether the losses so far, in the order of the updates, have left where they began; None where they have not, or
     are too few. `total` is how many the run will have."""
     window = min(WINDOW, (total or len(losses)) // 10)
@@ -42,7 +42,7 @@ def divergence(losses: NDArray[np.float64], total: int | None = None) -> Diverge
         return None
     first, last = losses[:window], losses[-window:]
     before, now = float(first.mean()), float(last.mean())
-    found = Divergence(len(losses), window, before, now)
+    found = RisenLoss(len(losses), window, before, now)
     if not math.isfinite(now):
         return found if math.isfinite(before) else None
     error = math.sqrt((float(first.var()) + float(last.var())) / window)
