@@ -152,11 +152,11 @@ class _Stale:
     def _sgd(self, p: Tensor, g: Tensor, delay: int, group: dict[str, Any]) -> Tensor:
         momentum, rate = group["momentum"], group["lr"]
         g = g.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else g
-        (v,) = self.state[p] = [self.state[p][0] * momentum + g if p in self.state else g.clone()]
+        (v,) = self.state[p] = [g.add(self.state[p][0], alpha=momentum) if p in self.state else g.clone()]
         kept = momentum ** (delay + group["nesterov"])
-        s = (v * kept).add(g, alpha=(1 - kept) / (1 - momentum))
-        predicted = p.add(s, alpha=-rate * (1 + self.staleness))
-        p.add_(s, alpha=-rate)
+        s = v.add(g, alpha=(1 - kept) / (1 - momentum) / kept)
+        predicted = p.add(s, alpha=-rate * kept * (1 + self.staleness))
+        p.add_(s, alpha=-rate * kept)
         return predicted
 
     def _adam(self, p: Tensor, g: Tensor, delay: int, group: dict[str, Any]) -> None:

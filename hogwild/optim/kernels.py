@@ -136,22 +136,21 @@ def predicting_sgd(
     The parameter itself is part of the state. `into` gets what is predicted of it: where it would be had it made this
     step `ahead` times more.
     """
-    momentum, decay, rate, ahead = (options[name] for name in ("momentum", "weight_decay", "lr", "ahead"))
+    momentum, decay, ahead = (options[name] for name in ("momentum", "weight_decay", "ahead"))
     kept = momentum ** (options["delay"] + options["nesterov"])  # Nesterov's look ahead is a delay of one update
+    missed, rate = (1 - kept) / (1 - momentum) / kept, options["lr"] * kept
     own, moved = before[PARAMETER], after[PARAMETER]
     velocities = before["momentum_buffer"], after["momentum_buffer"]
-    for p, new_p, g, old_v, v, hat, s, step in _pieces(
-        own, moved, gradient, *velocities, into, rooms=rooms.tensors[:2]
-    ):
+    for p, new_p, g, old_v, v, hat, s in _pieces(own, moved, gradient, *velocities, into, rooms=rooms.tensors[:1]):
         if decay:
-            g = torch.add(g, p, alpha=decay, out=s)
+            g = torch.add(g, p, alpha=decay, out=hat)
         if begun:
-            torch.mul(old_v, momentum, out=v).add_(g)
+            torch.add(g, old_v, alpha=momentum, out=v)
         else:
             v.copy_(g)
-        torch.mul(v, kept, out=step).add_(g, alpha=(1 - kept) / (1 - momentum))
-        torch.add(p, step, alpha=-rate * (1 + ahead), out=hat)
-        torch.add(p, step, alpha=-rate, out=new_p)
+        torch.add(v, g, alpha=missed, out=s)
+        torch.add(p, s, alpha=-rate * (1 + ahead), out=hat)
+        torch.add(p, s, alpha=-rate, out=new_p)
 
 
 def adam(
