@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hogwild.experiment.own import define_experiment
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
+    from hogwild.run.callback import Callback, RunInfo
     from hogwild.run.progress import Progress
     from hogwild.run.result import Run
     from hogwild.shared.tickets import Ticket
@@ -91,6 +92,10 @@ _HOMES = {
         "Rule",
     ),
     "run.audit": ("Audit",),
+    "run.callback": (
+        "Callback",
+        "RunInfo",
+    ),
     "run.progress": ("Progress",),
     "run.result": ("Run",),
     "shared.tickets": ("Ticket",),
@@ -104,6 +109,7 @@ _HOMES = {
 __all__ = [
     "ArgumentError",
     "Audit",
+    "Callback",
     "Divergence",
     "Gradient",
     "HogwildError",
@@ -116,6 +122,7 @@ __all__ = [
     "Rule",
     "Run",
     "RunDirectoryError",
+    "RunInfo",
     "Schedule",
     "Source",
     "Ticket",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from hogwild.config import RunConfig
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, rule_name
+from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Again, Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop
@@ -50,7 +51,9 @@ def train(
     clip_grad_norm: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
+    keep_best: str | None = None,
     stop: Stop | None = None,
+    callbacks: Sequence[Callback] = (),
     audit: bool = False,
     recheck: float = 0.005,
     on_nonfinite: str = "raise",
@@ -97,7 +100,11 @@ def train(
         evaluate: model → named floats, called in this process on a copy that no worker writes, in eval mode and without
             grad; it may choose otherwise, and the mode is put back.
         evaluate_every: updates between evaluations; None is once an epoch.
+        keep_best: the name of a metric of `evaluate`: the version where it was best is kept as `run.best` and in `out`.
+            Losses and errors, by their names, are best where they are lowest, others where they are highest; NAME:min
+            and NAME:max say it otherwise. With `out` training waits for each evaluation.
         stop: called with a `Progress` after each evaluation; True ends the run at that version.
+        callbacks: objects that are told of the run while it is made, and may end it; see `Callback`.
         audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.audit`. Each worker
             needs memory for four more parameters in float32 per parameter, and time: `run.audit.seconds`.
         recheck: under `ordered` and `sync`, the share of gradients that are computed a second time before they are
@@ -115,9 +122,8 @@ def train(
         resume: directory of a run that did not end, to go on from its last checkpoint. Under `ordered` and `sync`
             the result has the bits of the run that was never stopped; workers and kind may be others. What decides
             bits must be the same. With `out` the same folder, a run that has ended is given back as it is.
-        progress: called with a `Progress` several times a second. Must not draw from torch's, numpy's or Python's own
-            generators where threads train under `ordered` or `sync`; `evaluate` and `stop` may, and find them put back
-            afterwards.
+        progress: called with a `Progress` several times a second. What it draws from torch's, numpy's or Python's own
+            generators is put back, as for `evaluate`, `stop` and callbacks.
         name: what the run is called.
         overwrite: replace the run that is in `out`.
         config: settings of your own to record, plain values by name; see `Run.settings`.
@@ -149,6 +155,7 @@ def train(
         lr_schedule=lr_schedule,
         evaluate=evaluate,
         stop=stop,
+        callbacks=callbacks,
         out=out,
         resume=resume,
         progress=progress,
@@ -176,7 +183,9 @@ def launch(
     clip_grad_norm: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
+    keep_best: str | None = None,
     stop: Stop | None = None,
+    callbacks: Sequence[Callback] = (),
     audit: bool = False,
     recheck: float = 0.005,
     again: Again | None = None,
@@ -223,8 +232,7 @@ def launch(
         work=work,
         lr_schedule=lr_schedule,
         evaluate=evaluate,
-        stop=stop,
-        progress=progress,
+        callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
         out=checked_out(out, checkpoint_every),
         resume=Path(resume) if resume is not None else None,
         overwrite=overwrite,

@@ -28,6 +28,7 @@ _TABLES = ("changes", "own")  # fields that are no plain values, and are checked
 _BATCHES = "the batches that it has seen would have been others"
 _VERSIONS = "a checkpoint holds as many versions as it needs"
 _WAY = "a run takes all its gradients in one way"
+_BEST = "how good the versions before were by another metric is not known"
 _STATE = "a checkpoint holds the state of one optimizer"
 _MAX_LINE = 500  # characters of a file's own that an error message repeats
 
@@ -106,6 +107,9 @@ class RunConfig:
     """Clip each update's gradient to this norm."""
     evaluate_every: int | None = setting(None, "N", least=1, unset="once an epoch")
     """Evaluate every N updates."""
+    keep_best: str | None = setting(None, "METRIC", unset="", decides_bits=True, fixed=_BEST)
+    """Keep the version with the best METRIC of evaluate: losses and errors from the lowest, others from the highest;
+    METRIC:min or METRIC:max says it otherwise."""
     checkpoint_every: int | None = setting(None, "N", least=1, unset="")
     """Save a checkpoint every N updates, in case the run is killed; Ctrl-C saves one by itself."""
     digest_every: int | None = setting(None, "N", least=1, unset="at most about a hundred times in a run")

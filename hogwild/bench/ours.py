@@ -17,6 +17,7 @@ from hogwild.bench.work import ContenderError, Measurement, StartLine, StateArra
 from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
 from hogwild.rules.registry import make_rule, rule_class
+from hogwild.run.callback import CallbackList
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job
 from hogwild.run.result import Run
@@ -111,8 +112,7 @@ def train_rule(
         work=program,
         lr_schedule=None,
         evaluate=evaluate,
-        stop=None,
-        progress=None,
+        callbacks=CallbackList(),
         out=None,
         resume=None,
     )

@@ -35,6 +35,7 @@ from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_cl
 WINDOW = 100  # updates over which race damage is measured before chaos has grown
 _SEALED_EACH = 1 << 20  # bytes of a model below which the bits of every version of a checked run are noted
 _REMEDY_RUNS = 3
+_OTHERS = ("collate", "lr_schedule", "stop", "callbacks")  # arguments of hogwild.train that are no settings
 _NOT_CHECKED = ("lr", "data", "out", "resume", "checkpoint_every", "progress", "on_worker_failure", "max_restarts")
 
 
@@ -146,7 +147,7 @@ def own_training(
         raise ArgumentError("check was given a model without data, loss and optimizer; give all, as to hogwild.train")
     update = arguments.pop("update", LEAST_OVERHEAD)
     optimizer, evaluate = arguments.pop("optimizer"), arguments.pop("evaluate", None)
-    others: dict[str, Any] = {key: arguments.pop(key) for key in ("collate", "lr_schedule", "stop") if key in arguments}
+    others: dict[str, Any] = {key: arguments.pop(key) for key in _OTHERS if key in arguments}
     known = {field.name for field in fields(RunConfig)} - {*_NOT_CHECKED, "changes"}
     for name in arguments:
         if name not in known:

@@ -137,6 +137,7 @@ def _config_of(record: Record) -> RunConfig:
         workers=1,
         kind="processes",
         checkpoint_every=None,
+        keep_best=None,
         digest_every=min(record.seals, default=None),
     )
     return replace(config, epochs=None, updates=max(1, record.updates)) if record.stopped else config

@@ -27,6 +27,7 @@ from hogwild.experiment import Problem, Training, bound, optimizer_named
 from hogwild.optim.factory import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.rules.registry import title_of
+from hogwild.run.callback import CallbackList
 from hogwild.run.progress import Trace
 from hogwild.run.result import Run
 from hogwild.run.training import train_config
@@ -100,7 +101,7 @@ class OwnTraining(Subject):
         build: seed → the problem; called for every repeat.
         optimizer: the factory.
         rule: in place of the one that the settings name.
-        others: further arguments of `train_config`: `collate`, `lr_schedule`.
+        others: further arguments of `train_config`: `collate`, `lr_schedule`, `stop`, `callbacks`.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class OwnTraining(Subject):
         others: Mapping[str, Any] | None = None,
     ) -> None:
         # A worker that dies must not be passed over: a run without it is not a repeat.
-        self.config = replace(config, on_worker_failure="raise", checkpoint_every=None)
+        self.config = replace(config, on_worker_failure="raise", checkpoint_every=None, keep_best=None)
         self.title = title_of(self.config)
         self.build = build
         self.optimizer = optimizer
@@ -160,11 +161,18 @@ class OwnTraining(Subject):
             trace=Trace(variation.at, see) if variation.at else None,
             intra_op=variation.intra_op,
             looks_again=False,
-            **(self.others if variation.stops else {key: value for key, value in self.others.items() if key != "stop"}),
+            **self._others(problem, variation),
         )
         refuse_incomplete(run)
         logits, targets = problem.predict(problem.model) if problem.predict is not None else (None, None)
         return Outcome(run.state, run.digest, run, {**trace, run.updates: dict(run.state)}, logits, targets)
+
+    def _others(self, problem: Problem, variation: Variation) -> dict[str, Any]:
+        """The further arguments, with those callbacks that may stop it, where any may: the others change nothing."""
+        if not variation.stops:
+            return {key: value for key, value in self.others.items() if key not in ("stop", "callbacks")}
+        given = CallbackList([*problem.callbacks, *self.others.get("callbacks", ())])
+        return {**self.others, "callbacks": given.that_have("should_stop")}
 
     def source(self) -> tuple[Problem, Source]:
         """The problem and the source of its batches."""

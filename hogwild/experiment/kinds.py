@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from hogwild.config import OwnCode
 from hogwild.experiment.parameters import Parameter
+
+if TYPE_CHECKING:
+    from hogwild.run.callback import Callback
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Problem:
         evaluate: model → named floats; the name `accuracy` is the one shown in tables.
         predict: classifier → (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say
             how many predictions differ.
+        callbacks: told of each run, see `hogwild.Callback`. `check` calls those alone that may stop a run.
     """
 
     model: nn.Module
@@ -32,6 +36,7 @@ class Problem:
     loss: Callable[[nn.Module, Any], Any]
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     predict: Callable[[nn.Module], tuple[torch.Tensor, torch.Tensor]] | None = None
+    callbacks: Sequence[Callback] = ()
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hogwild.determinism.interval import MeanInterval
 from hogwild.errors import ArgumentError
+from hogwild.run.best import lowest_is_best
 from hogwild.run.found import DEFAULTS, OWN_CODE, FoundRun, differing_settings, setting_names, setting_of
 
 LOSS = "loss"
@@ -19,7 +19,6 @@ _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
     "samples_per_second": lambda run: run.samples_per_second,
 }
 """What every run has beside the metrics of its evaluation."""
-_LOW_IS_GOOD = {"loss", "error", "err", "seconds", "perplexity", "nll", "mse", "mae", "rmse", "cost", "regret"}
 _SEED = "seed"
 
 
@@ -47,7 +46,7 @@ def value_of(run: FoundRun, name: str) -> Any:
 
 def low_is_good(name: str) -> bool:
     """True for losses, errors and seconds, as far as the name tells; and for settings, which are listed from below."""
-    return name in DEFAULTS or bool(_LOW_IS_GOOD & set(re.split(r"[^a-z]+", name.lower())))
+    return name in DEFAULTS or lowest_is_best(name)
 
 
 def sorted_runs(runs: Sequence[FoundRun], name: str, *, lowest: bool) -> list[FoundRun]:

@@ -1,8 +1,9 @@
 """A checkpoint: all that a run needs to go on with the same bits, in one safetensors file, written atomically.
 
 It holds the versions that later updates read (c − τ … c under `ordered`, c alone elsewhere), the optimizer's state
-after update c − 1, the journal up to there, the tickets that are still to be computed, the seconds that it took, and
-the identity of its run and the form of it all, by which a file of another run is refused. Under the rules in place c is
+after update c − 1, the journal up to there, the tickets that are still to be computed, the seconds that it took, the
+best version up to there where one is kept, and the identity of its run and the form of it all, by which a file of
+another run is refused. Under the rules in place c is
 how many updates were applied, and one that another worker was writing just then is in the model in part and is not
 computed again.
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,12 +26,14 @@ from torch import Tensor
 
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.rules.base import Rule
-from hogwild.run.directory import CHECKPOINT, mode_of, staging
+from hogwild.run.best import Best, load_best
+from hogwild.run.directory import CHECKPOINT, placed
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.shared.tickets import Settled
 from hogwild.shared.words import NOBODY, Aborted, Field, Phase, Word
 
+_BEST = "best "  # how the names of the best version's tensors begin
 _MOST_LEFT = 1024
 
 
@@ -36,13 +41,15 @@ _MOST_LEFT = 1024
 class Checkpointer:
     """Saves a checkpoint every so many versions; called by the worker that has just made one.
 
-    `run` is the identity of the run, and `seconds_before` those that it took before it was resumed.
+    `run` is the identity of the run, and `seconds_before` those that it took before it was resumed; `best` says whether
+    it keeps its best version.
     """
 
     directory: Path
     every: int
     run: str = ""
     seconds_before: float = 0.0
+    best: bool = False
 
     def due(self, version: int) -> bool:
         """True when this version is to be saved."""
@@ -67,13 +74,15 @@ class Checkpointer:
         metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule), "run": self.run}
         metadata |= {"rows": str(state.plan.rows), "digest_every": str(state.plan.digest_every)}
         metadata["seconds"] = repr(self.seconds_before + _seconds(state))
+        best = load_best(self.directory) if self.best else None  # of what the parent has evaluated until now
+        if best is not None:
+            metadata["best"] = json.dumps(best.to_metadata())
+            tensors |= {f"{_BEST}{name}": value for name, value in best.state.items()}
         try:
-            with staging(self.directory) as folder:  # the library makes a file of its own beside the one it writes
-                save_file(tensors, folder / CHECKPOINT, metadata)
-                (folder / CHECKPOINT).chmod(mode_of(self.directory, folder))
+            with placed(self.directory, CHECKPOINT) as path:
+                save_file(tensors, path, metadata)
                 if worker != NOBODY and state.control[Word.ABORT]:  # the parent saves what there is
                     raise Aborted
-                (folder / CHECKPOINT).replace(self.directory / CHECKPOINT)
         except (OSError, SafetensorError) as error:
             why = printable(str(error))
             raise RunDirectoryError(f"no checkpoint of version {version} in {self.directory}: {why}") from error
@@ -89,13 +98,15 @@ def _seconds(state: SharedState) -> float:
 @dataclass(frozen=True)
 class ResumePoint:
     """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `total`
-    is less than the run has where `stop` has ended it. It took `seconds` to get there."""
+    is less than the run has where `stop` has ended it. It took `seconds` to get there; `best` is the best version up to
+    there, where one is kept."""
 
     version: int
     following: int
     again: tuple[int, ...]
     total: int
     seconds: float = 0.0
+    best: Best | None = None
 
     def done(self, ticket: int) -> bool:
         """True where that ticket is not computed again."""
@@ -121,12 +132,13 @@ class Peek:
     """What a checkpoint says of itself, before anything of it is believed.
 
     `following` is the first ticket that nobody had taken, `again` how many before it are to be done again, at most
-    1,024. `digest_every` is that of its run, 0 where it does not say.
+    1,024. `digest_every` is that of its run, 0 where it does not say; `version` is the one that it is of.
     """
 
     following: int = 0
     again: int = 0
     digest_every: int = 0
+    version: int = 0
 
 
 def peek(directory: Path) -> Peek:
@@ -136,8 +148,9 @@ def peek(directory: Path) -> Peek:
             metadata = file.metadata()
             tickets = json.loads(metadata["tickets"])
             following, every = int(tickets["next"]), int(metadata.get("digest_every", 0))
-            most = (1 << 63) - 1
-            return Peek(min(max(0, following), most), min(len(tickets["again"]), _MOST_LEFT), min(max(0, every), most))
+            version = int(metadata["version"])
+            following, every, version = (min(max(0, number), (1 << 63) - 1) for number in (following, every, version))
+            return Peek(following, min(len(tickets["again"]), _MOST_LEFT), every, version)
     except Exception:  # what a hostile header may lead to is not known
         return Peek()
 
@@ -176,13 +189,22 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
                 _fill(target, file.get_tensor(name), name, path)
             tickets = json.loads(metadata["tickets"])
             seconds = max(0.0, float(metadata.get("seconds", 0.0)))
-            start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"], seconds)
+            best = _best_in(file, metadata)
+            start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"], seconds, best)
             start.check(state.plan, rule)
     except RunDirectoryError:
         raise
     except Exception as error:  # what a hostile header may lead to is not known
         raise RunDirectoryError(f"{path} is damaged: {printable(str(error))}") from error
     return start
+
+
+def _best_in(file: Any, metadata: Mapping[str, str]) -> Best | None:
+    """The best version that an opened checkpoint holds, if any."""
+    if "best" not in metadata:
+        return None
+    names = [name for name in file.keys() if name.startswith(_BEST)]  # noqa: SIM118 - the file is no mapping
+    return Best.of_metadata(metadata["best"], {name.removeprefix(_BEST): file.get_tensor(name) for name in names})
 
 
 def form_of(plan: StatePlan, rule: Rule, rows: int | None = None) -> str:

@@ -7,18 +7,20 @@ From the moment at which a run has ended, or is interrupted, until it is saved n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-
-import torch
 
 from hogwild.errors import warn_caller
 from hogwild.run.audit import Audit, close_account
+from hogwild.run.callback import Outcome, RunInfo
 from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
+from hogwild.run.evaluator import copy_of_state
+from hogwild.run.follower import Follower
 from hogwild.run.going_on import going_on
 from hogwild.run.held_signals import HeldSignals
 from hogwild.run.holes import naming_holes
 from hogwild.run.job import Job
-from hogwild.run.metrics import MetricsFile, Row, as_json, by_update, logged_in_order
+from hogwild.run.metrics import MetricsFile, as_json, by_update, logged_in_order, row_of
 from hogwild.run.open import OpenRun, open_run
 from hogwild.run.prepare import prepare
 from hogwild.run.record import fill, has_ended, saved_run
@@ -28,7 +30,6 @@ from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.supervisor import Supervisor
-from hogwild.workers.team import Logged
 from hogwild.workers.torch_threads import torch_threads
 
 
@@ -71,12 +72,20 @@ def conduct(run: OpenRun, began: float) -> Run:
         WorkerError, NonFiniteError, NotReproducible: see `hogwild.train`.
     """
     run = _begun(run)
+    with run.job.callbacks.told(_info(run)) as outcome:
+        _conduct(run, began, outcome)
+    assert outcome.run is not None
+    return outcome.run
+
+
+def _conduct(run: OpenRun, began: float, outcome: Outcome) -> None:
     job, evaluator = run.job, run.evaluator
     with HeldSignals() as signals:
-        supervisor = _supervisor(run, signals)
+        supervisor, look = _supervisor(run, signals)
         try:
             evaluator.evaluate_start(run.start.version)
             supervisor.supervise()
+            look()  # at what came since the last one
             evaluator.take_newest()
             evaluator.evaluate_newest()
             evaluator.tell_divergence()
@@ -84,7 +93,7 @@ def conduct(run: OpenRun, began: float) -> Run:
         except (KeyboardInterrupt, SystemExit):
             signals.hold()
             evaluator.take_newest()
-            _save_interrupted(run, supervisor.history, began)
+            outcome.run = _saved_interrupted(run, supervisor.history, began)
             raise
         except BaseException:
             evaluator.take_newest()
@@ -94,7 +103,19 @@ def conduct(run: OpenRun, began: float) -> Run:
         result = gather(run, supervisor.history, stopped, began)
         if job.out is not None:
             result.write(job.out)
-        return result
+        outcome.run = result
+
+
+def _info(run: OpenRun) -> RunInfo:
+    job, origin = run.job, run.origin
+    return RunInfo(
+        config=job.config,
+        settings=origin.training if origin is not None else {},
+        id=origin.run if origin is not None else "",
+        start=run.start.version,
+        updates=job.updates_in(run.tickets),
+        out=job.out,
+    )
 
 
 def _begun(run: OpenRun) -> OpenRun:
@@ -107,16 +128,19 @@ def _begun(run: OpenRun) -> OpenRun:
     rows = as_json(by_update(run.evaluator.evaluations, run.logged))
     files = {ORIGIN: origin.to_json(), **({METRICS: rows} if rows else {})}
     begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)
+    run.evaluator.keeper.put_back()
     return replace(run, origin=origin)
 
 
-def _supervisor(run: OpenRun, signals: HeldSignals) -> Supervisor:
+def _supervisor(run: OpenRun, signals: HeldSignals) -> tuple[Supervisor, Callable[[], None]]:
+    """The supervisor, and the look that it takes now and then."""
     job, evaluator = run.job, run.evaluator
 
     def look() -> None:
         signals.release()  # whoever was to be interrupted by them goes on
         evaluator.look()
         metrics.look()
+        follower.look()
 
     supervisor = Supervisor(
         run.team,
@@ -125,24 +149,24 @@ def _supervisor(run: OpenRun, signals: HeldSignals) -> Supervisor:
         job.config,
         look,
         shows=job.evaluate_every > 0 or job.trace is not None,
-        asks=job.stop is not None,
+        asks=job.awaits_evaluations,
     )
     path = job.out / METRICS if job.out is not None else None
-    metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged, _as_row)
-    return supervisor
+    metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged)
+    follower = Follower(job.callbacks, supervisor.history, job.out)
+    return supervisor, look
 
 
-def _save_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> None:
+def _saved_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> Run | None:
+    """The run so far, saved with a checkpoint; None where it has no directory."""
     checkpointer = run.checkpointer()
     if run.job.out is None or checkpointer is None:
-        return
-    gather(run, history, INTERRUPTED, began).write(run.job.out)
+        return None
+    result = gather(run, history, INTERRUPTED, began)
+    result.write(run.job.out)
     version, slot = run.job.rule.newest(run.state)
     checkpointer.save(run.state, run.job.rule, version, slot)
-
-
-def _as_row(logged: Logged) -> Row:
-    return {"update": logged.update, "batch": logged.batch, "worker": logged.worker, **logged.metrics}
+    return result
 
 
 def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: float) -> Run:
@@ -150,8 +174,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
     state, job = run.state, run.job
     version, _ = job.rule.newest(state)
     first, last = run.evaluator.span()
-    values = job.model.state_dict().items()
-    model_state = {name: value.detach().clone() for name, value in values if isinstance(value, torch.Tensor)}
+    model_state = copy_of_state(job.model)
     journal = state.journal.rows(version if job.rule.versioned else None)
     return Run(
         config=job.config,
@@ -164,7 +187,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         journal=journal,
         seals=state.journal.seals(version) if job.rule.versioned else {},
         evaluations=tuple(run.evaluator.evaluations),
-        logged=logged_in_order([*run.logged, *map(_as_row, history.logged)]),
+        logged=logged_in_order([*run.logged, *map(row_of, history.logged)]),
         workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
         staleness=Staleness.of(journal, job.rule.staleness),
         failures=tuple(map(str, history.failures)),
@@ -176,6 +199,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         seconds_before=run.start.seconds,
         compensation=run.compensation,
         origin=run.origin,
+        best=run.evaluator.keeper.best,
     )
 
 

@@ -29,7 +29,8 @@ SEALED_FILES = ("model.safetensors", "journal.npy")  # a changed byte in one of 
 ORIGIN = "origin.json"
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
-RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, METRICS, "run.png", ORIGIN, "config.toml")
+BEST = "best.safetensors"
+RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, BEST, METRICS, "run.png", ORIGIN, "config.toml")
 SAVED = ".hogwild-saved"  # a save that is done, and whose files are not all moved yet
 _LOCK, _STAGING = ".hogwild-lock", ".hogwild-saving-"
 _LEFTOVERS = (_LOCK, SAVED, _STAGING, f".{CHECKPOINT}.", ".saving-")  # the last two are of version 0.2.0
@@ -144,6 +145,15 @@ def staging(out: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def placed(out: Path, name: str) -> Iterator[Path]:
+    """Inside, a path to write that file of `out` at; when the block is left, it takes the place of the one before."""
+    with staging(out) as folder:  # safetensors makes a file of its own beside the one it writes
+        yield folder / name
+        (folder / name).chmod(mode_of(out, folder))
+        (folder / name).replace(out / name)
 
 
 def keep(out: Path, write: Callable[[Path], None]) -> None:

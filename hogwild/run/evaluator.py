@@ -1,18 +1,24 @@
-"""What the parent does while workers train: evaluates the versions they show, asks `stop`, reports progress."""
+"""What the parent does while workers train: evaluates the versions they show, keeps the best, tells the callbacks."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
+from hogwild.run.best import BestKeeper
 from hogwild.run.divergence import divergence
 from hogwild.run.job import Job
-from hogwild.run.progress import Progress, Stop
+from hogwild.run.metrics import metrics_in
+from hogwild.run.progress import Progress
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Field, Word
@@ -32,6 +38,7 @@ class Evaluator:
         job: what is being done.
         state: the parent's view of the shared memory.
         samples: version → samples trained on up to it, in this run.
+        keeper: keeps the best version.
         earlier: evaluations of the parts before it was resumed.
         seconds_before: what those parts took.
 
@@ -46,6 +53,7 @@ class Evaluator:
         job: Job,
         state: SharedState,
         samples: Callable[[int], int],
+        keeper: BestKeeper,
         earlier: Iterable[dict[str, float]] = (),
         seconds_before: float = 0.0,
     ) -> None:
@@ -56,8 +64,9 @@ class Evaluator:
         self._state = state
         self._rule = job.rule
         self._evaluate = job.evaluate
-        self._stop = job.stop
-        self._progress = job.progress
+        self._callbacks = job.callbacks
+        self._follows = bool(job.callbacks.that_have("on_progress"))
+        self.keeper = keeper
         self._evaluate_every = job.evaluate_every
         self._trace = job.trace
         self._reported = 0.0
@@ -69,13 +78,13 @@ class Evaluator:
         control = self._state.control
         version = control.observe(Word.OBSERVED)
         if version > control[Word.EVALUATED]:
-            self._take(self._state.observed.parameters, self._state.observed.buffers)
+            self._take_shown()
             with preserved_generators():
                 self._see(version)
             control.publish(Word.EVALUATED, version)
-        if self._progress is not None and time.monotonic() - self._reported > _REPORT_EVERY:
+        if self._follows and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
-            self._progress(self.progress())
+            self._callbacks.tell("on_progress", self.progress())
 
         if not self._told_divergence and time.monotonic() - self._looked > _LOOK_EVERY:
             self._looked = time.monotonic()
@@ -91,28 +100,23 @@ class Evaluator:
             _log.warning("%s; %s", found, _ADVICE_IF_STALE if stale else _ADVICE)
 
     def _see(self, version: int) -> None:
-        """Trace and evaluate that version, whichever is due, and end the run there if `stop` says so."""
+        """Trace and evaluate that version, whichever is due, and end the run there if a callback says so."""
         control = self._state.control
         if self._trace is not None and version in self._trace.at:
             self._trace.see(version, self._model.state_dict())
         if not self._evaluate_every or version % self._evaluate_every:
             return
-        self._evaluate_model(version)
-        if self._stop is not None and self._says_stop(self._stop, version):
+        self._evaluate_model(version, self._take_shown)
+        if self._callbacks.may_stop and self._callbacks.says_stop(self.progress(version)):
             control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
-
-    def _says_stop(self, stop: Stop, version: int) -> bool:
-        try:
-            return stop(self.progress(version))
-        except Exception as error:
-            alone = "" if self._evaluate else "; without evaluate= there are no metrics"
-            error.add_note(f"raised by stop={alone}")
-            raise
 
     def take_newest(self) -> None:
         """Give the model the newest complete version; no worker runs any more."""
         version, slot = self._rule.newest(self._state)
         self._take(self._state.parameters(version, slot), self._state.slots[slot].buffers)
+
+    def _take_shown(self) -> None:
+        self._take(self._state.observed.parameters, self._state.observed.buffers)
 
     def evaluate_start(self, version: int) -> None:
         """Evaluate the version that a run goes on from, where that was due and its parent was killed before."""
@@ -120,7 +124,7 @@ class Evaluator:
             self.take_newest()
             if not self._has_evaluated(version):
                 with preserved_generators():
-                    self._evaluate_model(version)
+                    self._evaluate_model(version, self.take_newest)
 
     def evaluate_newest(self) -> None:
         """Evaluate the final version, unless that was done already, and report progress a last time.
@@ -130,9 +134,8 @@ class Evaluator:
         version, slot = self._rule.newest(self._state)
         if not (self._has_evaluated(version) and (self._rule.versioned or self._was_shown(slot))):
             with preserved_generators():
-                self._evaluate_model(version)
-        if self._progress is not None:
-            self._progress(self.progress())
+                self._evaluate_model(version, self.take_newest)
+        self._callbacks.tell("on_progress", self.progress())
 
     def _has_evaluated(self, version: int) -> bool:
         return bool(self.evaluations) and self.evaluations[-1]["update"] == version
@@ -148,14 +151,16 @@ class Evaluator:
             updates, _ = self._rule.newest(state)
         first, last = self.span()
         seconds = max(last - first, 0.0)
+        recent = state.journal.recent(updates, _RECENT)
         return Progress(
             updates=updates,
             total=-(-control[Word.TOTAL] // self._rule.tickets_per_update),
             seconds=seconds,
             samples_per_second=self._samples(updates) / seconds if seconds else 0.0,
-            loss=state.journal.recent_loss(updates, _RECENT),
+            loss=_of_rows(np.mean, recent["loss"]),
             per_worker=tuple(control.row(i)[Field.COMPUTED] for i in range(control.workers)),
-            metrics=self._last_metrics(),
+            metrics=metrics_in(self.evaluations[-1]) if self.evaluations else {},
+            staleness=_of_rows(np.median, recent["version"] - 1 - recent["version_read"]),
         )
 
     def span(self) -> tuple[float, float]:
@@ -164,10 +169,6 @@ class Evaluator:
         starts = [row[Field.STARTED] for row in rows if row[Field.STARTED]]
         first = min(starts) / 1e9 if starts else time.monotonic()
         return first, max([row[Field.ENDED] / 1e9 for row in rows if row[Field.ENDED]], default=first)
-
-    def _last_metrics(self) -> Mapping[str, float]:
-        last = self.evaluations[-1] if self.evaluations else {}
-        return {key: value for key, value in last.items() if key not in ("update", "seconds")}
 
     @torch.no_grad()
     def _take(self, own: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
@@ -178,7 +179,8 @@ class Evaluator:
         _copy(parameters, [entry.name for entry in names.parameters.entries], own)
         _copy(buffers, [entry.name for entry in names.buffers.entries], others)
 
-    def _evaluate_model(self, version: int) -> None:
+    def _evaluate_model(self, version: int, take: Callable[[], None]) -> None:
+        """Evaluate the version that the model holds, and that `take` gives it again."""
         if self._evaluate is None:
             return
         flags = [(module, module.training) for module in self._model.modules()]
@@ -198,6 +200,22 @@ class Evaluator:
             self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
         row = {"update": version, "seconds": self._seconds_before + time.monotonic() - first}
         self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
+        self.keeper.see(self.evaluations[-1], lambda: self._copy(take))
+        self._callbacks.tell("on_evaluation", self.progress(version))
+
+    def _copy(self, take: Callable[[], None]) -> dict[str, torch.Tensor]:
+        take()  # an evaluation in training mode moves running averages
+        return copy_of_state(self._model)
+
+
+def copy_of_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors of a model's state dict, in memory of their own."""
+    values = model.state_dict().items()
+    return {name: value.detach().clone() for name, value in values if isinstance(value, torch.Tensor)}
+
+
+def _of_rows(figure: Callable[[NDArray[Any]], Any], values: NDArray[Any]) -> float:
+    return float(figure(values)) if len(values) else float("nan")
 
 
 def _copy(targets: Mapping[str, torch.Tensor], names: Sequence[str], values: Sequence[torch.Tensor]) -> None:

@@ -37,8 +37,8 @@ def going_on(job: Job) -> Job:
 
 def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
     """Refuse to go on with a run that was made with another setting that decides bits."""
-    stops = ("evaluate_every",) if job.stop is not None else ()  # the versions that `stop` may end the run at
-    for name in (*DECIDE_BITS, *stops):
+    judged = job.callbacks.may_stop or job.config.keep_best is not None
+    for name in (*DECIDE_BITS, *(("evaluate_every",) if judged else ())):  # the versions that it may end at, or keep
         if getattr(saved, name) != getattr(job.config, name):
             raise ArgumentError(
                 f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "

@@ -13,7 +13,8 @@ from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, Source, TensorSource, tickets_of
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
-from hogwild.run.progress import Progress, Stop, Trace
+from hogwild.run.callback import CallbackList
+from hogwild.run.progress import Trace
 from hogwild.shared.tickets import Ticket
 from hogwild.workers.worker import Worker
 
@@ -35,8 +36,7 @@ class Job:
     work: Callable[[Worker], None]
     lr_schedule: Callable[[int], float] | None
     evaluate: Evaluate | None
-    stop: Stop | None
-    progress: Callable[[Progress], None] | None
+    callbacks: CallbackList
     out: Path | None
     resume: Path | None
     trace: Trace | None = None
@@ -72,10 +72,16 @@ class Job:
     @property
     def evaluate_every(self) -> int:
         """Updates between evaluations; 0 where nothing is to be evaluated on the way."""
-        if self.evaluate is None and self.stop is None:
+        if self.evaluate is None and not self.callbacks.may_stop:
             return 0
         length = getattr(self.source, "__len__", None)  # batches of an epoch
         return self.config.evaluate_every or self.updates_in(int(length()) if length is not None else 0)
+
+    @property
+    def awaits_evaluations(self) -> bool:
+        """True where a version that is to be evaluated is not passed before it is: the run may end there, or a later
+        checkpoint is to know the best version up to it."""
+        return self.callbacks.may_stop or (self.config.keep_best is not None and self.out is not None)
 
     def updates_in(self, tickets: int) -> int:
         """Updates made of so many tickets."""

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
+from hogwild.workers.team import Logged
 
 Row = Mapping[str, float]
 _LOGGED = ("update", "batch", "worker")  # how a worker's row begins
 _EVERY = 1.0  # seconds between two appends of what workers logged
+
+
+def metrics_in(row: Row) -> dict[str, float]:
+    """The metrics of an evaluation, by name."""
+    return {name: value for name, value in row.items() if name not in ("update", "seconds")}
 
 
 def as_json(rows: Iterable[Row]) -> str:
@@ -33,6 +39,11 @@ def by_update(evaluations: Iterable[Row], logged: Iterable[Row]) -> list[Row]:
     """All rows in the order of their updates: the evaluation of version u, then what was logged at update u."""
     rows = [*((row["update"], 0.0, 0.0, row) for row in evaluations), *((*_place(row), row) for row in logged)]
     return [row for *_, row in sorted(rows, key=lambda placed: placed[:3])]
+
+
+def row_of(logged: Logged) -> Row:
+    """What a worker logged, as a row."""
+    return {"update": logged.update, "batch": logged.batch, "worker": logged.worker, **logged.metrics}
 
 
 def logged_in_order(logged: Iterable[Row]) -> tuple[Row, ...]:
@@ -78,16 +89,12 @@ class MetricsFile:
         path: of the file.
         evaluations: rows; what is appended to this list from now on is written.
         logged: what workers logged, likewise.
-        as_row: makes rows of those.
     """
 
-    def __init__(
-        self, path: Path | None, evaluations: Sequence[Row], logged: Sequence[Any], as_row: Callable[[Any], Row]
-    ) -> None:
+    def __init__(self, path: Path | None, evaluations: Sequence[Row], logged: Sequence[Logged]) -> None:
         self._path = path
         self._evaluations = evaluations
         self._logged = logged
-        self._as_row = as_row
         self._written = len(evaluations), len(logged)
         self._last = time.monotonic()
 
@@ -106,7 +113,7 @@ class MetricsFile:
         self._written, self._last = (len(self._evaluations), len(self._logged)), time.monotonic()
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(as_json(by_update(evaluations, map(self._as_row, logged))))
+                file.write(as_json(by_update(evaluations, map(row_of, logged))))
         except OSError as error:
             raise RunDirectoryError(
                 f"the run cannot be saved in {self._path.parent}: {printable(str(error))}"

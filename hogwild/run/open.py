@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hogwild.data.seeding import loans_of_this_thread
 from hogwild.optim.plan import initial_of
+from hogwild.run.best import BestKeeper
 from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
 from hogwild.run.directory import METRICS
 from hogwild.run.evaluator import Evaluator
@@ -89,12 +90,13 @@ def open_run(prepared: Prepared) -> OpenRun:
     evaluations: list[dict[str, float]] = []
     logged: list[dict[str, float]] = []
     if job.resume is not None:
-        start = restore(job.resume, state, job.rule, prepared.origin.run if prepared.origin is not None else "")
+        start = restore(job.resume, state, job.rule, prepared.run)
         evaluations, logged = _earlier(job, start)
     total = prepared.tickets if start.total == job.tickets_before else min(start.total, prepared.tickets)
     state.control.prepare(start.following, total, start.again)
     job.rule.begin(state.control, start.version)
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
+    keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, start.best)
     return OpenRun(
         job=job,
         tickets=prepared.tickets,
@@ -105,7 +107,7 @@ def open_run(prepared: Prepared) -> OpenRun:
         logged=logged,
         initial=_newest_parameters(job, state) if prepared.plan.audited else [],
         compensation=compensation.changes if compensation is not None else (),
-        evaluator=Evaluator(job, state, samples, evaluations, start.seconds),
+        evaluator=Evaluator(job, state, samples, keeper, evaluations, start.seconds),
         team=_make_team(prepared, state, start),
     )
 
@@ -124,7 +126,8 @@ def _earlier(job: Job, start: ResumePoint) -> tuple[list[dict[str, float]], list
 def _checkpointer(job: Job, origin: Origin | None, start: ResumePoint, every: int | None) -> Checkpointer | None:
     if job.out is None or every is None:
         return None
-    return Checkpointer(job.out, every, origin.run if origin is not None else "", start.seconds)
+    run = origin.run if origin is not None else ""
+    return Checkpointer(job.out, every, run, start.seconds, job.config.keep_best is not None)
 
 
 def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Team:
@@ -142,7 +145,7 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         flags=replace(BitFlags.capture(), intra_op=job.intra_op),
         evaluate_every=job.evaluate_every,
         traced=job.trace.at if job.trace is not None else frozenset(),
-        stops=job.stop is not None,
+        stops=job.awaits_evaluations,
         checkpoint=_checkpointer(job, prepared.origin, start, config.checkpoint_every),
         pause=planted_pause.get(),
         loans=loans_of_this_thread(),

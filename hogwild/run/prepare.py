@@ -68,6 +68,11 @@ class Prepared:
     draws: bool = True
 
     @property
+    def run(self) -> str:
+        """The identity of the run; empty where it is neither saved nor resumed."""
+        return self.origin.run if self.origin is not None else ""
+
+    @property
     def trained(self) -> list[nn.Parameter]:
         """The caller's trained parameters, in layout order."""
         return list(self.anatomy.trained.values())
@@ -125,13 +130,18 @@ def prepare(job: Job) -> Prepared:
 
 
 def _refuse_idle_functions(job: Job, tickets: int) -> None:
-    """Refuse a schedule that cannot give the first factor or the last, and a `stop` that nobody would ask."""
+    """Refuse a schedule that cannot give the first factor or the last, and what would never be asked or measured."""
     if job.lr_schedule is not None and tickets:
         for update in sorted({0, job.updates_in(tickets) - 1}):
             factor_of(job.lr_schedule, update)
-    if job.stop is not None and not job.evaluate_every:
+    if job.callbacks.may_stop and not job.evaluate_every:
         raise ArgumentError(
-            "stop given, and nothing says when it is to be asked, for the source has no __len__; set evaluate_every"
+            f"{job.callbacks.names_of('should_stop')} given, and nothing says when it is to be asked, for the source "
+            f"has no __len__; set evaluate_every"
+        )
+    if job.config.keep_best is not None and job.evaluate is None:
+        raise ArgumentError(
+            f"keep_best {job.config.keep_best!r} given without evaluate, which alone measures it; give both or none"
         )
 
 

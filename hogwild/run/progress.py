@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Progress:
-    """How a run stands: given to `stop` after each evaluation, and to `progress` several times a second.
+    """How a run stands: what `stop`, `progress` and the methods of a `Callback` are called with.
 
     Attributes:
         updates: applied so far.
@@ -20,6 +20,7 @@ class Progress:
         loss: the mean of the latest updates.
         per_worker: gradients that each worker has computed.
         metrics: those of the last evaluation.
+        staleness: the median of the latest updates: how many versions old each was computed on.
     """
 
     updates: int
@@ -29,6 +30,7 @@ class Progress:
     loss: float
     per_worker: tuple[int, ...]
     metrics: Mapping[str, float]
+    staleness: float = float("nan")
 
 
 Stop = Callable[[Progress], bool]

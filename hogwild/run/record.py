@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from hogwild.config import RunConfig
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.run.audit import Audit, ParameterAudit
-from hogwild.run.directory import FORMAT, SEALED_FILES, file_digest, finish_saving
+from hogwild.run.best import Best, load_best
+from hogwild.run.directory import BEST, FORMAT, SEALED_FILES, file_digest, finish_saving
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin, one_identity, read_origin
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
@@ -205,10 +206,24 @@ def saved_run(run_dir: Path) -> Run:
             seconds_before=float(content.get("seconds_before", 0.0)),
             compensation=tuple(map(str, content.get("compensation", ()))),
             origin=origin,
+            best=_best(run_dir, content),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:
         why = f"{type(error).__name__}: {printable(str(error))}"
         raise RunDirectoryError(f"{run_dir / 'run.json'} is not the record of a run: {why}") from error
+
+
+def _best(run_dir: Path, content: Mapping[str, Any]) -> Best | None:
+    """The best version that run.json names. Where an interrupted run went on, the file may hold a later one."""
+    named = content.get("best")
+    if named is None:
+        return None
+    found = load_best(run_dir, content.get("run", ""))
+    if found is None:
+        raise RunDirectoryError(f"{run_dir} holds no {BEST}")
+    if content["stopped"] != INTERRUPTED and (found.update, found.digest) != (named["update"], named["digest"]):
+        raise RunDirectoryError(f"{run_dir / BEST} is not the file that was saved: its digest differs from run.json's")
+    return found
 
 
 def _usage(part: Mapping[str, Any]) -> WorkerUsage:

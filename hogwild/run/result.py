@@ -18,7 +18,9 @@ from hogwild.config import RunConfig
 from hogwild.errors import RunDirectoryError, as_html, printable
 from hogwild.rules.registry import title_of
 from hogwild.run.audit import Audit
+from hogwild.run.best import Best, save_best
 from hogwild.run.directory import (
+    BEST,
     FORMAT,
     METRICS,
     ORIGIN,
@@ -32,7 +34,7 @@ from hogwild.run.directory import (
     refuse_taken,
 )
 from hogwild.run.divergence import divergence
-from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order
+from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order, metrics_in
 from hogwild.run.origin import Origin
 from hogwild.shared.journal import Seal
 
@@ -116,6 +118,7 @@ class Run:
         samples_before: those of the parts before it was resumed.
         seconds_before: those of the parts before it was resumed.
         origin: which run it is, what it trained and where; None where it was not saved, or by version 0.2.0.
+        best: the version whose metric was best, where `keep_best` names one; None where no evaluation gave a number.
     """
 
     config: RunConfig
@@ -140,6 +143,7 @@ class Run:
     seconds_before: float = 0.0
     compensation: tuple[str, ...] = ()
     origin: Origin | None = field(default=None, compare=False, repr=False)
+    best: Best | None = None
 
     @property
     def samples_per_second(self) -> float:
@@ -192,14 +196,14 @@ class Run:
     @property
     def metrics(self) -> Mapping[str, float]:
         """The metrics of the last evaluation."""
-        last = self.evaluations[-1] if self.evaluations else {}
-        return {key: value for key, value in last.items() if key not in ("update", "seconds")}
+        return metrics_in(self.evaluations[-1]) if self.evaluations else {}
 
     def __str__(self) -> str:
         """The run in one line."""
         speed = f"{self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s"
         title = title_of(self.config)
-        return f"{title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g} · {self.digest[:16]}…"
+        best = f" · {self.best}" if self.best is not None else ""
+        return f"{title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best} · {self.digest[:16]}…"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -221,6 +225,7 @@ class Run:
             "loss": finite_or_none(self.loss),
             "accuracy": finite_or_none(self.metrics.get("accuracy")),
             "metrics": {key: finite_or_none(value) for key, value in self.metrics.items()},
+            "best": self.best.to_dict() if self.best is not None else None,
             "digest": self.digest,
             "seed": config.seed,
             "out": str(self.out) if self.out else None,
@@ -263,12 +268,15 @@ class Run:
 
     def _files(self) -> list[str]:
         """The files of its record."""
-        return [*SEALED_FILES, "config.toml", METRICS, "run.json", *([ORIGIN] if self.origin is not None else [])]
+        some = {ORIGIN: self.origin, BEST: self.best}
+        return [*SEALED_FILES, "config.toml", METRICS, "run.json", *(name for name in some if some[name] is not None)]
 
     def _write(self, folder: Path) -> None:
         run = self.origin.run if self.origin is not None else ""
         tensors = {name: value.contiguous() for name, value in self.state.items()}
         save_file(tensors, folder / "model.safetensors", {"run": run} if run else None)
+        if self.best is not None:
+            save_best(self.best, folder / BEST, run)
         np.save(folder / "journal.npy", self.journal, allow_pickle=False)
         rows = by_update(self.evaluations, logged_in_order(self.logged))
         texts = {"config.toml": self.config.to_toml(run), METRICS: as_json(rows)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule
+from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop, Trace
@@ -37,6 +38,7 @@ def train_config(
     lr_schedule: Callable[[int], float] | None = None,
     evaluate: Evaluate | None = None,
     stop: Stop | None = None,
+    callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -74,8 +76,7 @@ def train_config(
         work=train_loop,
         lr_schedule=lr_schedule,
         evaluate=evaluate,
-        stop=stop,
-        progress=progress,
+        callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
         out=checked_out(out, config.checkpoint_every),
         resume=Path(resume) if resume is not None else None,
         trace=trace,
@@ -98,9 +99,11 @@ def train_experiment(
     resume: Path | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     change: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Train an experiment as the configuration says; errors are those of `hogwild.train`."""
+    """Train an experiment as the configuration says; errors are those of `hogwild.train`. `callbacks` come after those
+    of the experiment."""
     warm_up(config.kind)
     problem = bound(training, config).build(config.seed, Path(config.data) if config.data else None)
     return train_config(
@@ -111,6 +114,7 @@ def train_experiment(
         optimizer=optimizer_named(config.optimizer or "sgd", config.lr),
         rule=rule,
         evaluate=problem.evaluate,
+        callbacks=[*problem.callbacks, *callbacks],
         out=out,
         resume=resume,
         overwrite=overwrite,

@@ -101,11 +101,10 @@ class Journal:
         first = self._rows[:rows]
         return np.asarray(first["loss"][first["update"] >= 0], np.float64)
 
-    def recent_loss(self, row: int, count: int) -> float:
-        """The mean loss of the last `count` rows before `row` that are written; NaN if none is."""
+    def recent(self, row: int, count: int) -> NDArray[Any]:
+        """A copy of those of the last `count` rows before `row` that are written."""
         rows = self._rows[max(0, row - count) : row]
-        losses = rows["loss"][rows["update"] >= 0]
-        return float(losses.mean()) if len(losses) else float("nan")
+        return rows[rows["update"] >= 0]
 
     def seals(self, versions: int) -> dict[int, Seal]:
         """version → its seal, every `digest_every` versions up to `versions`."""

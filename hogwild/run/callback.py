@@ -1,0 +1,237 @@
+"""Callback: what a person's object is told of a run while it is made; and the list of them, called as one.
+
+    on_begin → on_progress, on_log, on_evaluation → should_stop, on_checkpoint, on_failure, in any order → on_end
+
+All are called in the program that called `train`, one after the other, never in a worker. What one of them draws from
+the random generators of this program is put back, so that no bit hangs on who listens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hogwild.config import RunConfig
+from hogwild.data.seeding import preserved_generators
+from hogwild.errors import ArgumentError, WorkerError, one_line
+from hogwild.run.metrics import Row
+from hogwild.run.progress import Progress, Stop
+
+if TYPE_CHECKING:
+    from hogwild.run.result import Run
+
+_log = logging.getLogger("hogwild")
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run that is about to train: what `Callback.on_begin` is given.
+
+    Attributes:
+        config: its settings.
+        settings: what is trained, beside `config`, as in `Run.settings`; empty where the run is not saved.
+        id: its identity, 32 hexadecimal digits, which a resumed run keeps; empty where the run is not saved.
+        start: the version that it goes on from; 0 where it is new.
+        updates: that the whole run is to have.
+        out: the directory that it is saved in, if any.
+    """
+
+    config: RunConfig
+    settings: Mapping[str, Any]
+    id: str
+    start: int
+    updates: int
+    out: Path | None
+
+
+class Callback:
+    """What is told of a run while it is made, and may end it: override what you need.
+
+    The methods are called in the program that called `train`, in the order of the list, and workers train meanwhile.
+    What one of them raises ends the run, with a note that says which it was: Ctrl-C (`KeyboardInterrupt`) as an
+    interruption, which is saved where there is a directory, anything else as what `evaluate` raises: with what was
+    saved up to then. An object may be used for several runs, one after the other; `on_begin` is where it starts anew.
+    """
+
+    def on_begin(self, info: RunInfo) -> None:
+        """All is checked and the directory is begun; the workers start next. A run that had ended before, and is given
+        back as it is, calls nothing."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Called several times a second, and once when training has ended."""
+
+    def on_log(self, rows: Sequence[Row]) -> None:
+        """What workers recorded by `worker_info().log(…)` since the last call: `update`, `batch`, `worker`, then their
+        own names, in the order in which it came. A worker that was replaced may have recorded an update before."""
+
+    def on_evaluation(self, progress: Progress) -> None:
+        """The version `progress.updates` was evaluated; `progress.metrics` are its metrics. Without `evaluate` it is
+        never called. A version is evaluated again where it was not yet whole; the later call counts."""
+
+    def should_stop(self, progress: Progress) -> bool:
+        """Called after each evaluation on the way; True ends the run at that version. A class that overrides this makes
+        training wait for each answer. It is asked every `evaluate_every` updates without `evaluate` too."""
+        raise NotImplementedError
+
+    def on_checkpoint(self, update: int, path: Path) -> None:
+        """A checkpoint of that version is whole, in that file. One that was replaced by the next before anybody looked
+        is passed over."""
+
+    def on_failure(self, error: WorkerError) -> None:
+        """A worker raised, died or hung, and the run goes on without it or with another one; the error's attributes
+        say where it was. What ends the run is told to `on_end` instead."""
+
+    def on_end(self, run: Run | None, error: BaseException | None) -> None:
+        """Called once for each `on_begin` that returned, last of all, however the run ended. What it raises is raised,
+        unless the run ended by an error: then it is logged.
+
+        Args:
+            run: what it came to, saved already where it has a directory. None where it failed, or was interrupted
+                without a directory.
+            error: what it ended by: None where it came to its end or was stopped, KeyboardInterrupt or SystemExit
+                where it was interrupted, else what failed.
+        """
+
+
+class _Stopping(Callback):
+    """`stop=`, as one of the list."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def should_stop(self, progress: Progress) -> bool:
+        return self._stop(progress)
+
+
+class _Following(Callback):
+    """`progress=`, as one of the list."""
+
+    def __init__(self, follow: Callable[[Progress], None]) -> None:
+        self._follow = follow
+
+    def on_progress(self, progress: Progress) -> None:
+        self._follow(progress)
+
+
+_ARGUMENTS: Mapping[type[Callback], str] = {_Stopping: "stop=", _Following: "progress="}
+
+
+class CallbackList:
+    """The callbacks of a run, in their order; `stop` and `progress` are the last two, where they are given.
+
+    Args:
+        callbacks: objects of subclasses of `Callback`.
+        stop: progress → True to end the run.
+        progress: told how the run stands.
+        evaluates: whether there are metrics.
+
+    Raises:
+        ArgumentError: what is given is none of these.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback] = (),
+        stop: Stop | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        *,
+        evaluates: bool = True,
+    ) -> None:
+        given = [*_checked(callbacks)]
+        given += [_Stopping(stop)] if stop is not None else []
+        given += [_Following(progress)] if progress is not None else []
+        self._all: tuple[Callback, ...] = tuple(given)
+        self._evaluates = evaluates
+
+    def that_have(self, name: str) -> tuple[Callback, ...]:
+        """Those that override that method."""
+        own = getattr(Callback, name)
+        return tuple(one for one in self._all if getattr(getattr(one, name), "__func__", None) is not own)
+
+    @property
+    def may_stop(self) -> bool:
+        """True where one of them may end the run, so that training waits for it."""
+        return bool(self.that_have("should_stop"))
+
+    def names_of(self, name: str) -> str:
+        """Those that override that method, as a message has them."""
+        return " and ".join(_called(one, name).rstrip("=") for one in self.that_have(name))
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """Call that method of each of them."""
+        for one in self.that_have(name):
+            self._call(one, name, *arguments)
+
+    def says_stop(self, progress: Progress) -> bool:
+        """Whether one of them ends the run; all are asked, since one may count how often."""
+        answers = [self._call(one, "should_stop", progress) for one in self.that_have("should_stop")]
+        return any(answers)
+
+    def _call(self, one: Callback, name: str, *arguments: Any) -> Any:
+        try:
+            with preserved_generators():
+                return getattr(one, name)(*arguments)
+        except Exception as error:
+            alone = name == "should_stop" and not self._evaluates
+            error.add_note(f"raised by {_called(one, name)}{'; without evaluate= there are no metrics' * alone}")
+            raise
+
+    @contextmanager
+    def told(self, info: RunInfo) -> Iterator[Outcome]:
+        """Inside, the run is made, and what it comes to is put into the outcome: begins before, ends afterwards."""
+        outcome, begun = Outcome(), list[Callback]()
+        try:
+            for one in self._all:
+                self._call(one, "on_begin", info)
+                begun.append(one)
+            yield outcome
+        except BaseException as error:
+            for late in self._end(begun, outcome.run, error):
+                _log.error("%s: %s; %s", type(late).__name__, one_line(late), "; ".join(late.__notes__))
+            raise
+        else:
+            for first in self._end(begun, outcome.run, None):
+                raise first
+
+    def _end(self, begun: Sequence[Callback], run: Run | None, error: BaseException | None) -> list[Exception]:
+        """Call `on_end` of all that have begun; what they raised."""
+        raised = []
+        for one in begun:
+            try:
+                self._call(one, "on_end", run, error)
+            except Exception as late:
+                raised.append(late)
+        return raised
+
+
+@dataclass
+class Outcome:
+    """What a run has come to, once it has."""
+
+    run: Run | None = None
+
+
+def _called(one: Callback, name: str) -> str:
+    return _ARGUMENTS.get(type(one), f"{type(one).__name__}.{name}")
+
+
+def _checked(callbacks: Any) -> Sequence[Callback]:
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
+        raise ArgumentError(
+            f"callbacks is a {type(callbacks).__name__}, {callbacks!r}; pass a list of hogwild.Callback"
+        )
+    for number, one in enumerate(callbacks):
+        if isinstance(one, type) and issubclass(one, Callback):
+            raise ArgumentError(
+                f"callbacks[{number}] is the class {one.__name__}; pass an object of it, {one.__name__}()"
+            )
+        if not isinstance(one, Callback):
+            raise ArgumentError(
+                f"callbacks[{number}] is a {type(one).__name__}, {one!r}; pass an object of a class that is derived "
+                f"from hogwild.Callback"
+            )
+    return callbacks
