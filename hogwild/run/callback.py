@@ -181,20 +181,20 @@ class CallbackList:
             raise
 
     @contextmanager
-    def told(self, info: RunInfo) -> Iterator[Outcome]:
-        """Inside, the run is made, and what it comes to is put into the outcome: begins before, ends afterwards."""
-        outcome, begun = Outcome(), list[Callback]()
+    def told(self, info: RunInfo) -> Iterator[Ending]:
+        """Inside, the run is made, and what it comes to is put into the ending: begins before, ends afterwards."""
+        ending, begun = Ending(), list[Callback]()
         try:
             for one in self._all:
                 self._call(one, "on_begin", info)
                 begun.append(one)
-            yield outcome
+            yield ending
         except BaseException as error:
-            for late in self._end(begun, outcome.run, error):
+            for late in self._end(begun, ending.run, error):
                 _log.error("%s: %s; %s", type(late).__name__, one_line(late), "; ".join(late.__notes__))
             raise
         else:
-            for first in self._end(begun, outcome.run, None):
+            for first in self._end(begun, ending.run, None):
                 raise first
 
     def _end(self, begun: Sequence[Callback], run: Run | None, error: BaseException | None) -> list[Exception]:
@@ -209,7 +209,7 @@ class CallbackList:
 
 
 @dataclass
-class Outcome:
+class Ending:
     """What a run has come to, once it has."""
 
     run: Run | None = None

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hogwild.errors import warn_caller
 from hogwild.run.audit import Audit, close_account
-from hogwild.run.callback import Outcome, RunInfo
+from hogwild.run.callback import Ending, RunInfo
 from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
 from hogwild.run.evaluator import copy_of_state
 from hogwild.run.follower import Follower
@@ -20,7 +20,7 @@ from hogwild.run.going_on import going_on
 from hogwild.run.held_signals import HeldSignals
 from hogwild.run.holes import naming_holes
 from hogwild.run.job import Job
-from hogwild.run.metrics import MetricsFile, as_json, by_update, logged_in_order, row_of
+from hogwild.run.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
 from hogwild.run.open import OpenRun, open_run
 from hogwild.run.prepare import prepare
 from hogwild.run.record import fill, has_ended, saved_run
@@ -72,13 +72,13 @@ def conduct(run: OpenRun, began: float) -> Run:
         WorkerError, NonFiniteError, NotReproducible: see `hogwild.train`.
     """
     run = _begun(run)
-    with run.job.callbacks.told(_info(run)) as outcome:
-        _conduct(run, began, outcome)
-    assert outcome.run is not None
-    return outcome.run
+    with run.job.callbacks.told(_info(run)) as ending:
+        _conduct(run, began, ending)
+    assert ending.run is not None
+    return ending.run
 
 
-def _conduct(run: OpenRun, began: float, outcome: Outcome) -> None:
+def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
     job, evaluator = run.job, run.evaluator
     with HeldSignals() as signals:
         supervisor, look = _supervisor(run, signals)
@@ -93,7 +93,7 @@ def _conduct(run: OpenRun, began: float, outcome: Outcome) -> None:
         except (KeyboardInterrupt, SystemExit):
             signals.hold()
             evaluator.take_newest()
-            outcome.run = _saved_interrupted(run, supervisor.history, began)
+            ending.run = _saved_interrupted(run, supervisor.history, began)
             raise
         except BaseException:
             evaluator.take_newest()
@@ -103,7 +103,7 @@ def _conduct(run: OpenRun, began: float, outcome: Outcome) -> None:
         result = gather(run, supervisor.history, stopped, began)
         if job.out is not None:
             result.write(job.out)
-        outcome.run = result
+        ending.run = result
 
 
 def _info(run: OpenRun) -> RunInfo:
@@ -187,7 +187,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         journal=journal,
         seals=state.journal.seals(version) if job.rule.versioned else {},
         evaluations=tuple(run.evaluator.evaluations),
-        logged=logged_in_order([*run.logged, *map(row_of, history.logged)]),
+        logged=logged_in_order([*run.logged, *map(logged_row, history.logged)]),
         workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
         staleness=Staleness.of(journal, job.rule.staleness),
         failures=tuple(map(str, history.failures)),

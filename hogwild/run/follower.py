@@ -7,7 +7,7 @@ from pathlib import Path
 from hogwild.run.callback import CallbackList
 from hogwild.run.checkpoint import peek
 from hogwild.run.directory import CHECKPOINT
-from hogwild.run.metrics import row_of
+from hogwild.run.metrics import logged_row
 from hogwild.workers.failures import WorkerHistory
 
 
@@ -32,7 +32,7 @@ class Follower:
         logged, failures = self._history.logged[self._logged :], self._history.failures[self._failed :]
         self._logged, self._failed = self._logged + len(logged), self._failed + len(failures)
         if logged:
-            self._callbacks.tell("on_log", [row_of(one) for one in logged])
+            self._callbacks.tell("on_log", [logged_row(one) for one in logged])
         for failure in failures:
             self._callbacks.tell("on_failure", failure.as_error())
         signature = self._signature()

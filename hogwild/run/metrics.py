@@ -41,7 +41,7 @@ def by_update(evaluations: Iterable[Row], logged: Iterable[Row]) -> list[Row]:
     return [row for *_, row in sorted(rows, key=lambda placed: placed[:3])]
 
 
-def row_of(logged: Logged) -> Row:
+def logged_row(logged: Logged) -> Row:
     """What a worker logged, as a row."""
     return {"update": logged.update, "batch": logged.batch, "worker": logged.worker, **logged.metrics}
 
@@ -113,7 +113,7 @@ class MetricsFile:
         self._written, self._last = (len(self._evaluations), len(self._logged)), time.monotonic()
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(as_json(by_update(evaluations, map(row_of, logged))))
+                file.write(as_json(by_update(evaluations, map(logged_row, logged))))
         except OSError as error:
             raise RunDirectoryError(
                 f"the run cannot be saved in {self._path.parent}: {printable(str(error))}"
