@@ -50,6 +50,8 @@ class RunCommand:
     """Go on with the run in this folder from its last checkpoint."""
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE", help_behavior_hint="(repeatable)")] = ()
     """A setting, as its flag gives it. With --resume: go on with another one, or longer; recorded."""
+    tensorboard: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Write event files for TensorBoard into the run's folder."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
     """For studies: measure at length."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -66,7 +68,7 @@ class RunCommand:
         given |= {name: value for name, value in found.items() if name not in changes}
         from hogwild.cli.running import Saved, run_command
 
-        saved = Saved(self.out, self.resume, changes, overwrite=self.overwrite)
+        saved = Saved(self.out, self.resume, changes, overwrite=self.overwrite, tensorboard=self.tensorboard)
         return run_command(wanted, given, saved, full=self.full, json=self.json, quiet=self.quiet)
 
     def _wanted(self) -> str:

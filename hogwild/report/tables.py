@@ -48,6 +48,8 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
         yield "changed", str(change)
     for name, value in run.metrics.items():
         yield name, figure(value)
+    if run.best is not None:
+        yield f"best {run.best.metric}", f"{figure(run.best.value)} at update {count(run.best.update)}"
     yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}"
     if run.diverged:
         yield "diverged", run.diverged

@@ -146,6 +146,7 @@ class CallbackList:
         given += [_Following(progress)] if progress is not None else []
         self._all: tuple[Callback, ...] = tuple(given)
         self._evaluates = evaluates
+        self._failed: list[Callback] = []
 
     def that_have(self, name: str) -> tuple[Callback, ...]:
         """Those that override that method."""
@@ -162,9 +163,10 @@ class CallbackList:
         return " and ".join(_called(one, name).rstrip("=") for one in self.that_have(name))
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Call that method of each of them."""
+        """Call that method of each of them that has not raised."""
         for one in self.that_have(name):
-            self._call(one, name, *arguments)
+            if one not in self._failed:
+                self._call(one, name, *arguments)
 
     def says_stop(self, progress: Progress) -> bool:
         """Whether one of them ends the run; all are asked, since one may count how often."""
@@ -176,6 +178,7 @@ class CallbackList:
             with preserved_generators():
                 return getattr(one, name)(*arguments)
         except Exception as error:
+            self._failed.append(one)
             alone = name == "should_stop" and not self._evaluates
             error.add_note(f"raised by {_called(one, name)}{'; without evaluate= there are no metrics' * alone}")
             raise
@@ -190,19 +193,24 @@ class CallbackList:
                 begun.append(one)
             yield ending
         except BaseException as error:
-            for late in self._end(begun, ending.run, error):
+            for late in self._end(begun, ending, error):
                 _log.error("%s: %s; %s", type(late).__name__, one_line(late), "; ".join(late.__notes__))
             raise
         else:
-            for first in self._end(begun, ending.run, None):
+            for first in self._end(begun, ending, None):
                 raise first
 
-    def _end(self, begun: Sequence[Callback], run: Run | None, error: BaseException | None) -> list[Exception]:
-        """Call `on_end` of all that have begun; what they raised."""
-        raised = []
+    def _end(self, begun: Sequence[Callback], ending: Ending, error: BaseException | None) -> list[Exception]:
+        """Tell what is left to tell, then call `on_end` of all that have begun; what was raised."""
+        raised: list[Exception] = []
+        try:
+            ending.tell_rest()
+        except Exception as late:
+            raised.append(late)
+            error = error or late
         for one in begun:
             try:
-                self._call(one, "on_end", run, error)
+                self._call(one, "on_end", ending.run, error)
             except Exception as late:
                 raised.append(late)
         return raised
@@ -210,9 +218,10 @@ class CallbackList:
 
 @dataclass
 class Ending:
-    """What a run has come to, once it has."""
+    """What a run has come to, once it has, and what tells the callbacks of the last that came."""
 
     run: Run | None = None
+    tell_rest: Callable[[], None] = lambda: None
 
 
 def _called(one: Callback, name: str) -> str:

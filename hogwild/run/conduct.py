@@ -81,11 +81,10 @@ def conduct(run: OpenRun, began: float) -> Run:
 def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
     job, evaluator = run.job, run.evaluator
     with HeldSignals() as signals:
-        supervisor, look = _supervisor(run, signals)
+        supervisor, ending.tell_rest = _supervisor(run, signals)
         try:
             evaluator.evaluate_start(run.start.version)
             supervisor.supervise()
-            look()  # at what came since the last one
             evaluator.take_newest()
             evaluator.evaluate_newest()
             evaluator.tell_divergence()
@@ -133,7 +132,7 @@ def _begun(run: OpenRun) -> OpenRun:
 
 
 def _supervisor(run: OpenRun, signals: HeldSignals) -> tuple[Supervisor, Callable[[], None]]:
-    """The supervisor, and the look that it takes now and then."""
+    """The supervisor, and what tells the callbacks of its notes since it last looked."""
     job, evaluator = run.job, run.evaluator
 
     def look() -> None:
@@ -154,7 +153,7 @@ def _supervisor(run: OpenRun, signals: HeldSignals) -> tuple[Supervisor, Callabl
     path = job.out / METRICS if job.out is not None else None
     metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged)
     follower = Follower(job.callbacks, supervisor.history, job.out)
-    return supervisor, look
+    return supervisor, follower.look
 
 
 def _saved_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> Run | None:

@@ -17,7 +17,7 @@ import stat
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,6 +31,7 @@ CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
 BEST = "best.safetensors"
 RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, BEST, METRICS, "run.png", ORIGIN, "config.toml")
+_EVENTS = "events.out.tfevents.*"  # what TensorBoard reads
 SAVED = ".hogwild-saved"  # a save that is done, and whose files are not all moved yet
 _LOCK, _STAGING = ".hogwild-lock", ".hogwild-saving-"
 _LEFTOVERS = (_LOCK, SAVED, _STAGING, f".{CHECKPOINT}.", ".saving-")  # the last two are of version 0.2.0
@@ -50,14 +51,19 @@ def begin_directory(
     try:
         out.mkdir(parents=True, exist_ok=True)
         if fresh:
-            for name in RUN_FILES:
-                (out / name).unlink(missing_ok=True)
+            remove_files(out)
         with staging(out) as folder:
             for name, text in {**(files or {}), "config.toml": config.to_toml(run)}.items():
                 (folder / name).write_text(text, encoding="utf-8")
                 (folder / name).replace(out / name)
     except OSError as error:
         raise RunDirectoryError(f"a run cannot be saved in {out}: {printable(str(error))}") from error
+
+
+def remove_files(out: Path, but: Collection[str] = ()) -> None:
+    """Remove the files of a run from a folder, its record first, but for some."""
+    for path in (*(out / name for name in RUN_FILES if name not in but), *out.glob(_EVENTS)):
+        path.unlink(missing_ok=True)
 
 
 def identity_in_config(path: Path) -> str | None:

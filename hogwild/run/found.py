@@ -49,6 +49,7 @@ class FoundRun:
         metrics: of its last evaluation; None where JSON has no such number.
         loss: of training, mean of the last epoch; None where there is none.
         updates, seconds, samples_per_second, digest: as in run.json; None where it is not finished.
+        best: metric, update and value of the version that was kept as the best; empty where none was.
     """
 
     path: Path
@@ -61,6 +62,7 @@ class FoundRun:
     seconds: float | None = None
     samples_per_second: float | None = None
     digest: str | None = None
+    best: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -197,7 +199,17 @@ def _ended(folder: Path, content: Mapping[str, Any], settings: Mapping[str, Any]
         seconds=_number(content.get("seconds")),
         samples_per_second=_number(content.get("samples_per_second")),
         digest=printable(content["digest"]),
+        best=_best(content.get("best")),
     )
+
+
+def _best(found: Any) -> dict[str, Any]:
+    """What a record says of the best version; empty where it says nothing that can be read."""
+    found = _mapping(found)
+    metric, update, value = found.get("metric"), found.get("update"), _number(found.get("value"))
+    if not isinstance(metric, str) or not isinstance(update, int) or value is None:
+        return {}
+    return {"metric": printable(metric), "update": update, "value": value}
 
 
 def _unfinished(folder: Path, settings: Mapping[str, Any]) -> FoundRun:

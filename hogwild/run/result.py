@@ -24,7 +24,6 @@ from hogwild.run.directory import (
     FORMAT,
     METRICS,
     ORIGIN,
-    RUN_FILES,
     SEALED_FILES,
     clear_leftovers,
     file_digest,
@@ -32,6 +31,7 @@ from hogwild.run.directory import (
     keep,
     occupied,
     refuse_taken,
+    remove_files,
 )
 from hogwild.run.divergence import divergence
 from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order, metrics_in
@@ -254,8 +254,8 @@ class Run:
             clear_leftovers(out)
             mine = self.origin is not None and identity_in_config(out / "config.toml") == self.origin.run
             self.write(out)
-            for name in () if mine else set(RUN_FILES) - set(self._files()):
-                (out / name).unlink(missing_ok=True)
+            if not mine:
+                remove_files(out, self._files())
 
     def write(self, out: Path) -> None:
         """Replace the record in a folder that is this run's; errors are those of `save`."""

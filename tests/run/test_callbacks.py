@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import signal
+import threading
 
 import numpy as np
 import problems
@@ -65,10 +66,12 @@ class StopAt(hogwild.Callback):
         return progress.updates >= self.update
 
 
-def raising(name, error):
-    """A callback that raises that error in that method."""
+def raising(name, error, raised=None):
+    """A callback that raises that error in that method, and sets an event before."""
 
     def method(self, *arguments):
+        if raised is not None:
+            raised.set()
         raise error
 
     return type("Raising", (hogwild.Callback,), {name: method})()
@@ -259,11 +262,17 @@ def test_progress_may_draw_too():
     "name", ["on_begin", "on_progress", "on_log", "on_evaluation", "should_stop", "on_checkpoint", "on_end"]
 )
 def test_what_a_callback_raises_ends_the_run_and_says_who_it_was(name, tmp_path):
-    diary, error = Diary(), ValueError("mine")
-    settings = {**SETTINGS, "loss": log_batch, "out": tmp_path, "checkpoint_every": 5}
+    diary, error, raised = Diary(), ValueError("mine"), threading.Event()
+
+    def loss(model, batch):
+        if problems.in_worker_thread() and hogwild.worker_info().update == 30 and name != "on_end":
+            assert raised.wait(60)
+        return log_batch(model, batch)
+
+    settings = {**SETTINGS, "loss": loss, "out": tmp_path, "checkpoint_every": 5}
     model = problems.mlp()
     with pytest.raises(ValueError, match="mine") as caught:
-        problems.train(model, **settings, callbacks=[diary, raising(name, error)])
+        problems.train(model, **settings, callbacks=[diary, raising(name, error, raised)])
     assert caught.value is error and error.__notes__ == [f"raised by Raising.{name}"]
     ((run, ended_by),) = diary.of("end")
     if name == "on_end":
@@ -283,6 +292,32 @@ def test_the_first_error_is_raised_and_later_ones_are_logged(caplog):
         )
     assert [record.getMessage() for record in caplog.records] == ["KeyError: 'late'; raised by Raising.on_end"]
     assert last.of("end") == [[None, first]], "it is told all the same"
+
+
+def test_what_is_told_last_may_raise_too():
+    """What the last worker logged may come when training has ended."""
+    diary = Diary()
+
+    class Late(hogwild.Callback):
+        def on_log(self, rows):
+            if rows[-1]["update"] == 39:
+                raise ValueError("at the end")
+
+    with pytest.raises(ValueError, match="at the end") as caught:
+        problems.train(**SETTINGS, loss=log_batch, workers=1, callbacks=[diary, Late()])
+    assert diary.of("end")[0][1] is caught.value
+    seen = [row["update"] for (rows,) in diary.of("log") for row in rows]
+    assert seen == list(range(40))
+
+
+def test_an_interrupted_run_tells_what_was_logged_before_it(tmp_path):
+    diary = Diary()
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(
+            **SETTINGS, loss=log_batch, out=tmp_path, callbacks=[raising("on_evaluation", KeyboardInterrupt()), diary]
+        )
+    ((run, _),) = diary.of("end")
+    assert sorted(row["update"] for (rows,) in diary.of("log") for row in rows) == [row["update"] for row in run.logged]
 
 
 def test_a_callback_that_could_not_begin_has_no_end():

@@ -46,6 +46,9 @@ def _verdict(run: Run) -> str:
     metrics = [f"{name.replace('_', ' ')} {figure(value)}" for name, value in run.metrics.items()][:2]
     told = " and ".join(metrics) or f"a training loss of {figure(run.loss)}"
     text = f"{plural(run.updates, 'update')} in {duration(run.seconds)} led to {told}."
+    if run.best is not None:
+        name, value = run.best.metric.replace("_", " "), figure(run.best.value)
+        text += f" The best {name} was {value} at update {count(run.best.update)}, and that version is kept."
     if run.stopped == INTERRUPTED:
         text += f" The run was interrupted; hogwild run --resume {run.out} goes on."
     elif run.stopped:
