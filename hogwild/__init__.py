@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from hogwild.experiment.kinds import Problem
     from hogwild.experiment.own import define_experiment
+    from hogwild.report.tensorboard import TensorBoard
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
     from hogwild.run.callback import Callback, RunInfo
@@ -87,6 +88,7 @@ _HOMES = {
     ),
     "experiment.kinds": ("Problem",),
     "experiment.own": ("define_experiment",),
+    "report.tensorboard": ("TensorBoard",),
     "rules.base": (
         "Gradient",
         "Rule",
@@ -125,6 +127,7 @@ __all__ = [
     "RunInfo",
     "Schedule",
     "Source",
+    "TensorBoard",
     "Ticket",
     "Verdict",
     "Worker",

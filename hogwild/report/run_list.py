@@ -224,13 +224,8 @@ def run_list_object(
 
 
 def _run_object(run: FoundRun) -> dict[str, Any]:
-    return {
-        **vars(run),
-        "path": str(run.path),
-        "settings": dict(run.settings),
-        "metrics": dict(run.metrics),
-        "best": dict(run.best) or None,
-    }
+    plain = {"path": str(run.path), "settings": dict(run.settings), "metrics": dict(run.metrics)}
+    return {**vars(run), **plain, "best": dict(run.best) or None}
 
 
 def _other_object(other: OtherFolder) -> dict[str, str]:
