@@ -28,8 +28,8 @@ def refuse_missing_tensorboard() -> None:
 
 
 class TensorBoard(Callback):
-    """Writes scalars, by update: how training stands (`train/loss`, `train/samples_per_second`, `train/staleness`),
-    each evaluation (`evaluation/NAME`), and what workers logged (`worker/NAME`).
+    """Writes scalars, by version: how training stands (`train/loss`, `train/samples_per_second`, `train/staleness`),
+    each evaluation (`evaluation/NAME`), and what workers logged (`worker/NAME`), at the version that their update makes.
 
     A run that is resumed in the same folder goes on with the same curves, less what is computed again.
 
@@ -64,9 +64,9 @@ class TensorBoard(Callback):
         self._write("train", {name: getattr(progress, name) for name in measured}, progress.updates)
 
     def on_log(self, rows: Sequence[Row]) -> None:
-        """What workers logged."""
+        """What workers logged, at the version that their update makes: those after a checkpoint are computed again."""
         for row in rows:
-            self._write("worker", {name: row[name] for name in row if name not in _PLACE}, int(row["update"]))
+            self._write("worker", {name: row[name] for name in row if name not in _PLACE}, int(row["update"]) + 1)
 
     def on_evaluation(self, progress: Progress) -> None:
         """The metrics of a version."""

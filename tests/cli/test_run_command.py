@@ -24,6 +24,7 @@ from hogwild.rules.registry import NAMES, rule_class
 SHORT = ["--kind", "threads", "--updates", "20", "--quiet"]
 KEYS = {
     "name",
+    "best",
     "update",
     "kind",
     "workers",
@@ -362,3 +363,12 @@ def test_a_run_does_not_depend_on_what_was_drawn_before(capsys: pytest.CaptureFi
     seed_update(3, 4)
     assert _json(capsys, *serial)["digest"] == first
     torch.set_rng_state(before)
+
+
+def test_a_run_tells_its_best_version_at_its_end(capsys, tmp_path):
+    command = ["run", "digits", "--limit-updates", "30", "--evaluate-every", "10", "--keep-best", "accuracy", "--quiet"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())["best"]
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if "best accuracy" in line)
+    assert f"{record['value']:.4f} at update {record['update']}" in line

@@ -61,6 +61,21 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "broken  broken: " in out and "unfinished  killed: " in out and "no run  notes: it holds todo.txt" in out
 
 
+def test_the_best_version_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = save_run(tmp_path / "kept", keep_best="accuracy", evaluate_every=5)
+    save_run(tmp_path / "plain")
+    monkeypatch.chdir(tmp_path)
+    assert run.best is not None
+    row = next(line for line in printed(capsys, "runs", ".").splitlines() if line.strip().startswith("kept"))
+    assert "accuracy 0.1000 at 5" in row
+    best = {Path(one["path"]).name: one["best"] for one in json.loads(printed(capsys, "runs", ".", "--json"))["runs"]}
+    assert best == {"kept": {"metric": "accuracy", "update": 5, "value": 0.1}, "plain": None}
+    rows = {row["run"]: row for row in csv.DictReader(io.StringIO(printed(capsys, "runs", ".", "--csv")))}
+    assert rows["kept"]["best.update"] == "5" and rows["plain"]["best.update"] == ""
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_the_list_fits_its_terminal(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -43,7 +43,7 @@ def check(folder):
     found, saved = scalars(folder), rows(folder)
     evaluated = [(row["update"], pytest.approx(row["accuracy"])) for row in saved if "accuracy" in row]
     assert found["evaluation/accuracy"] == evaluated
-    logged = [(row["update"], row["seen"]) for row in saved if "seen" in row]
+    logged = [(row["update"] + 1, row["seen"]) for row in saved if "seen" in row]
     assert sorted(found["worker/seen"]) == logged and logged
     return found
 
@@ -63,14 +63,15 @@ def test_the_event_files_say_what_metrics_jsonl_says(kind, tmp_path):
 def test_a_resumed_run_goes_on_with_the_same_curves(tmp_path):
     def evaluate(model):
         evaluate.calls += 1
-        if evaluate.calls == 4:
-            raise KeyboardInterrupt
+        if evaluate.calls == 5:
+            raise KeyError("as if killed")
         return problems.accuracy(model)
 
     evaluate.calls = 0
     settings = {**SETTINGS, "loss": log_seen, "out": tmp_path, "callbacks": [TensorBoard()]}
-    with pytest.raises(KeyboardInterrupt):
-        problems.train(**{**settings, "evaluate": evaluate}, checkpoint_every=5)
+    with pytest.raises(KeyError):
+        problems.train(**{**settings, "evaluate": evaluate}, checkpoint_every=35)
+    assert scalars(tmp_path)["evaluation/accuracy"][-1][0] == 40, "which is computed again"
     problems.train(**settings, resume=tmp_path)
     check(tmp_path)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -149,6 +150,26 @@ def test_an_evaluation_in_training_mode_does_not_move_what_is_kept():
     assert run.best.update == 20 and run.best.digest == evaluate.before[-1] == run.digest
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_training_waits_for_each_evaluation_where_the_run_is_saved(saved, tmp_path):
+    """So that a checkpoint of a later version never lacks one; in memory there is nothing to wait for."""
+    passed, reached = threading.Event(), []
+
+    def loss(model, batch):
+        if problems.in_worker_thread() and hogwild.worker_info().update == 15:
+            passed.set()
+        return problems.cross_entropy(model, batch)
+
+    def evaluate(model):
+        if not reached:
+            reached.append(passed.wait(0.3 if saved else 60))
+        return hill(model)
+
+    settings = {**SETTINGS, "evaluate": evaluate, "evaluate_every": 10}
+    problems.train(update="ordered", kind="threads", loss=loss, out=tmp_path if saved else None, **settings)
+    assert reached == [not saved]
+
+
 # --- refusals
 
 
@@ -225,7 +246,14 @@ def test_what_was_best_after_the_checkpoint_is_forgotten(update, tmp_path):
     def low(model):
         return {**hill(model), "height": -1e9}
 
-    run = problems.train(update=update, out=tmp_path, resume=tmp_path, **{**settings, "evaluate": low})
+    class Look(hogwild.Callback):
+        def on_begin(self, info):
+            self.found = load_best(tmp_path)
+
+    look = Look()
+    again = {**settings, "evaluate": low, "callbacks": [look]}
+    run = problems.train(update=update, out=tmp_path, resume=tmp_path, **again)
+    assert look.found == run.best, "from the beginning: the next checkpoint takes it from there"
     assert (run.best.update, run.best.value) == (at["update"], at["value"])
     assert run.best == load_best(tmp_path)
 
