@@ -29,7 +29,7 @@ def refuse_missing_tensorboard() -> None:
 
 class TensorBoard(Callback):
     """Writes scalars, by version: how training stands (`train/loss`, `train/samples_per_second`, `train/staleness`),
-    each evaluation (`evaluation/NAME`), and what workers logged (`worker/NAME`), at the version that their update makes.
+    each evaluation (`evaluation/NAME`), and what workers logged (`worker/NAME`) at the version that their update makes.
 
     A run that is resumed in the same folder goes on with the same curves, less what is computed again.
 
