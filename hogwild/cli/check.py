@@ -29,7 +29,7 @@ Exit status:
   3      a repeat could not be made"""
 # A check makes an audit of its own, saves nothing on the way, and counts no repeat that lost a worker.
 _Training = setting_flags(
-    "evaluate_every", "checkpoint_every", "digest_every", "audit", "on_worker_failure", "max_restarts"
+    "evaluate_every", "keep_best", "checkpoint_every", "digest_every", "audit", "on_worker_failure", "max_restarts"
 )
 
 

@@ -36,7 +36,10 @@ WINDOW = 100  # updates over which race damage is measured before chaos has grow
 _SEALED_EACH = 1 << 20  # bytes of a model below which the bits of every version of a checked run are noted
 _REMEDY_RUNS = 3
 _OTHERS = ("collate", "lr_schedule", "stop", "callbacks")  # arguments of hogwild.train that are no settings
-_NOT_CHECKED = ("lr", "data", "out", "resume", "checkpoint_every", "progress", "on_worker_failure", "max_restarts")
+_NOT_CHECKED = (
+    *("lr", "data", "out", "resume", "keep_best", "checkpoint_every", "progress"),
+    *("on_worker_failure", "max_restarts"),
+)
 
 
 @dataclass(frozen=True)

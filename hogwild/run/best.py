@@ -111,6 +111,16 @@ class BestKeeper:
             self.best = now
             self.put_back()
 
+    def forget_after(self, version: int) -> None:
+        """Go back to the best of the versions up to that one, the last that was published.
+
+        Raises:
+            RunDirectoryError: the file cannot be written.
+        """
+        if self.best is not None and self.best.update > version:
+            self.best = self._before
+            self.put_back()
+
     def put_back(self) -> None:
         """Make the file in the directory that of the best version now.
 

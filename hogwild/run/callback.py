@@ -146,7 +146,7 @@ class CallbackList:
         given += [_Following(progress)] if progress is not None else []
         self._all: tuple[Callback, ...] = tuple(given)
         self._evaluates = evaluates
-        self._failed: list[Callback] = []
+        self._failed: set[int] = set()
 
     def that_have(self, name: str) -> tuple[Callback, ...]:
         """Those that override that method."""
@@ -165,7 +165,7 @@ class CallbackList:
     def tell(self, name: str, *arguments: Any) -> None:
         """Call that method of each of them that has not raised."""
         for one in self.that_have(name):
-            if one not in self._failed:
+            if id(one) not in self._failed:
                 self._call(one, name, *arguments)
 
     def says_stop(self, progress: Progress) -> bool:
@@ -178,7 +178,7 @@ class CallbackList:
             with preserved_generators():
                 return getattr(one, name)(*arguments)
         except Exception as error:
-            self._failed.append(one)
+            self._failed.add(id(one))
             alone = name == "should_stop" and not self._evaluates
             error.add_note(f"raised by {_called(one, name)}{'; without evaluate= there are no metrics' * alone}")
             raise

@@ -3,9 +3,8 @@
 It holds the versions that later updates read (c − τ … c under `ordered`, c alone elsewhere), the optimizer's state
 after update c − 1, the journal up to there, the tickets that are still to be computed, the seconds that it took, the
 best version up to there where one is kept, and the identity of its run and the form of it all, by which a file of
-another run is refused. Under the rules in place c is
-how many updates were applied, and one that another worker was writing just then is in the model in part and is not
-computed again.
+another run is refused. Under the rules in place c is how many updates were applied, and one that another worker was
+writing just then is in the model in part and is not computed again.
 """
 
 from __future__ import annotations

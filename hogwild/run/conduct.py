@@ -161,9 +161,10 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> Ru
     checkpointer = run.checkpointer()
     if run.job.out is None or checkpointer is None:
         return None
+    version, slot = run.job.rule.newest(run.state)
+    run.evaluator.keeper.forget_after(version)
     result = gather(run, history, INTERRUPTED, began)
     result.write(run.job.out)
-    version, slot = run.job.rule.newest(run.state)
     checkpointer.save(run.state, run.job.rule, version, slot)
     return result
 

@@ -265,6 +265,23 @@ def best_in_checkpoint(folder):
         return json.loads(file.metadata().get("best", "null"))
 
 
+def test_the_best_of_an_interrupted_run_is_no_version_that_nobody_published(tmp_path):
+    """Ctrl-C once version 40 is evaluated, which is the best, and before anybody may build on it."""
+
+    class CtrlC(hogwild.Callback):
+        def on_evaluation(self, progress):
+            if progress.updates == 40:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(update="ordered", out=tmp_path, callbacks=[CtrlC()], **SETTINGS)
+    run = hogwild.load_run(tmp_path)
+    assert run.updates < 40 and run.best.update == 35
+    assert best_in_checkpoint(tmp_path)["update"] == load_best(tmp_path).update == 35
+    whole = problems.train(update="ordered", **SETTINGS)
+    assert problems.train(update="ordered", out=tmp_path, resume=tmp_path, **SETTINGS).best == whole.best
+
+
 def test_a_run_that_goes_on_in_another_folder_takes_its_best_along(tmp_path):
     interrupted(tmp_path / "a", "ordered", 45)
     run = problems.train(update="ordered", out=tmp_path / "b", resume=tmp_path / "a", **SETTINGS)
@@ -414,7 +431,7 @@ def test_a_run_in_memory_is_saved_with_its_best_and_replaced_without(tmp_path):
     assert not (tmp_path / FILE).exists() and hogwild.load_run(tmp_path).best is None
 
 
-def test_a_replay_and_a_check_keep_nothing(tmp_path):
+def test_a_replay_keeps_nothing_and_a_check_is_not_asked_to(tmp_path):
     problems.train(update="ordered", out=tmp_path, **SETTINGS)
     assert hogwild.replay(
         tmp_path,
@@ -423,11 +440,11 @@ def test_a_replay_and_a_check_keep_nothing(tmp_path):
         loss=problems.cross_entropy,
         optimizer=problems.SGD,
     ).equal
-    assert hogwild.check(
-        problems.mlp(), problems.data(), problems.cross_entropy, optimizer=problems.SGD, update="ordered",
-        kind="threads", updates=20, batch_size=16, keep_best="accuracy", runs=2, controls=False,
-        evaluate=problems.accuracy,
-    ).identical  # fmt: skip
+    with pytest.raises(hogwild.ArgumentError, match="'keep_best'; it repeats a training and saves nothing"):
+        hogwild.check(
+            problems.mlp(), problems.data(), problems.cross_entropy, optimizer=problems.SGD, updates=20,
+            keep_best="accuracy", evaluate=problems.accuracy,
+        )  # fmt: skip
 
 
 def test_all_files_have_one_mode(tmp_path):
