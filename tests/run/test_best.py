@@ -67,6 +67,15 @@ def test_the_best_version_is_kept(update, kind, saved, tmp_path):
         assert found == run.best and hogwild.digest(dict(found.state)) == run.best.digest
 
 
+def test_the_best_version_where_workers_read_predicted_weights(tmp_path):
+    """What is kept is what was evaluated, not what workers read."""
+    run = problems.train(
+        update="ordered", staleness=3, optimizer=problems.MOMENTUM, out=tmp_path, compensation="auto", **SETTINGS
+    )
+    assert run.compensation
+    check_kept(run)
+
+
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_the_same_best_bits_whoever_trains(update):
     found = {
