@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
 
 import problems
 import pytest
+from programs import started
 from safetensors.torch import load_file
 from traits import IN_PLACE, KINDS, NAMES, SAME_BITS, VERSIONED
 
@@ -302,49 +302,32 @@ SCRIPT = """
 import sys, time
 sys.path[:0] = [{tests!r}, {here!r}]
 import problems
+from pathlib import Path
 from test_best import SETTINGS
 
 def loss(model, batch):
     time.sleep(0.01)
     return problems.cross_entropy(model, batch)
 
-problems.train(loss=loss, update={update!r}, kind="processes", out={out!r}, checkpoint_every=13,
-               resume={resume}, **SETTINGS)
+update, out = sys.argv[1], Path(sys.argv[2])
+resume = out if (out / "checkpoint.safetensors").exists() else None
+problems.train(loss=loss, update=update, kind="processes", out=out, checkpoint_every=13, resume=resume, **SETTINGS)
 """
+WHERE = {"tests": str(Path(problems.__file__).parent), "here": str(Path(__file__).parent)}
 
 
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_kills_of_the_program_change_no_bit_of_the_best(update, tmp_path):
-    whole, kills = problems.train(update=update, **SETTINGS), 0
-    for _ in range(40):
-        resume = (tmp_path / "checkpoint.safetensors").exists()
-        if not resume:
-            for path in tmp_path.iterdir():
-                path.unlink() if path.is_file() else None
-        tests = Path(problems.__file__).parent
-        script = SCRIPT.format(
-            tests=str(tests), here=str(Path(__file__).parent), out=str(tmp_path), update=update,
-            resume=repr(str(tmp_path)) if resume else None,
-        )  # fmt: skip
-        program = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stderr=subprocess.PIPE)
-        try:
-            deadline, old = time.monotonic() + 60, stamp(tmp_path)
-            while program.poll() is None and stamp(tmp_path) == old and time.monotonic() < deadline:
+    whole, out = problems.train(update=update, **SETTINGS), tmp_path / "run"
+    for _ in range(3):
+        with started(SCRIPT.format(**WHERE), update, str(out), errors=tmp_path / "errors.txt") as program:
+            deadline, old = time.monotonic() + 60, stamp(out)
+            while program.process.is_alive() and stamp(out) == old and time.monotonic() < deadline:
                 time.sleep(0.002)
-        finally:
-            program.kill()
-            _, errors = program.communicate()
-        if program.returncode == 0:
-            break
-        assert program.returncode == -signal.SIGKILL, errors.decode()
-        kills += 1
-    if (tmp_path / "run.json").exists():
-        run = hogwild.load_run(tmp_path)
-    else:
-        run = problems.train(update=update, out=tmp_path, resume=tmp_path, **SETTINGS)
-    assert kills > 1
+            assert program.killed() == -signal.SIGKILL, (tmp_path / "errors.txt").read_text()
+    run = problems.train(update=update, out=out, resume=out, **SETTINGS)
     assert (run.best, run.best.digest, run.digest) == (whole.best, whole.best.digest, whole.digest)
-    assert {path.name for path in tmp_path.iterdir()} <= {*RUN_FILES, ".hogwild-lock"}
+    assert {path.name for path in out.iterdir()} <= set(RUN_FILES)
 
 
 def stamp(folder):
@@ -371,8 +354,7 @@ def half(tensors, path, metadata):
 best.save_file = half
 problems.train(update="ordered", out={out!r}, checkpoint_every=5, **SETTINGS)
 """
-    tests = Path(problems.__file__).parent
-    script = code.format(tests=str(tests), here=str(Path(__file__).parent), out=str(tmp_path))
+    script = code.format(**WHERE, out=str(tmp_path))
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     kept = load_best(tmp_path)
     assert kept is not None and kept.update == 10
