@@ -1,23 +1,27 @@
 """What does staleness cost, and what makes up for it?
 
-    hogwild run staleness               # 3 seeds, 75 s
-    hogwild run staleness --full        # 10 seeds, 4 minutes
+    hogwild run staleness               # 3 seeds, 2 minutes
+    hogwild run staleness --full        # 10 seeds, 5 minutes
 
 Digits, an MLP 64-32-10 with tanh, 15 epochs of batches of 16, rule `ordered`, one worker: more give the same bits,
-as the study verifies once. Seen with torch 2.13, 10 seeds, median accuracy on 297 held-out digits [all seeds]:
+as the study verifies once. Each setting as it is, and with compensation="auto". Seen with torch 2.13, 10 seeds, median
+accuracy on 297 held-out digits [all seeds]:
 
-    τ                        0                  1                  3                  7
-    SGD 0.1                  .960 [.953–.973]   .960 [.953–.973]   .961 [.949–.973]   .963 [.946–.966]
-    SGD 0.5                  .970 [.960–.980]   .973 [.963–.983]   .904 [.576–.963]   .101 [.088–.114]
-    SGD 0.1, momentum 0.9    .978 [.966–.983]   .973 [.963–.983]   .101 [.091–.118]   .093 [.091–.114]
-      lr / (τ + 1)                                                 .973 [.956–.976]   .961 [.949–.970]
-      μ 1 − (1 − μ)(τ + 1)                                         .970 [.956–.976]   .963 [.946–.973]
-    Adam 0.01                .971 [.963–.980]   .973 [.943–.980]   .970 [.956–.980]   .939 [.832–.973]
-      lr / (τ + 1)                                                                    .955 [.946–.963]
+    τ                        0                  1                  3                  7                  15
+    SGD 0.1                  .960 [.953–.973]   .960 [.953–.973]   .961 [.949–.973]   .963 [.946–.966]   .953 [.929–.956]
+      compensated                               .963 [.949–.966]   .956 [.949–.963]   .958 [.946–.966]   .958 [.943–.966]
+    SGD 0.5                  .970 [.960–.980]   .973 [.963–.983]   .904 [.576–.963]   .101 [.088–.114]   .096 [.088–.118]
+      compensated                               .973 [.966–.980]   .976 [.963–.983]   .973 [.963–.980]   .970 [.963–.980]
+    SGD 0.1, momentum 0.9    .978 [.966–.983]   .973 [.963–.983]   .101 [.091–.118]   .093 [.091–.114]   .093 [.088–.118]
+      compensated                               .976 [.966–.980]   .976 [.963–.983]   .971 [.963–.976]   .966 [.960–.976]
+    the same with ReLU       .973 [.960–.980]   .308 [.088–.933]
+      compensated                               .971 [.966–.983]   .973 [.966–.980]   .971 [.963–.976]   .968 [.956–.976]
+    Adam 0.01                .971 [.963–.980]   .973 [.943–.980]   .970 [.956–.980]   .939 [.832–.973]   .717 [.377–.828]
+      compensated                               .973 [.960–.976]   .973 [.963–.976]   .973 [.960–.976]   .966 [.956–.973]
 
-Momentum is not what fails, the step is: SGD learned in each of 200 runs where lr / (1 − momentum) × (τ + 1) was at
-most 1, and in none of 40 where it was 4 or more. With ReLU for tanh, momentum 0.9 fails at τ = 1 already (.308).
-A lower β₁ makes up for staleness in Adam only sometimes: at τ = 7 β₁ 0.2 fell to .394 in one seed of ten.
+By hand, lr / (τ + 1) comes within .017 of serial where something was lost up to τ = 7, and a momentum of
+1 − (1 − μ)(τ + 1) within .015. Momentum is not what fails, the step is: SGD as set learned in each of 160 runs where
+lr / (1 − momentum) × (τ + 1) was at most 1, and in none of 50 where it was 4 or more.
 """
 
 from __future__ import annotations
@@ -101,7 +105,11 @@ def costs(bench: Bench) -> list[Claim]:
         Claim(f"{SGD} loses at most {short(LOST)} up to τ = {BY_HAND}", _row(rows[SGD]), drop <= LOST),
         Claim("SGD without momentum learns at any lr that serial training takes", *_learn(rows[LARGE]), expected=False),
         Claim(f"{MOMENTUM} learns at every τ", *_learn(rows[MOMENTUM]), expected=False),
-        Claim(f"{ADAM} learns up to τ = {BY_HAND}", *_learn([cell for cell in rows[ADAM] if cell.tau <= BY_HAND])),
+        Claim(
+            f"{ADAM} learns up to τ = {BY_HAND}",
+            _row(rows[ADAM]),
+            all(cell.median > LEARNS for cell in rows[ADAM] if cell.tau <= BY_HAND),
+        ),
         _hopeless([cell for cell in rows[MOMENTUM] if cell.tau >= 3]),
         _relu(bench),
     ]

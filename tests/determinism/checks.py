@@ -37,18 +37,19 @@ class EverySecondRun(Rule):
 
 
 class FlipsOneBit(EverySecondRun, Ordered):
-    """In every second run: one bit more in one weight of the version that update `at` makes."""
+    """In every second run: one more in a bit of one weight of the version that update `at` makes. The lowest bit may be
+    rounded away by the updates after it, on some processors."""
 
     name: ClassVar[str] = "flips"
 
-    def __init__(self, at: int, position: int, element: int) -> None:
+    def __init__(self, at: int, position: int, element: int, bit: int = 0) -> None:
         super().__init__(1)
-        self.at, self.position, self.element = at, position, element
+        self.at, self.position, self.element, self.bit = at, position, element, bit
 
     def write_version(self, update, version, source, target, gathered):
         super().write_version(update, version, source, target, gathered)
         if self.flips and update == self.at:
-            self.state.slots[target].parameters[self.position].view(torch.int32).view(-1)[self.element] += 1
+            self.state.slots[target].parameters[self.position].view(torch.int32).view(-1)[self.element] += 1 << self.bit
 
 
 def racing(**arguments: Any) -> hogwild.Verdict:

@@ -27,7 +27,7 @@ def test_any_function_can_be_checked():
 
 def test_a_function_that_returns_a_run_has_its_first_difference():
     def make_run():
-        return problems.train(update=FlipsOneBit(20, 0, 0), updates=40)
+        return problems.train(update=FlipsOneBit(20, 0, 0, bit=12), updates=40)
 
     first = hogwild.check(make_run, runs=2).first_difference
     assert first.after <= 20 < first.version

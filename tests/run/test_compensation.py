@@ -174,7 +174,7 @@ def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not(optimizer, tmp_p
 
     interrupts.calls = 0
     with pytest.raises(KeyboardInterrupt):
-        train(workers=2, out=tmp_path, evaluate=interrupts, **arguments)
+        train(workers=2, out=tmp_path, evaluate=interrupts, stop=lambda progress: False, **arguments)
     assert 0 < json.loads((tmp_path / "run.json").read_text())["updates"] < UPDATES
     with pytest.raises(hogwild.ArgumentError, match="compensation"):
         train(out=tmp_path, resume=tmp_path, **arguments | {"compensation": "none"})
@@ -190,7 +190,7 @@ def test_another_learning_rate_is_scaled_as_the_first_was(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(out=tmp_path, evaluate=interrupts, evaluate_every=9, **arguments)
+        train(out=tmp_path, evaluate=interrupts, evaluate_every=9, stop=lambda progress: False, **arguments)
     at = json.loads((tmp_path / "run.json").read_text())["updates"]
     rate = problems.MOMENTUM.keywords["lr"]
     run = train(out=tmp_path, resume=tmp_path, change={"lr": rate / 2}, evaluate_every=9, **arguments)
