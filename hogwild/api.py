@@ -39,6 +39,7 @@ def train(
     staleness: int = 1,
     compensation: str = "none",
     micro_batches: int = 2,
+    accumulate: int = 1,
     gradient: str | None = None,
     epochs: int | None = None,
     updates: int | None = None,
@@ -86,6 +87,9 @@ def train(
         compensation: "auto" changes what `ordered` does with SGD, Adam and AdamW so that staleness costs less accuracy,
             as `hogwild.optim.compensation` says; `run.compensation` tells what it changed. "none" is exact delayed SGD.
         micro_batches: `sync` averages so many batches into one update; at most so many workers.
+        accumulate: a worker averages the gradients of so many batches, computed one after the other on what it has
+            read, into one that is applied; the last one of a run has what is left. Each batch draws what it would by
+            itself. Under `sync` an update is made of `micro_batches` such gradients.
         gradient: "backward" or "grad"; None is the rule's own way.
         epochs: passes over the data. Exactly one of `epochs` and `updates` says how long to train.
         updates: steps of the model.

@@ -83,6 +83,8 @@ class RunConfig:
     """What is done about staleness: auto stretches the momentum and steps for the updates that a gradient missed."""
     micro_batches: int = setting(2, "M", least=1, most=65_000, decides_bits=True, fixed=_BATCHES)
     """The batches that are averaged into one update. Allows M workers."""
+    accumulate: int = setting(1, "N", least=1, most=65_000, decides_bits=True, fixed=_BATCHES)
+    """Average the gradients of N batches into one, one after the other; memory holds one gradient more."""
     gradient: str | None = setting(None, choices=GRADIENTS, unset="the rule's", decides_bits=True, fixed=_WAY)
     """Take gradients by loss.backward() or by torch.autograd.grad()."""
     optimizer: str = setting("", "NAME", unset="the experiment's", decides_bits=True, fixed=_STATE)

@@ -14,6 +14,8 @@ A rule says no more than which update, batches and version those are:
     racing, hogwild, locked, snapshot with one worker   k          k                       k
     a run whose journal has (u, v) in row k             u          u                       v
 
+With accumulate N each number b in that table stands for the batches b N, …, b N + N − 1, which are computed one after
+the other on version v, and whose gradients are averaged first.
 A batch, and what is drawn while its gradient is computed, depend on (seed, b) alone; the learning rate on u. A
 parameter without a gradient is not stepped. Buffers are those that the forward pass left, corrected for what was
 committed since version v (see `_rebased`). `hogwild.train` leaves these very bits: under `ordered` and `sync` with any
@@ -52,6 +54,7 @@ def train_serially(
     staleness: int = 1,
     compensation: str = "none",
     micro_batches: int = 2,
+    accumulate: int = 1,
     journal: Iterable[tuple[int, int]] | None = None,
     epochs: int = 1,
     updates: int | None = None,
@@ -67,9 +70,9 @@ def train_serially(
     tensors, or a `Source`. `journal` has the (update, version_read) of each commit of a run that is to be made again.
     """
     source = data if hasattr(data, "batch") else _Batches(data, batch_size, shuffle, seed)
-    M = micro_batches if update == "sync" else 1
-    batches = epochs * len(source) if updates is None else updates * M
-    plan = _plan(update, batches, staleness, M) if journal is None else [(u, [u], v) for u, v in journal]
+    M, N = micro_batches if update == "sync" else 1, accumulate
+    batches = epochs * len(source) if updates is None else updates * M * N
+    plan = _plan(update, -(-batches // N), staleness, M) if journal is None else [(u, [u], v) for u, v in journal]
     stepper = optimizer(list(model.named_parameters()))
     stale = _Stale(stepper, staleness) if (update, compensation) == ("ordered", "auto") and staleness else None
     rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
@@ -84,8 +87,9 @@ def train_serially(
             parts, newest = [], versions[k]
             for b in numbers:
                 _load(model, read[v])
-                batch = source.batch(b, _seeded(mix(seed, b)))
-                parts.append(_shared(update, _differentiate(loss(model, batch), trained), trained))
+                some = range(b * N, min(b * N + N, batches))
+                outputs = (loss(model, source.batch(one, _seeded(mix(seed, one)))) for one in some)
+                parts.append(_shared(update, _differentiate(outputs, trained), trained))
                 after = _version(model)
                 serial = v == k and b == numbers[0]  # nothing came between
                 newest = after if serial else newest | _rebased(model, versions[v], after, newest)
@@ -201,16 +205,18 @@ def _load(model: nn.Module, version: _Version) -> None:
         tensor.copy_(version[name])
 
 
-def _differentiate(output: Any, trained: Sequence[nn.Parameter]) -> _Part:
-    """Of what the loss returned: a scalar, a list of scalars (averaged), or a generator of them (one by one)."""
-    if isinstance(output, list):
-        output = torch.stack([scalar.reshape(()) for scalar in output]).mean()
+def _differentiate(outputs: Iterable[Any], trained: Sequence[nn.Parameter]) -> _Part:
+    """Of what the loss returned for each batch: a scalar, a list of scalars (averaged), or a generator of them (one by
+    one)."""
     parts = []
-    for scalar in [output] if isinstance(output, Tensor) else output:
-        for parameter in trained:
-            parameter.grad = None
-        scalar.backward()
-        parts.append((scalar.item(), [parameter.grad for parameter in trained]))
+    for output in outputs:
+        if isinstance(output, list):
+            output = torch.stack([scalar.reshape(()) for scalar in output]).mean()
+        for scalar in [output] if isinstance(output, Tensor) else output:
+            for parameter in trained:
+                parameter.grad = None
+            scalar.backward()
+            parts.append((scalar.item(), [parameter.grad for parameter in trained]))
     return _mean(parts)
 
 

@@ -27,6 +27,7 @@ configs = st.builds(
     kind=st.sampled_from(KINDS),
     staleness=st.integers(0, 99),
     micro_batches=st.integers(1, 65_000),
+    accumulate=st.integers(1, 65_000),
     gradient=st.sampled_from([None, "backward", "grad"]),
     updates=positive,
     limit_updates=optional,

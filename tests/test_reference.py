@@ -206,6 +206,8 @@ def test_the_journal_of_snapshot(kind):
         ({}, {"seed": 1}),
         ({}, {"shuffle": False}),
         ({}, {"batch_size": 15}),
+        ({"accumulate": 2}, {"accumulate": 3}),
+        ({"update": "sync", "accumulate": 2}, {"accumulate": 1, "micro_batches": 4}),
         ({}, {"updates": 19}),
         ({}, {"loss": listed}),
         ({}, {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=1e-3)}),

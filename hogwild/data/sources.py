@@ -25,8 +25,8 @@ class Source(Protocol):
     """
 
     def batch(self, update: int, generator: torch.Generator) -> Any:
-        """The batch of that number, which is that of the update except under `sync`, whose updates are made of several;
-        `generator` is seeded by (seed, number)."""
+        """The batch of that number, which is that of the update unless updates are made of several (`sync`,
+        accumulate); `generator` is seeded by (seed, number)."""
         ...
 
 
@@ -116,11 +116,10 @@ def as_source(
     return DatasetSource(data, schedule, collate or default_collate)
 
 
-def tickets_of(
+def batches_of(
     source: Source | None, *, epochs: int | None, updates: int | None, per_update: int, limit: int | None = None
 ) -> int:
-    """Tickets (batches; under `sync` micro-batches, several per update) of a run of so many epochs, or updates, but of
-    no more than `limit` updates.
+    """Batches of a run of so many epochs, or updates of `per_update` batches, but of no more than `limit` updates.
 
     Raises:
         ArgumentError: epochs are given, and the source does not say how long one is, or that it holds nothing.

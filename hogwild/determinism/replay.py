@@ -152,7 +152,7 @@ def _rule_of(record: Record) -> Rule:
             f"{quoted(names_where(lambda other: other.versioned), 'or')}"
         )
     _refuse_impossible(record.journal, record.updates)
-    return rule if rule.tickets_per_update > 1 else Replayed(record.journal, rule)
+    return rule if rule.tickets_per_update > 1 else make_rule(Replayed(record.journal, rule), config)
 
 
 def _refuse_impossible(journal: NDArray[Any], updates: int) -> None:

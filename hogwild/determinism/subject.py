@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from hogwild.config import RunConfig
-from hogwild.data.sources import Source, as_source, tickets_of
+from hogwild.data.sources import Source, as_source, batches_of
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
 from hogwild.errors import WorkerError
@@ -193,11 +193,12 @@ class OwnTraining(Subject):
         Raises:
             ArgumentError: epochs are given, and the source does not say how long one is.
         """
-        per_update = self.rule_of().tickets_per_update
+        rule = self.rule_of()
+        per_update = rule.tickets_per_update * rule.batches_per_ticket
         _, source = self.source()
         epochs, updates, limit = self.config.epochs, self.config.updates, self.config.limit_updates
-        tickets = tickets_of(source, epochs=epochs, updates=updates, per_update=per_update, limit=limit)
-        return -(-tickets // per_update)
+        batches = batches_of(source, epochs=epochs, updates=updates, per_update=per_update, limit=limit)
+        return -(-batches // per_update)
 
     def _flip(self, problem: Problem, number: int) -> None:
         _, source = self.source()

@@ -133,6 +133,7 @@ class Rule(ABC):
     staleness: int | None = None  # how old each version is that is read, where the rule sets it
     compensation: str = "none"  # what is done about that
     tickets_per_update: int = 1
+    batches_per_ticket: int = 1  # whose gradients a worker averages into one
     gradient_by: str = "grad"
     version_read: int = 0
     rechecks: Rechecks | None = None  # what is computed twice, where a rule has it and the run wants it; once attached
@@ -162,6 +163,11 @@ class Rule(ABC):
     def ticket(self, number: int, total: int) -> Ticket:  # noqa: ARG002
         """What that number stands for, of `total` tickets in the run."""
         return Ticket(number, update=number, batch=number)
+
+    def deal(self, number: int, total: int) -> Ticket:
+        """The same with its first batch, where a ticket stands for several that follow each other."""
+        ticket, several = self.ticket(number, total), self.batches_per_ticket
+        return ticket if several == 1 else Ticket(ticket, ticket.update, ticket.batch * several, ticket.share)
 
     def ready(self, ticket: Ticket) -> bool:  # noqa: ARG002
         """True when the version that this ticket reads exists; no worker computes before."""

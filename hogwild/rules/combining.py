@@ -328,7 +328,7 @@ class Combining(Versioned):
         """The gradient of an update; None where the update is left out, as when a part of it is not finite."""
         for m, part in enumerate(parts):
             if part.words[part.STATUS] == part.NOT_FINITE:
-                ticket = self.ticket(update * self.tickets_per_update + m, self.control[Word.TOTAL])
+                ticket = self.deal(update * self.tickets_per_update + m, self.control[Word.TOTAL])
                 self.seat.skip(ticket, part.loss, part.words[part.WORKER])
         if any(part.words[part.STATUS] != part.USABLE for part in parts):
             return None

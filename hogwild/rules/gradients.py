@@ -65,13 +65,17 @@ def autograd_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
     inputs = tuple(parameters)
     sums: list[Tensor | None] = [None] * len(inputs)
     for scalar in scalars:
-        gradients = differentiate(scalar, inputs)
+        _add(sums, [*differentiate(scalar, inputs)])
         total, count = total + scalar.item(), count + 1
-        for i, gradient in enumerate(gradients):
-            if gradient is not None:
-                held = sums[i]
-                sums[i] = gradient if held is None else held + gradient
     return _averaged(total, count, sums, streamed)
+
+
+def _add(sums: list[Tensor | None], gradients: list[Tensor | None]) -> None:
+    """Add gradients to their sums; each is let go of as it is added, so that memory holds both but no third."""
+    for i, held in enumerate(sums):
+        gradient, gradients[i] = gradients[i], None
+        if gradient is not None:
+            sums[i] = gradient if held is None else held + gradient
 
 
 def differentiate(scalar: Tensor, parameters: tuple[nn.Parameter, ...] = ()) -> tuple[Tensor | None, ...]:

@@ -49,6 +49,8 @@ class Racing(InPlace):
         scalars, streamed = losses_of(loss(replica))
         if streamed:  # how many there are is known only at the end, so their mean is added in one go
             value, gradients = backward_gradients((scalar for scalar in scalars), parameters)
+            if not math.isfinite(value) and not self.seat.ignores_nonfinite(self._update):
+                return Gradient([], value, self.version_read)
             for target, gradient in zip(shared, gradients, strict=True):
                 if gradient is not None:
                     target.add_(gradient)

@@ -91,7 +91,7 @@ def owner_of(option: str) -> str | None:
 
 def make_rule(update: str | Rule, config: RunConfig) -> Rule:
     """The rule of that name with its options in the configuration, or the given rule itself; both take the gradient as
-    the configuration says.
+    the configuration says, of as many batches.
 
     Raises:
         ArgumentError: no rule has that name, or it cannot take its gradient that way.
@@ -107,6 +107,7 @@ def make_rule(update: str | Rule, config: RunConfig) -> Rule:
         )
     if config.gradient is not None:
         rule.gradient_by = config.gradient
+    rule.batches_per_ticket = config.accumulate
     return rule
 
 

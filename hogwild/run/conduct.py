@@ -112,7 +112,7 @@ def _info(run: OpenRun) -> RunInfo:
         settings=origin.training if origin is not None else {},
         id=origin.run if origin is not None else "",
         start=run.start.version,
-        updates=job.updates_in(run.tickets),
+        updates=job.updates,
         out=job.out,
     )
 

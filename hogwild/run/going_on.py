@@ -61,11 +61,16 @@ def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:
             f"the run in {folder} has ended, and its record stays as it is; name another folder (out, --out) for one "
             f"that goes on from its last checkpoint with {', '.join(values)}"
         )
-    at = peek(folder).following // job.rule.tickets_per_update
-    changed = replace(job, config=job.config.changed(values, at))
-    if changed.tickets < job.tickets:
+    following, rule = peek(folder).following, job.rule
+    changed = replace(job, config=job.config.changed(values, following // rule.tickets_per_update))
+    if changed.batches > job.batches < following * rule.batches_per_ticket:
         raise ArgumentError(
-            f"{', '.join(values)} makes {changed.tickets} of {job.tickets} batches, and a run cannot be made shorter; "
+            f"{', '.join(values)} given, and the last update of the run in {folder} has fewer batches than the others, "
+            f"which a longer run's would not have"
+        )
+    if changed.batches < job.batches:
+        raise ArgumentError(
+            f"{', '.join(values)} makes {changed.batches} of {job.batches} batches, and a run cannot be made shorter; "
             f"Ctrl-C ends it where it is"
         )
     return changed

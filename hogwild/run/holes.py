@@ -44,16 +44,20 @@ def naming_holes(job: Job) -> Iterator[None]:
         hole = _hole_at(job, error)
         if hole is None:
             raise
-        told = f"data: batch {error.batch} holds {hole}; {WAYS_OUT}: {error}"
+        told = f"data: batch {hole}; {WAYS_OUT}: {error}"
         raise NonFiniteError(told, worker=error.worker, update=error.update, batch=error.batch) from error.__cause__
 
 
 def _hole_at(job: Job, error: NonFiniteError) -> str | None:
-    """The hole in the batch that an error is about, which is fetched once more."""
+    """The batch that holds one, and what; of those that an error is about, which are fetched once more."""
     if job.source is None or error.batch is None or error.update is None:
         return None
     try:
-        with at_batch(job.config.seed, job.config.workers, error.update, error.batch) as info:
-            return hole_in(own_copy(job.source).batch(error.batch, info.generator))
+        for batch in range(error.batch, min(error.batch + job.rule.batches_per_ticket, job.batches)):
+            with at_batch(job.config.seed, job.config.workers, error.update, batch) as info:
+                hole = hole_in(own_copy(job.source).batch(batch, info.generator))
+            if hole is not None:
+                return f"{batch} holds {hole}"
+        return None
     except Exception:  # the error that is told is the first
         return None

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hogwild.config import RunConfig
-from hogwild.data.sources import DatasetSource, Source, TensorSource, tickets_of
+from hogwild.data.sources import DatasetSource, Source, TensorSource, batches_of
 from hogwild.optim.factory import Factory
 from hogwild.rules.base import Rule
 from hogwild.run.callback import CallbackList
@@ -55,19 +55,29 @@ class Job:
         return self.out is not None and self.resume is not None and self.out.resolve() == self.resume.resolve()
 
     @property
-    def tickets(self) -> int:
-        """Tickets of the whole run.
+    def batches(self) -> int:
+        """Batches of the whole run.
 
         Raises:
             ArgumentError: epochs are given, and the source does not say how long one is.
         """
-        return tickets_of(
+        return batches_of(
             self.source,
             epochs=self.config.epochs,
             updates=self.config.updates,
-            per_update=self.rule.tickets_per_update,
+            per_update=self._per_update,
             limit=self.config.limit_updates,
         )
+
+    @property
+    def tickets(self) -> int:
+        """Tickets of the whole run; errors are those of `batches`."""
+        return -(-self.batches // self.rule.batches_per_ticket)
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run; errors are those of `batches`."""
+        return self._updates_of(self.batches)
 
     @property
     def evaluate_every(self) -> int:
@@ -75,7 +85,7 @@ class Job:
         if self.evaluate is None and not self.callbacks.may_stop:
             return 0
         length = getattr(self.source, "__len__", None)  # batches of an epoch
-        return self.config.evaluate_every or self.updates_in(int(length()) if length is not None else 0)
+        return self.config.evaluate_every or self._updates_of(int(length()) if length is not None else 0)
 
     @property
     def awaits_evaluations(self) -> bool:
@@ -83,9 +93,12 @@ class Job:
         checkpoint is to know the best version up to it."""
         return self.callbacks.may_stop or (self.config.keep_best is not None and self.out is not None)
 
-    def updates_in(self, tickets: int) -> int:
-        """Updates made of so many tickets."""
-        return -(-tickets // self.rule.tickets_per_update)
+    @property
+    def _per_update(self) -> int:
+        return self.rule.tickets_per_update * self.rule.batches_per_ticket
+
+    def _updates_of(self, batches: int) -> int:
+        return -(-batches // self._per_update)
 
     def samples_between(self, first: int, last: int, first_batch: int) -> int:
         """Samples that updates `first` to `last` − 1 train on; `first_batch` is the size of a batch, for sources that
@@ -93,9 +106,9 @@ class Job:
         return self._samples_before(last, first_batch) - self._samples_before(first, first_batch)
 
     def _samples_before(self, update: int, first_batch: int) -> int:
-        tickets = min(update * self.rule.tickets_per_update, self.tickets)
+        batches = min(update * self._per_update, self.batches)
         if isinstance(self.source, TensorSource | DatasetSource):
             schedule = self.source.schedule
-            epochs, rest = divmod(tickets, len(schedule))
+            epochs, rest = divmod(batches, len(schedule))
             return epochs * schedule.samples + min(rest * schedule.batch_size, schedule.samples)
-        return tickets * first_batch
+        return batches * first_batch

@@ -151,6 +151,7 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         loans=loans_of_this_thread(),
         draws=prepared.draws,
         again=job.again,
+        batches=job.batches,
     )
     return TEAMS[config.kind](task, state, job.model, prepared.trained, prepared.constant)
 

@@ -173,7 +173,7 @@ def describe(
         },
         "lr_schedule": {
             "name": name_of(job.lr_schedule),
-            "factors": _factors(job.lr_schedule, job.updates_in(job.tickets)),
+            "factors": _factors(job.lr_schedule, job.updates),
         },
         "model": _structure(job.model, trained),
         "loss": name_of(job.loss),

@@ -96,7 +96,7 @@ def prepare(job: Job) -> Prepared:
     refuse_thread_settings()
     anatomy = Anatomy.of(job.model)
     copies = copies_for_another(job)  # before anything of the job has been used
-    _refuse_idle_functions(job, tickets)
+    _refuse_idle_functions(job)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
     numbers = group_of(optimizer)
@@ -121,7 +121,7 @@ def prepare(job: Job) -> Prepared:
         _warn_of_staleness(job.rule, optimizer)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     tables = sorted(sparse) if steps_rows(optimizer) else []
-    plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates_in(tickets))
+    plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates)
     limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
     draws = bool(tried.draws) or job.loss is None
     return Prepared(
@@ -129,10 +129,10 @@ def prepare(job: Job) -> Prepared:
     )
 
 
-def _refuse_idle_functions(job: Job, tickets: int) -> None:
+def _refuse_idle_functions(job: Job) -> None:
     """Refuse a schedule that cannot give the first factor or the last, and what would never be asked or measured."""
-    if job.lr_schedule is not None and tickets:
-        for update in sorted({0, job.updates_in(tickets) - 1}):
+    if job.lr_schedule is not None and job.updates:
+        for update in sorted({0, job.updates - 1}):
             factor_of(job.lr_schedule, update)
     if job.callbacks.may_stop and not job.evaluate_every:
         raise ArgumentError(

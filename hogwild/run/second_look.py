@@ -85,7 +85,7 @@ def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
         NotReproducible: they differ; the message names what.
     """
     _refuse_uneven_schedule(job, copies.lr_schedule)
-    k = min(1, job.tickets - 1)
+    k = min(1, job.batches - 1)
     try:
         first = _Trainee(job, anatomy, _own(job), 0)
         zero, other, again = first.compute(0), first.compute(k), first.compute(0)
@@ -156,7 +156,7 @@ def _refuse_uneven_schedule(job: Job, theirs: _Factors | None) -> None:
     own = job.lr_schedule
     if own is None or theirs is None:
         return
-    last = job.updates_in(job.tickets) - 1
+    last = job.updates - 1
     k = min(1, last)
     try:
         first = {"0": own(0), "k": own(k), "last": own(last)}

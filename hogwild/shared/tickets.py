@@ -23,7 +23,7 @@ class Ticket(int):
 
     Attributes:
         update: the update that the gradient becomes part of.
-        batch: the batch it is computed on, which also decides what it draws.
+        batch: the batch it is computed on, which also decides what it draws; of several (accumulate) the first.
         share: the part of the update that it is: 1, or under `sync` one in as many as the update has.
     """
 

@@ -68,7 +68,7 @@ class Recompute:
         number = rechecks.take(before)
         if number is None:
             return False
-        ticket = worker.rule.ticket(number, worker.control[Word.TOTAL])
+        ticket = worker.rule.deal(number, worker.control[Word.TOTAL])
         gradient = self._compute(ticket, own=rechecks.alone(number))
         worker.control.wait_until(partial(rechecks.can_be_compared, number), worker.index)
         if not rechecks.leaves_off(number):

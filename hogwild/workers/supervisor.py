@@ -138,7 +138,7 @@ class Supervisor:
         if ticket == NOBODY:
             where = "between updates" if row[Field.STARTED] else "before its first update"
             return Failure(worker, None, None, f"worker {worker} {what} {where}{said}")
-        at = self._rule.ticket(ticket, self._control[Word.TOTAL])
+        at = self._rule.deal(ticket, self._control[Word.TOTAL])
         where = f"at update {at.update} (batch {at.batch})"
         return Failure(worker, at.update, at.batch, f"worker {worker} {what} {where}{said}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from hogwild.model.replica import Binding
 from hogwild.optim.sparse import refuse_large
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
+from hogwild.rules.gradients import losses_of
 from hogwild.rules.rechecks import Chosen
 from hogwild.rules.registry import is_ours, quoted, stepping_by_row
 from hogwild.shared.state import SharedState
@@ -167,7 +168,7 @@ class Worker:
             if number is None:
                 self._close()
                 return None
-            ticket = rule.ticket(number, control[Word.TOTAL])
+            ticket = rule.deal(number, control[Word.TOTAL])
             if not row[Field.STARTED]:
                 row[Field.STARTED] = time.monotonic_ns()
             pause(Hook.CLAIMED)
@@ -176,7 +177,7 @@ class Worker:
                 self._wait_for(ticket)
                 ready = rule.ready(ticket)
             if ready and number < control[Word.TOTAL]:  # a version may have ended the run
-                self._begin(ticket)
+                self._begin(ticket.update, ticket.batch)
                 return ticket
             self._leave(number)
 
@@ -212,8 +213,8 @@ class Worker:
         else:
             self.control.hand_back(self.index)
 
-    def _begin(self, ticket: Ticket) -> None:
-        number = self.info.start(ticket.update, ticket.batch)
+    def _begin(self, update: int, batch: int) -> None:
+        number = self.info.start(update, batch)
         if self._own_generators is not None:
             self._own_generators.begin(number)
 
@@ -222,14 +223,17 @@ class Worker:
         return self.rule.read(ticket)
 
     def batch(self, ticket: Ticket) -> Any:
-        """The batch of that ticket."""
+        """The batch of that ticket; of several, the first."""
+        return self._batch(ticket.batch)
+
+    def _batch(self, number: int) -> Any:
         source = self.task.source
         if source is None:
             raise ArgumentError("launch() has no data to make batches of; make them in work(worker), or call train()")
-        return source.batch(ticket.batch, _UNUSED if type(source) in _UNSEEDED else self.info.generator)
+        return source.batch(number, _UNUSED if type(source) in _UNSEEDED else self.info.generator)
 
     def gradient(self, ticket: Ticket, replica: nn.Module) -> Gradient:
-        """The gradient of the task's loss on the batch of that ticket."""
+        """The gradient of the task's loss on the batch of that ticket, or on its batches."""
         own = self._own_generators
         if own is not None and own.lazy:
             gradient: Gradient | None = self._unseeded_gradient(ticket, replica, own)
@@ -239,12 +243,12 @@ class Worker:
                 gradient = None
         if gradient is not None:
             return gradient
-        self._begin(ticket)
+        self._begin(ticket.update, ticket.batch)
         return self.gradient(ticket, self.read(ticket))
 
     def compute(self, ticket: Ticket) -> Gradient:
         """The gradient of that ticket, as the loop computes it, from its first line to its last."""
-        self._begin(ticket)
+        self._begin(ticket.update, ticket.batch)
         replica, again = self.read(ticket), self.task.again
         if again is None:
             return self.gradient(ticket, replica)
@@ -255,9 +259,21 @@ class Worker:
         loss = self.task.loss
         if loss is None:
             raise ArgumentError("launch() has no loss; compute the gradient in work(worker), or call train()")
+        if self.rule.batches_per_ticket > 1:
+            return self.rule.gradient(partial(self._losses, loss, ticket), replica)
         batch = self.batch(ticket)
         self.seat.pause(Hook.COMPUTING)
         return self.rule.gradient(lambda module: loss(module, batch), replica)
+
+    def _losses(
+        self, loss: Callable[[nn.Module, Any], Any], ticket: Ticket, module: nn.Module
+    ) -> Generator[Tensor, None, None]:
+        """The losses of a ticket's batches, one batch after the other, each with the draws that are its own."""
+        end = min(ticket.batch + self.rule.batches_per_ticket, self.task.batches)
+        for number in range(ticket.batch, end):
+            self._begin(ticket.update, number)
+            self.seat.pause(Hook.COMPUTING)
+            yield from losses_of(loss(module, self._batch(number)))[0]
 
     def _unseeded_gradient(self, ticket: Ticket, replica: nn.Module, own: OwnGenerators) -> Gradient | None:
         """The gradient, computed without numpy's and Python's generators being seeded; None where it drew from them.

@@ -25,8 +25,8 @@ class WorkerInfo:
         index: number of the worker, from 0.
         workers: how many there are.
         update: number of the update being computed.
-        batch: number of the batch it is computed on: that of the update, except under `sync`, whose updates are made of
-            several.
+        batch: number of the batch it is computed on: that of the update, unless updates are made of several (`sync`,
+            accumulate).
         seed: of the run.
         generator: a `torch.Generator` seeded by (seed, batch). Until it is first asked for nobody can draw from it,
             and it is not seeded; from then on it is at every batch, for it may be kept.
@@ -46,7 +46,7 @@ class WorkerInfo:
         self._number = 0
         self._log = log
         self.holds = False
-        self.held: list[dict[str, float]] = []
+        self.held: list[tuple[int, dict[str, float]]] = []
         self.muted = False
 
     @property
@@ -63,15 +63,15 @@ class WorkerInfo:
         if self.muted:
             return
         if self.holds:
-            self.held.append(numbers)
+            self.held.append((self.batch, numbers))
         else:
             self._log(self.update, self.batch, numbers)
 
     def pass_on(self, *, drop: bool) -> None:
         """Pass on what was held, or drop it."""
         held, self.held = self.held, []
-        for numbers in () if drop else held:
-            self._log(self.update, self.batch, numbers)
+        for batch, numbers in () if drop else held:
+            self._log(self.update, batch, numbers)
 
     def start(self, update: int, batch: int) -> int:
         """Begin a batch of that update; returns the number that its generators are seeded by."""

@@ -15,7 +15,7 @@ from traits import KINDS, NAMES
 
 import hogwild
 from hogwild import ArgumentError, Schedule
-from hogwild.data.sources import DatasetSource, TensorSource, as_source, tickets_of
+from hogwild.data.sources import DatasetSource, TensorSource, as_source, batches_of
 
 GENERATOR = torch.Generator()
 
@@ -196,13 +196,13 @@ def test_a_source_without_an_end_needs_updates():
         problems.train(One(), data=Stream(), loss=lambda model, batch: model.weight.sum(), epochs=2)
 
 
-def test_tickets_of_a_run():
-    assert tickets_of(FiniteStream(), epochs=2, updates=None, per_update=3) == 10
-    assert tickets_of(Stream(), epochs=None, updates=7, per_update=3) == 21
+def test_batches_of_a_run():
+    assert batches_of(FiniteStream(), epochs=2, updates=None, per_update=3) == 10
+    assert batches_of(Stream(), epochs=None, updates=7, per_update=3) == 21
     with pytest.raises(ArgumentError, match="no __len__"):
-        tickets_of(Stream(), epochs=2, updates=None, per_update=1)
+        batches_of(Stream(), epochs=2, updates=None, per_update=1)
     with pytest.raises(ArgumentError, match="an epoch has 0 batches"):
-        tickets_of([], epochs=2, updates=None, per_update=1)
+        batches_of([], epochs=2, updates=None, per_update=1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
