@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from hogwild.experiment.kinds import Problem
     from hogwild.experiment.own import define_experiment
+    from hogwild.optim.rates import scheduler
     from hogwild.report.tensorboard import TensorBoard
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
@@ -88,6 +89,7 @@ _HOMES = {
     ),
     "experiment.kinds": ("Problem",),
     "experiment.own": ("define_experiment",),
+    "optim.rates": ("scheduler",),
     "report.tensorboard": ("TensorBoard",),
     "rules.base": (
         "Gradient",
@@ -141,6 +143,7 @@ __all__ = [
     "load_run",
     "probe",
     "replay",
+    "scheduler",
     "train",
     "worker_info",
 ]

@@ -12,6 +12,7 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.optim.factory import Factory
+from hogwild.optim.rates import LRSchedule, schedule_of
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, rule_name
 from hogwild.run.callback import Callback, CallbackList
@@ -48,7 +49,7 @@ def train(
     shuffle: bool = True,
     collate: Callable[[list[Any]], Any] | None = None,
     seed: int = 0,
-    lr_schedule: Callable[[int], float] | None = None,
+    lr_schedule: LRSchedule | None = None,
     clip_grad_norm: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
@@ -99,7 +100,8 @@ def train(
         collate: list of samples → batch, for a data set.
         seed: of the shuffles and of whatever an update draws.
         lr_schedule: number of the update → factor on every learning rate. The first and the last are asked for before
-            the run.
+            the run. Or a scheduler of torch that is stepped once an update: its class, a `functools.partial` of it, or
+            a function of the optimizer marked by `hogwild.scheduler`.
         clip_grad_norm: clip each update's gradient to this norm.
         evaluate: model → named floats, called in this process on a copy that no worker writes, in eval mode and without
             grad; it may choose otherwise, and the mode is put back.
@@ -183,7 +185,7 @@ def launch(
     compensation: str = "none",
     micro_batches: int = 2,
     seed: int = 0,
-    lr_schedule: Callable[[int], float] | None = None,
+    lr_schedule: LRSchedule | None = None,
     clip_grad_norm: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
@@ -234,7 +236,7 @@ def launch(
         source=None,
         loss=None,
         work=work,
-        lr_schedule=lr_schedule,
+        lr_schedule=schedule_of(lr_schedule),
         evaluate=evaluate,
         callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
         out=checked_out(out, checkpoint_every),

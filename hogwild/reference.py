@@ -66,8 +66,9 @@ def train_serially(
 ) -> list[float]:
     """Train a model in place; returns the loss of each commit.
 
-    The arguments are those of `hogwild.train`; `updates` goes before `epochs`. `data` is a tuple of equally long
-    tensors, or a `Source`. `journal` has the (update, version_read) of each commit of a run that is to be made again.
+    The arguments are those of `hogwild.train`, `lr_schedule` as a function; `updates` goes before `epochs`. `data` is a
+    tuple of equally long tensors, or a `Source`. `journal` has the (update, version_read) of each commit of a run that
+    is to be made again.
     """
     source = data if hasattr(data, "batch") else _Batches(data, batch_size, shuffle, seed)
     M, N = micro_batches if update == "sync" else 1, accumulate

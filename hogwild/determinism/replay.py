@@ -21,6 +21,7 @@ from hogwild.determinism.subject import OwnTraining
 from hogwild.errors import ArgumentError, RunDirectoryError
 from hogwild.experiment import Training, experiment_of, names
 from hogwild.optim.factory import Factory
+from hogwild.optim.rates import LRSchedule
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, names_where, quoted
 from hogwild.rules.replayed import Replayed
@@ -92,7 +93,7 @@ def replay(
     loss: Callable[[nn.Module, Any], Any] | None = None,
     optimizer: Factory | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
-    lr_schedule: Callable[[int], float] | None = None,
+    lr_schedule: LRSchedule | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Replay:
     """Compute a recorded run again, one update after another, and compare the bits.

@@ -25,6 +25,7 @@ from hogwild.optim.factory import Factory, Named, with_parameters
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import ROOMS, Rooms
 from hogwild.optim.plan import OptimizerPlan
+from hogwild.optim.rates import RateTable
 from hogwild.optim.sharded import ShardedStep
 from hogwild.shared.arena import aligned
 from hogwild.shared.gradient_slots import GradientSlot
@@ -41,7 +42,7 @@ class SharedOptimizer:
         named: all of them, frozen ones included.
         parameters: the trained ones, in layout order.
         plan: as made by the parent.
-        lr_schedule: update → factor on every group's learning rate.
+        lr_schedule: update → factor on every group's learning rate, or the rates themselves.
         races: others may step the same parameters and state at the same time.
     """
 
@@ -51,7 +52,7 @@ class SharedOptimizer:
         named: Named,
         parameters: Sequence[nn.Parameter],
         plan: OptimizerPlan,
-        lr_schedule: Callable[[int], float] | None,
+        lr_schedule: Callable[[int], float] | RateTable | None,
         *,
         races: bool = False,
     ) -> None:
@@ -79,7 +80,8 @@ class SharedOptimizer:
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         written = plan.written
         self._sharded = ShardedStep(form, plan.shards, written) if plan.shards and written is not None else None
-        self._schedule = lr_schedule
+        self._table = lr_schedule if isinstance(lr_schedule, RateTable) else None
+        self._schedule = None if isinstance(lr_schedule, RateTable) else lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule or plan.rates else []
 
     def gather_shared(self, tensors: Sequence[Tensor], flats: Sequence[Tensor]) -> Gathered:
@@ -115,7 +117,7 @@ class SharedOptimizer:
         return Gathered(_fill([torch.empty_like(t) for t in slot.tensors], gradients, slot.takes_rows), [])
 
     def factor(self, update: int) -> float:
-        """The factor on learning rates at that update; 1 where there is no schedule."""
+        """The factor on learning rates at that update; 1 where no function is asked for one."""
         return factor_of(self._schedule, update) if self._schedule is not None else 1.0
 
     def whole_in(self, slot: GradientSlot) -> Gathered:
@@ -242,6 +244,8 @@ class SharedOptimizer:
         if self._schedule is not None:
             factor = factor_of(self._schedule, update)
             rates = [rate * factor for rate in rates]
+        if self._table is not None:
+            rates = self._table.at(update)
         for optimizer in (self._by_tensor, self._by_range):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
@@ -317,7 +321,8 @@ def factor_of(schedule: Callable[[int], float], update: int) -> float:
         factor = schedule(update)
     except Exception as error:
         raise ArgumentError(
-            f"lr_schedule raised {type(error).__name__} for update {update}: {one_line(error)}"
+            f"lr_schedule raised {type(error).__name__} for update {update}: {one_line(error)} (a function of an "
+            f"optimizer that returns a scheduler is marked by hogwild.scheduler)"
         ) from error
     try:
         number = float(factor)

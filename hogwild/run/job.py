@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, Source, TensorSource, batches_of
 from hogwild.optim.factory import Factory
+from hogwild.optim.rates import RateTable, SchedulerFactory
 from hogwild.rules.base import Rule
 from hogwild.run.callback import CallbackList
 from hogwild.run.progress import Trace
@@ -34,7 +35,7 @@ class Job:
     source: Source | None
     loss: Loss | None
     work: Callable[[Worker], None]
-    lr_schedule: Callable[[int], float] | None
+    lr_schedule: Callable[[int], float] | SchedulerFactory | RateTable | None
     evaluate: Evaluate | None
     callbacks: CallbackList
     out: Path | None
@@ -48,6 +49,12 @@ class Job:
     change: Mapping[str, Any] = field(default_factory=dict)  # settings that it goes on with on purpose
     tickets_before: int = 0  # of the run that it goes on with
     again: Again | None = None  # computes a gradient a second time, where `work` is the caller's
+
+    @property
+    def factors(self) -> Callable[[int], float] | None:
+        """The schedule, where it is a function that workers ask."""
+        schedule = self.lr_schedule
+        return None if isinstance(schedule, SchedulerFactory | RateTable) else schedule
 
     @property
     def goes_on(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hogwild.data.seeding import loans_of_this_thread
 from hogwild.optim.plan import initial_of
+from hogwild.optim.rates import RateTable
 from hogwild.run.best import BestKeeper
 from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
 from hogwild.run.directory import METRICS
@@ -141,7 +142,7 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         source=job.source,
         loss=job.loss,
         optimizer=job.optimizer,
-        lr_schedule=job.lr_schedule,
+        lr_schedule=schedule if isinstance(schedule := job.lr_schedule, RateTable) else job.factors,
         flags=replace(BitFlags.capture(), intra_op=job.intra_op),
         evaluate_every=job.evaluate_every,
         traced=job.trace.at if job.trace is not None else frozenset(),

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.optim.rates import RateTable
 from hogwild.run.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.environment import environment
 from hogwild.run.job import Job
@@ -171,10 +172,7 @@ def describe(
             "class": _class_name(optimizer),
             "groups": [_group(group, names) for group in optimizer.param_groups],
         },
-        "lr_schedule": {
-            "name": name_of(job.lr_schedule),
-            "factors": _factors(job.lr_schedule, job.updates),
-        },
+        "lr_schedule": _schedule(job),
         "model": _structure(job.model, trained),
         "loss": name_of(job.loss),
         "work": None if job.source is not None else name_of(job.work),
@@ -188,14 +186,18 @@ def _group(group: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]
     return {**options, "params": [names.get(id(parameter), "") for parameter in group["params"]]}
 
 
-def _factors(schedule: Callable[[int], float] | None, updates: int) -> dict[str, Any]:
-    """The schedule at its first, its last and some updates between; None where it raises there."""
+def _schedule(job: Job) -> dict[str, Any]:
+    """The schedule at its first, its last and some updates between: factors, or under a scheduler of torch the rate of
+    each group; None where it raises there."""
+    table, schedule, updates = job.lr_schedule, job.factors, job.updates
     found: dict[str, Any] = {}
     for update in sorted({0, 1, 2, *(updates * i // 8 for i in range(8)), updates - 1} & set(range(updates))):
         found[str(update)] = None
         with suppress(Exception):
             found[str(update)] = 1.0 if schedule is None else float(schedule(update))
-    return found
+        if isinstance(table, RateTable):
+            found[str(update)] = table.at(update)
+    return {"name": table.name if isinstance(table, RateTable) else name_of(schedule), "factors": found}
 
 
 def _structure(model: nn.Module, trained: Collection[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
 from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.plan import OptimizerPlan, steps_rows
+from hogwild.optim.rates import RateTable, SchedulerFactory, tabulated
 from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
 from hogwild.optim.stepping import factor_of
 from hogwild.rules.base import Rule
@@ -99,6 +100,8 @@ def prepare(job: Job) -> Prepared:
     _refuse_idle_functions(job)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
+    if isinstance(job.lr_schedule, SchedulerFactory):
+        job = replace(job, lr_schedule=tabulated(job.lr_schedule, optimizer, job.updates))
     numbers = group_of(optimizer)
     groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
     anatomy = anatomy.restricted_to(set(groups))
@@ -131,9 +134,9 @@ def prepare(job: Job) -> Prepared:
 
 def _refuse_idle_functions(job: Job) -> None:
     """Refuse a schedule that cannot give the first factor or the last, and what would never be asked or measured."""
-    if job.lr_schedule is not None and job.updates:
+    if job.factors is not None and job.updates:
         for update in sorted({0, job.updates - 1}):
-            factor_of(job.lr_schedule, update)
+            factor_of(job.factors, update)
     if job.callbacks.may_stop and not job.evaluate_every:
         raise ArgumentError(
             f"{job.callbacks.names_of('should_stop')} given, and nothing says when it is to be asked, for the source "
@@ -148,6 +151,8 @@ def _refuse_idle_functions(job: Job) -> None:
 def _refuse_one_rate_for_several(job: Job, optimizer: Optimizer) -> None:
     """Refuse to change learning rates that are not one."""
     rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
+    if job.config.values_of("lr") and isinstance(job.lr_schedule, RateTable):
+        raise ArgumentError(f"lr cannot be changed: {job.lr_schedule.name} sets it, as it was when the run began")
     if job.config.values_of("lr") and len(rates) > 1:
         raise ArgumentError(
             f"lr cannot be changed: the groups of {type(optimizer).__name__} have the rates "

@@ -64,13 +64,17 @@ def copies_for_another(job: Job) -> Copies | None:
         return None
     own = list(job.model.parameters())
     bare = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in own}
-    names = ("model", "source", "loss", "lr_schedule", "optimizer")
-    objects = {**{name: getattr(job, name) for name in names}, "extras": [extras_of(p) for p in own]}
+    names = ("model", "source", "loss", "optimizer")
+    objects = {
+        **{name: getattr(job, name) for name in names},
+        "lr_schedule": job.factors,
+        "extras": [extras_of(p) for p in own],
+    }
     twins = twins_of(objects, job.source, bare)
     if twins is None:
         shared = stand_ins_of(job.model)
         model, source = replicate(job.model, shared), own_copy(job.source)
-        return Copies(model, shared, source, job.loss, job.lr_schedule, job.optimizer)
+        return Copies(model, shared, source, job.loss, job.factors, job.optimizer)
     for parameter, extras in zip(own, twins.pop("extras"), strict=True):
         carry(extras, bare[id(parameter)])
     return Copies(stand_ins=bare, **twins)
@@ -106,7 +110,7 @@ def _own(job: Job) -> Copies:
     assert job.loss is not None
     stand_ins = stand_ins_of(job.model)
     replica = replicate(job.model, stand_ins)
-    return Copies(replica, stand_ins, own_copy(job.source), job.loss, job.lr_schedule, job.optimizer)
+    return Copies(replica, stand_ins, own_copy(job.source), job.loss, job.factors, job.optimizer)
 
 
 class _Trainee:
@@ -153,7 +157,7 @@ def _refuse(job: Job, number: int, difference: str | None, how: str) -> None:
 
 def _refuse_uneven_schedule(job: Job, theirs: _Factors | None) -> None:
     """Refuse a schedule whose factors depend on what it was asked before."""
-    own = job.lr_schedule
+    own = job.factors
     if own is None or theirs is None:
         return
     last = job.updates - 1

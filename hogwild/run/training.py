@@ -15,6 +15,7 @@ from hogwild.data.sources import as_source
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.optim.factory import Factory
+from hogwild.optim.rates import LRSchedule, SchedulerFactory, schedule_of
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule
 from hogwild.run.callback import Callback, CallbackList
@@ -35,7 +36,7 @@ def train_config(
     optimizer: Factory,
     rule: Rule | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
-    lr_schedule: Callable[[int], float] | None = None,
+    lr_schedule: LRSchedule | None = None,
     evaluate: Evaluate | None = None,
     stop: Stop | None = None,
     callbacks: Sequence[Callback] = (),
@@ -61,7 +62,9 @@ def train_config(
     began = time.monotonic() if began is None else began
     _refuse_uncallable(loss=loss)
     _refuse_loss_of_outputs(loss)
-    _refuse_uncallable(collate=collate, lr_schedule=lr_schedule, evaluate=evaluate, stop=stop, progress=progress)
+    schedule = schedule_of(lr_schedule)
+    asked = None if isinstance(schedule, SchedulerFactory) else schedule
+    _refuse_uncallable(collate=collate, lr_schedule=asked, evaluate=evaluate, stop=stop, progress=progress)
     rule = rule or make_rule(config.update, config)
     rule.check(config.workers)
     warm_up(config.kind)
@@ -74,7 +77,7 @@ def train_config(
         source=source,
         loss=loss,
         work=train_loop,
-        lr_schedule=lr_schedule,
+        lr_schedule=schedule,
         evaluate=evaluate,
         callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
         out=checked_out(out, config.checkpoint_every),

@@ -12,6 +12,7 @@ from hogwild.config import RunConfig
 from hogwild.data.sources import Source
 from hogwild.optim.factory import Factory
 from hogwild.optim.plan import OptimizerPlan
+from hogwild.optim.rates import RateTable
 from hogwild.rules.base import Rule
 from hogwild.shared.state import StatePlan
 from hogwild.workers.bit_flags import BitFlags
@@ -39,7 +40,7 @@ class Task:
     source: Source | None
     loss: Callable[[nn.Module, Any], Any] | None
     optimizer: Factory
-    lr_schedule: Callable[[int], float] | None
+    lr_schedule: Callable[[int], float] | RateTable | None
     flags: BitFlags
     evaluate_every: int
     traced: frozenset[int]
