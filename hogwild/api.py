@@ -51,6 +51,7 @@ def train(
     seed: int = 0,
     lr_schedule: LRSchedule | None = None,
     clip_grad_norm: float | None = None,
+    ema: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
     keep_best: str | None = None,
@@ -103,6 +104,8 @@ def train(
             the run. Or a scheduler of torch that is stepped once an update: its class, a `functools.partial` of it, or
             a function of the optimizer marked by `hogwild.scheduler`.
         clip_grad_norm: clip each update's gradient to this norm.
+        ema: decay d of a moving average of the weights, e ← d e + (1 − d) w after each update that is applied, from
+            the initial weights on; it ends in `run.ema_state`, and `evaluate` is called on it too.
         evaluate: model → named floats, called in this process on a copy that no worker writes, in eval mode and without
             grad; it may choose otherwise, and the mode is put back.
         evaluate_every: updates between evaluations; None is once an epoch.
@@ -187,6 +190,7 @@ def launch(
     seed: int = 0,
     lr_schedule: LRSchedule | None = None,
     clip_grad_norm: float | None = None,
+    ema: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
     keep_best: str | None = None,

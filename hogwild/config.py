@@ -107,6 +107,8 @@ class RunConfig:
     """Folder of the data, for experiments that do not bring their own."""
     clip_grad_norm: float | None = setting(None, "NORM", positive=True, unset="no clipping", decides_bits=True)
     """Clip each update's gradient to this norm."""
+    ema: float | None = setting(None, "DECAY", positive=True, unset="none", decides_bits=True, fixed=_STATE)
+    """Keep a moving average of the weights too, e = DECAY e + (1 - DECAY) w after each update."""
     evaluate_every: int | None = setting(None, "N", least=1, unset="once an epoch")
     """Evaluate every N updates."""
     keep_best: str | None = setting(None, "METRIC", unset="", decides_bits=True, fixed=_BEST)
@@ -143,6 +145,8 @@ class RunConfig:
             raise ArgumentError(f"{given} of epochs and updates given; exactly one says how long to train")
         if self.seed >= 1 << 63:
             raise ArgumentError(f"seed {self.seed} is not below 2^63; any number from 0 to 2^63 - 1 works")
+        if self.ema is not None and self.ema >= 1:
+            raise ArgumentError(f"ema {self.ema} is not below 1; 0.999 averages about the last thousand updates")
         if self.lr is not None and self.lr == float("inf"):
             raise ArgumentError("lr inf is not finite; 0.1 is a common choice for SGD, 0.001 for Adam")
 

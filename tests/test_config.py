@@ -38,6 +38,7 @@ configs = st.builds(
     lr=st.none() | st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False),
     data=st.none() | text,
     clip_grad_norm=above_zero,
+    ema=st.none() | st.floats(0, 1, exclude_min=True, exclude_max=True),
     evaluate_every=optional,
     checkpoint_every=optional,
     digest_every=optional,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
@@ -52,9 +52,10 @@ class ReplayDifference:
 class Replay:
     """What a replay found.
 
-    `equal`: every version that was noted and the final state have the recorded bits. `digest` is that of the replayed
-    final state, `recorded` the one in run.json, `compared` the number of versions compared, the final one included.
-    `environment` says what differs between where it was recorded and here: versions, processor, flags, code.
+    `equal`: every version that was noted, the final state and its moving average have the recorded bits. `digest` is
+    that of the replayed final state, `recorded` the one in run.json, `compared` the number of versions compared, the
+    final one included. `environment` says what differs between where it was recorded and here: versions, processor,
+    flags, code.
     """
 
     equal: bool
@@ -187,6 +188,8 @@ def _compare(record: Record, run: Run) -> Replay:
         parameters = [tensor.name for tensor in state.tensors if not tensor.identical]
         after = versions[-1] if versions else 0
         first = ReplayDifference(after, record.updates, tuple(parameters), _first_loss(record, run))
+    elif record.average is not None and run.ema_state is not None:
+        first = _averages_differ(record, record.average, dict(run.ema_state))
     return Replay(
         equal=first is None,
         digest=run.digest,
@@ -197,6 +200,12 @@ def _compare(record: Record, run: Run) -> Replay:
         first_difference=first,
         environment=_moved(record),
     )
+
+
+def _averages_differ(record: Record, recorded: Path, average: dict[str, Tensor]) -> ReplayDifference | None:
+    """Where the moving averages of equal models differ; None where they do not."""
+    differing = [f"the average of {one.name}" for one in distance(recorded, average).tensors if not one.identical]
+    return ReplayDifference(0, record.updates, tuple(differing), None) if differing else None
 
 
 def _moved(record: Record) -> tuple[str, ...]:

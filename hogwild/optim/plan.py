@@ -109,7 +109,8 @@ class OptimizerPlan:
     need not be torch's; `plain` that this is p ← p − lr g; `by_row` that it takes sparse gradients too; `adaptive` that
     the optimizer divides by what it keeps of earlier gradients, which the written step computes privately; `shards` are
     there where the step of a version can be made in pieces; `rates` are learning rates, each with the update from which
-    on it replaces that of the optimizer; `compensation` is what is done about staleness, if anything.
+    on it replaces that of the optimizer; `compensation` is what is done about staleness, if anything; `decay` is that
+    of a moving average of the parameters, if one is kept.
     """
 
     form: StateForm
@@ -120,10 +121,15 @@ class OptimizerPlan:
     shards: tuple[Shard, ...] = ()
     rates: tuple[tuple[int, float], ...] = ()
     compensation: Compensation | None = None
+    decay: float | None = None
 
     def with_rates(self, rates: tuple[tuple[int, float], ...]) -> OptimizerPlan:
         """The same with other learning rates from some updates on."""
         return replace(self, rates=rates)
+
+    def with_average(self, decay: float | None) -> OptimizerPlan:
+        """The same with a moving average of the parameters, where a decay is given."""
+        return self if decay is None else replace(self, form=self.form.with_average(), decay=decay)
 
     @classmethod
     def under_staleness(

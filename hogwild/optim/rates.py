@@ -1,7 +1,7 @@
-"""A scheduler of torch as a table: number of the update → the learning rate of each group of the optimizer.
+"""Number of the update → learning rates: by a function that gives a factor, or a scheduler of torch as a table.
 
-It is made and stepped once, before the run, on an optimizer that has the caller's groups and steps nothing. So no
-worker needs its state, and a rate depends on the number of the update alone.
+A scheduler is made and stepped once, before the run, on an optimizer that has the caller's groups and steps nothing. So
+no worker needs its state, and a rate depends on the number of the update alone.
 """
 
 from __future__ import annotations
@@ -160,3 +160,28 @@ def _rates_of(optimizer: Optimizer, options: Sequence[Mapping[str, Any]], name: 
         if not math.isfinite(rates[-1]):
             raise ArgumentError(f"lr_schedule, {name}, sets lr {rates[-1]} at update {update}; it must be finite")
     return rates
+
+
+def factor_of(schedule: Callable[[int], float], update: int) -> float:
+    """The factor on learning rates at that update.
+
+    Raises:
+        ArgumentError: the schedule raised, or returned no number; it would again, so no worker tries.
+    """
+    try:
+        factor = schedule(update)
+    except Exception as error:
+        raise ArgumentError(
+            f"lr_schedule raised {type(error).__name__} for update {update}: {one_line(error)} (a function of an "
+            f"optimizer that returns a scheduler is marked by hogwild.scheduler)"
+        ) from error
+    try:
+        number = float(factor)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ArgumentError(
+            f"lr_schedule returned {factor!r} for update {update}; it must return a factor on the learning rate, such "
+            f"as 1.0"
+        )
+    return factor

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hogwild.optim.gradients import mean_of
 from hogwild.optim.kernels import ROOMS, Rooms, WrittenStep
-from hogwild.shared.optimizer_state import OptimizerState, StateForm
+from hogwild.shared.optimizer_state import AVERAGE, PARAMETER, OptimizerState, StateForm
 from hogwild.shared.shards import Piece, Shard
 from hogwild.shared.slots import Slot
 
@@ -33,12 +33,16 @@ class ShardedStep:
         form: of the optimizer's state.
         shards: as cut from it.
         written: the step.
+        decay: of the moving average, where one is kept.
     """
 
-    def __init__(self, form: StateForm, shards: Sequence[Shard], written: WrittenStep) -> None:
+    def __init__(
+        self, form: StateForm, shards: Sequence[Shard], written: WrittenStep, decay: float | None = None
+    ) -> None:
         self._form = form
         self._shards = shards
         self._step = written
+        self._decay = decay
         self._rooms = self._make_rooms([piece for shard in shards for piece in shard])
 
     def advance(
@@ -60,6 +64,9 @@ class ShardedStep:
             source, target = (self._cut(slot.flats, slot.parameters, piece) for slot in (old, new))
             states, begun = (self._state(before, piece), self._state(after, piece)), bool(before.started[members[0]])
             self._step(groups[self._group(piece)], source, gradient, *states, target, step, begun)
+            if self._decay is not None:
+                value = states[1].get(PARAMETER, target)  # the slot may hold what is predicted
+                torch.lerp(states[0][AVERAGE], value, 1 - self._decay, out=states[1][AVERAGE])
             for i in members:
                 after.started[i] = 1
             if self._form.flat:

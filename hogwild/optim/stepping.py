@@ -11,7 +11,6 @@ own, so any worker may make it.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -20,17 +19,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError
 from hogwild.optim.factory import Factory, Named, with_parameters
 from hogwild.optim.gradients import Gathered
-from hogwild.optim.kernels import ROOMS, Rooms
+from hogwild.optim.kernels import FLAT_DTYPES, ROOMS, Rooms
 from hogwild.optim.plan import OptimizerPlan
-from hogwild.optim.rates import RateTable
+from hogwild.optim.rates import RateTable, factor_of
 from hogwild.optim.sharded import ShardedStep
 from hogwild.shared.arena import aligned
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.layout import Block, Entry, Layout, Range
-from hogwild.shared.optimizer_state import Cell, OptimizerState
+from hogwild.shared.optimizer_state import AVERAGE, PARAMETER, Cell, OptimizerState
 from hogwild.shared.slots import Slot
 
 
@@ -79,7 +78,7 @@ class SharedOptimizer:
         self._rooms, self._flat_rooms = _rooms(form.layout, races)
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         written = plan.written
-        self._sharded = ShardedStep(form, plan.shards, written) if plan.shards and written is not None else None
+        self._sharded = ShardedStep(form, plan.shards, written, plan.decay) if plan.shards and written else None
         self._table = lr_schedule if isinstance(lr_schedule, RateTable) else None
         self._schedule = None if isinstance(lr_schedule, RateTable) else lr_schedule
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule or plan.rates else []
@@ -167,6 +166,7 @@ class SharedOptimizer:
         after.started[:] = before.started
         after.ragged[:] = before.ragged
         self._write(whole, gradients, old, new, before, after)
+        self._average(new, before, after)
 
     def rest(self, new: Slot, after: OptimizerState) -> None:
         """Predict of parameters and state that were copied that they stay where they are."""
@@ -180,11 +180,24 @@ class SharedOptimizer:
         whole = self._whole(gradients, state)
         if self._plan.written is not None and (self._plan.by_row or not gradients.sparse):
             self._write(whole, gradients, slot, slot, state, state)
+        else:
+            if any(whole):
+                self._step_ranges(whole, gradients, slot.flats, state)
+            if not all(whole):
+                self._step_tensors(whole, gradients, slot.parameters, state)
+        self._average(slot, state, state)
+
+    def _average(self, slot: Slot, before: OptimizerState, after: OptimizerState) -> None:
+        """Take all parameters, as they were stepped, into the moving average, if one is kept."""
+        decay = self._plan.decay
+        if decay is None:
             return
-        if any(whole):
-            self._step_ranges(whole, gradients, slot.flats, state)
-        if not all(whole):
-            self._step_tensors(whole, gradients, slot.parameters, state)
+        for number, span in enumerate(self._form.layout.ranges):
+            pieces = [(before.tensors[i], slot.parameters[i], after.tensors[i]) for i in span.members]
+            if span.dtype in FLAT_DTYPES:
+                pieces = [(before.flats[number], slot.flats[number], after.flats[number])]
+            for old, shown, new in pieces:  # the slot may hold what is predicted
+                torch.lerp(old[AVERAGE], new.get(PARAMETER, shown), 1 - decay, out=new[AVERAGE])
 
     def _whole(self, gradients: Gathered, state: OptimizerState) -> list[bool]:
         """Which ranges are stepped as one tensor."""
@@ -245,7 +258,7 @@ class SharedOptimizer:
             factor = factor_of(self._schedule, update)
             rates = [rate * factor for rate in rates]
         if self._table is not None:
-            rates = self._table.at(update)
+            rates = [rate * scale for rate, scale in zip(self._table.at(update), scales, strict=True)]
         for optimizer in (self._by_tensor, self._by_range):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
@@ -311,31 +324,6 @@ def _fill(
     return tensors
 
 
-def factor_of(schedule: Callable[[int], float], update: int) -> float:
-    """The factor on learning rates at that update.
-
-    Raises:
-        ArgumentError: the schedule raised, or returned no number; it would again, so no worker tries.
-    """
-    try:
-        factor = schedule(update)
-    except Exception as error:
-        raise ArgumentError(
-            f"lr_schedule raised {type(error).__name__} for update {update}: {one_line(error)} (a function of an "
-            f"optimizer that returns a scheduler is marked by hogwild.scheduler)"
-        ) from error
-    try:
-        number = float(factor)
-    except (TypeError, ValueError, RuntimeError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ArgumentError(
-            f"lr_schedule returned {factor!r} for update {update}; it must return a factor on the learning rate, such "
-            f"as 1.0"
-        )
-    return factor
-
-
 def _rooms(layout: Layout, races: bool) -> tuple[list[Rooms], list[Rooms]]:
     """Per tensor and per range of a layout, private memory of that form; the same for all, for one is stepped at a
     time."""
@@ -365,6 +353,7 @@ def _bind(
     optimizer.state[parameter] = {
         key: value if cells[key].number is None else cells[key].number(value.item())  # type: ignore[misc]
         for key, value in shared.items()
+        if key != AVERAGE
     }
 
 

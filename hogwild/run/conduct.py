@@ -14,7 +14,7 @@ from hogwild.errors import warn_caller
 from hogwild.run.audit import Audit, close_account
 from hogwild.run.callback import Ending, RunInfo
 from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
-from hogwild.run.evaluator import copy_of_state
+from hogwild.run.evaluator import own_copies
 from hogwild.run.follower import Follower
 from hogwild.run.going_on import going_on
 from hogwild.run.held_signals import HeldSignals
@@ -172,10 +172,11 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> Ru
 def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: float) -> Run:
     """What the run has come to, as it stands in shared memory and in the caller's model."""
     state, job = run.state, run.job
-    version, _ = job.rule.newest(state)
+    version, slot = job.rule.newest(state)
     first, last = run.evaluator.span()
-    model_state = copy_of_state(job.model)
+    model_state = own_copies(job.model.state_dict())
     journal = state.journal.rows(version if job.rule.versioned else None)
+    average = state.average(version)
     return Run(
         config=job.config,
         state=model_state,
@@ -200,6 +201,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         compensation=run.compensation,
         origin=run.origin,
         best=run.evaluator.keeper.best,
+        ema_state=own_copies(state.state_dict(version, slot, average)) if average else None,
     )
 
 

@@ -26,11 +26,12 @@ from hogwild.errors import ArgumentError, RunDirectoryError, printable, some_of
 
 FORMAT = 2  # of the run directory; 1 had no identities
 SEALED_FILES = ("model.safetensors", "journal.npy")  # a changed byte in one of them is found
+AVERAGED = "ema.safetensors"  # sealed too, in a run that keeps a moving average
 ORIGIN = "origin.json"
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
 BEST = "best.safetensors"
-RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, BEST, METRICS, "run.png", ORIGIN, "config.toml")
+RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, AVERAGED, BEST, METRICS, "run.png", ORIGIN, "config.toml")
 _EVENTS = "events.out.tfevents.*"  # what TensorBoard reads
 SAVED = ".hogwild-saved"  # a save that is done, and whose files are not all moved yet
 _LOCK, _STAGING = ".hogwild-lock", ".hogwild-saving-"

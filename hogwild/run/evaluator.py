@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
 from hogwild.run.best import BestKeeper
 from hogwild.run.divergence import divergence
-from hogwild.run.job import Job
+from hogwild.run.job import Evaluate, Job
 from hogwild.run.metrics import metrics_in
 from hogwild.run.progress import Progress
 from hogwild.shared.arena import as_tensor
+from hogwild.shared.optimizer_state import AVERAGE
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Field, Word
 
@@ -106,7 +106,7 @@ class Evaluator:
             self._trace.see(version, self._model.state_dict())
         if not self._evaluate_every or version % self._evaluate_every:
             return
-        self._evaluate_model(version, self._take_shown)
+        self._evaluate_model(version, self._take_shown, self._state.observed_average)
         if self._callbacks.may_stop and self._callbacks.says_stop(self.progress(version)):
             control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
 
@@ -123,8 +123,7 @@ class Evaluator:
         if version and self._evaluate_every and version % self._evaluate_every == 0:
             self.take_newest()
             if not self._has_evaluated(version):
-                with preserved_generators():
-                    self._evaluate_model(version, self.take_newest)
+                self._evaluate_newest()
 
     def evaluate_newest(self) -> None:
         """Evaluate the final version, unless that was done already, and report progress a last time.
@@ -133,15 +132,22 @@ class Evaluator:
         """
         version, slot = self._rule.newest(self._state)
         if not (self._has_evaluated(version) and (self._rule.versioned or self._was_shown(slot))):
-            with preserved_generators():
-                self._evaluate_model(version, self.take_newest)
+            self._evaluate_newest()
         self._callbacks.tell("on_progress", self.progress())
+
+    def _evaluate_newest(self) -> None:
+        version, _ = self._rule.newest(self._state)
+        with preserved_generators():
+            self._evaluate_model(version, self.take_newest, self._state.average(version))
 
     def _has_evaluated(self, version: int) -> bool:
         return bool(self.evaluations) and self.evaluations[-1]["update"] == version
 
     def _was_shown(self, slot: int) -> bool:
-        return torch.equal(as_tensor(self._state.observed.bytes), as_tensor(self._state.slots[slot].bytes))
+        state = self._state
+        averages = zip(state.observed_average, state.average(self._rule.newest(state)[0]), strict=True)
+        same = torch.equal(as_tensor(state.observed.bytes), as_tensor(state.slots[slot].bytes))
+        return same and all(torch.equal(shown, value) for shown, value in averages)
 
     def progress(self, updates: int | None = None) -> Progress:
         """How the run stands; `updates` are those applied, counted now if None."""
@@ -173,21 +179,39 @@ class Evaluator:
     @torch.no_grad()
     def _take(self, own: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
         """Give the model those parameters and those buffers."""
-        names = self._state.plan
-        parameters = dict(self._model.named_parameters())
+        self._take_parameters(own)
         buffers = dict(self._model.named_buffers())
-        _copy(parameters, [entry.name for entry in names.parameters.entries], own)
-        _copy(buffers, [entry.name for entry in names.buffers.entries], others)
+        _copy(buffers, [entry.name for entry in self._state.plan.buffers.entries], others)
 
-    def _evaluate_model(self, version: int, take: Callable[[], None]) -> None:
-        """Evaluate the version that the model holds, and that `take` gives it again."""
+    @torch.no_grad()
+    def _take_parameters(self, own: Sequence[torch.Tensor]) -> None:
+        parameters = dict(self._model.named_parameters())
+        _copy(parameters, [entry.name for entry in self._state.plan.parameters.entries], own)
+
+    def _evaluate_model(self, version: int, take: Callable[[], None], average: Sequence[torch.Tensor]) -> None:
+        """Evaluate that version, which the model holds and `take` gives it again, and its moving average, if any."""
         if self._evaluate is None:
             return
-        flags = [(module, module.training) for module in self._model.modules()]
         first, _ = self.span()
+        metrics = self._metrics_of(self._evaluate, version)
+        if average:
+            self._take_parameters(average)
+            averaged = self._metrics_of(self._evaluate, version)
+            metrics |= {f"{AVERAGE}_{name}": value for name, value in averaged.items()}
+            take()
+        if self._has_evaluated(version):
+            self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
+        row = {"update": version, "seconds": self._seconds_before + time.monotonic() - first}
+        self.evaluations.append({**row, **metrics})
+        self.keeper.see(self.evaluations[-1], lambda: self._copy(take))
+        self._callbacks.tell("on_evaluation", self.progress(version))
+
+    def _metrics_of(self, evaluate: Evaluate, version: int) -> dict[str, float]:
+        """What `evaluate` says of what the model holds."""
+        flags = [(module, module.training) for module in self._model.modules()]
         try:
             with torch.no_grad():
-                metrics = self._evaluate(self._model.eval())
+                metrics = evaluate(self._model.eval())
         except Exception as error:
             error.add_note(f"raised by evaluate=, which was given version {version}")
             raise
@@ -196,22 +220,16 @@ class Evaluator:
                 module.training = training
         if not isinstance(metrics, Mapping):
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
-        if self._has_evaluated(version):
-            self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
-        row = {"update": version, "seconds": self._seconds_before + time.monotonic() - first}
-        self.evaluations.append({**row, **{name: float(value) for name, value in metrics.items()}})
-        self.keeper.see(self.evaluations[-1], lambda: self._copy(take))
-        self._callbacks.tell("on_evaluation", self.progress(version))
+        return {name: float(value) for name, value in metrics.items()}
 
     def _copy(self, take: Callable[[], None]) -> dict[str, torch.Tensor]:
         take()  # an evaluation in training mode moves running averages
-        return copy_of_state(self._model)
+        return own_copies(self._model.state_dict())
 
 
-def copy_of_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors of a model's state dict, in memory of their own."""
-    values = model.state_dict().items()
-    return {name: value.detach().clone() for name, value in values if isinstance(value, torch.Tensor)}
+def own_copies(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of a state dict, in memory of their own."""
+    return {name: value.detach().clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def _of_rows(figure: Callable[[NDArray[Any]], Any], values: NDArray[Any]) -> float:

@@ -16,9 +16,8 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
 from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.plan import OptimizerPlan, steps_rows
-from hogwild.optim.rates import RateTable, SchedulerFactory, tabulated
+from hogwild.optim.rates import RateTable, SchedulerFactory, factor_of, tabulated
 from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
-from hogwild.optim.stepping import factor_of
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
@@ -119,7 +118,7 @@ def prepare(job: Job) -> Prepared:
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
     stale = job.rule.staleness if job.rule.compensation != "none" else None
     optimizer_plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, stale or 0)
-    optimizer_plan = optimizer_plan.with_rates(job.config.values_of("lr"))
+    optimizer_plan = optimizer_plan.with_rates(job.config.values_of("lr")).with_average(job.config.ema)
     if optimizer_plan.compensation is None:
         _warn_of_staleness(job.rule, optimizer)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
@@ -196,6 +195,12 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
 
 def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: Optimizer) -> frozenset[int]:
     needs = job.rule.needs(job.config.workers)
+    if found and job.config.ema is not None:
+        names = ", ".join(layout.entries[i].name for i in sorted(found))
+        raise ArgumentError(
+            f"ema {job.config.ema} averages every row at every update, and {names} has sparse gradients, which step a "
+            f"few; leave ema out, or use sparse=False"
+        )
     return stay_sparse(
         found,
         layout,

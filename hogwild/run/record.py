@@ -20,7 +20,7 @@ from hogwild.config import RunConfig
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.run.audit import Audit, ParameterAudit
 from hogwild.run.best import Best, load_best
-from hogwild.run.directory import BEST, FORMAT, SEALED_FILES, file_digest, finish_saving
+from hogwild.run.directory import AVERAGED, BEST, FORMAT, SEALED_FILES, file_digest, finish_saving
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin, one_identity, read_origin
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
@@ -49,6 +49,7 @@ class Record:
         updates: how many there are.
         stopped: whether it ended before its last update.
         state: the file of the final state.
+        average: that of its moving average, where there is one.
         origin: which run it is, and where it was made; None for one of version 0.2.0.
         content: all of run.json.
     """
@@ -60,6 +61,7 @@ class Record:
     updates: int
     stopped: bool
     state: Path
+    average: Path | None
     origin: Origin | None
     content: Mapping[str, Any]
 
@@ -91,6 +93,7 @@ def read_record(run_dir: Path) -> Record:
         updates=record["updates"],
         stopped=record["stopped"] is not None,
         state=run_dir / "model.safetensors",
+        average=run_dir / AVERAGED if AVERAGED in record["sha256"] else None,
         origin=read_origin(run_dir),
         content=record,
     )
@@ -152,7 +155,7 @@ def read_json_record(path: Path) -> dict[str, Any]:
         wrong = [key for key, form in _FORMS.items() if not isinstance(record[key], form)]
         if not isinstance(record.get("run", ""), str):
             wrong.append("run")
-        if wrong or set(record["sha256"]) != set(SEALED_FILES):
+        if wrong or set(record["sha256"]) - {AVERAGED} != set(SEALED_FILES):
             raise RunDirectoryError(f"{path} is not the record of a run: {', '.join(wrong) or 'sha256'} is malformed")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RunDirectoryError(f"{path.parent} holds no run.json; it is not the directory of a whole run") from error
@@ -207,6 +210,7 @@ def saved_run(run_dir: Path) -> Run:
             compensation=tuple(map(str, content.get("compensation", ()))),
             origin=origin,
             best=_best(run_dir, content),
+            ema_state=load_file(record.average) if record.average is not None else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:
         why = f"{type(error).__name__}: {printable(str(error))}"

@@ -20,6 +20,7 @@ from hogwild.rules.registry import title_of
 from hogwild.run.audit import Audit
 from hogwild.run.best import Best, save_best
 from hogwild.run.directory import (
+    AVERAGED,
     BEST,
     FORMAT,
     METRICS,
@@ -36,6 +37,7 @@ from hogwild.run.directory import (
 from hogwild.run.divergence import divergence
 from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order, metrics_in
 from hogwild.run.origin import Origin
+from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.journal import Seal
 
 INTERRUPTED = "interrupted"  # what `stopped` says of a run that can be gone on with
@@ -119,6 +121,8 @@ class Run:
         seconds_before: those of the parts before it was resumed.
         origin: which run it is, what it trained and where; None where it was not saved, or by version 0.2.0.
         best: the version whose metric was best, where `keep_best` names one; None where no evaluation gave a number.
+        ema_state: the state dict with the moving average of the trained parameters, in memory of its own; buffers and
+            other parameters are those of `state`. None where `ema` was not set.
     """
 
     config: RunConfig
@@ -144,6 +148,7 @@ class Run:
     compensation: tuple[str, ...] = ()
     origin: Origin | None = field(default=None, compare=False, repr=False)
     best: Best | None = None
+    ema_state: Mapping[str, Tensor] | None = field(default=None, repr=False)
 
     @property
     def samples_per_second(self) -> float:
@@ -154,6 +159,11 @@ class Run:
     def model_state(self) -> Mapping[str, Tensor]:
         """The final state dict: `state`, by the name that `load_state_dict` takes."""
         return self.state
+
+    @property
+    def ema_digest(self) -> str | None:
+        """The digest of `ema_state`; None where there is none."""
+        return digest_bytes(self.ema_state).hex() if self.ema_state is not None else None
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -227,6 +237,7 @@ class Run:
             "metrics": {key: finite_or_none(value) for key, value in self.metrics.items()},
             "best": self.best.to_dict() if self.best is not None else None,
             "digest": self.digest,
+            "ema_digest": self.ema_digest,
             "seed": config.seed,
             "out": str(self.out) if self.out else None,
             "stopped": self.stopped,
@@ -269,12 +280,18 @@ class Run:
     def _files(self) -> list[str]:
         """The files of its record."""
         some = {ORIGIN: self.origin, BEST: self.best}
-        return [*SEALED_FILES, "config.toml", METRICS, "run.json", *(name for name in some if some[name] is not None)]
+        return [*self._sealed, "config.toml", METRICS, "run.json", *(name for name in some if some[name] is not None)]
+
+    @property
+    def _sealed(self) -> list[str]:
+        return [*SEALED_FILES, *([AVERAGED] if self.ema_state is not None else [])]
 
     def _write(self, folder: Path) -> None:
         run = self.origin.run if self.origin is not None else ""
-        tensors = {name: value.contiguous() for name, value in self.state.items()}
-        save_file(tensors, folder / "model.safetensors", {"run": run} if run else None)
+        for state, name in ((self.state, "model.safetensors"), (self.ema_state, AVERAGED)):
+            if state is not None:
+                tensors = {key: value.contiguous() for key, value in state.items()}
+                save_file(tensors, folder / name, {"run": run} if run else None)
         if self.best is not None:
             save_best(self.best, folder / BEST, run)
         np.save(folder / "journal.npy", self.journal, allow_pickle=False)
@@ -290,7 +307,7 @@ class Run:
             "samples_before": self.samples_before,
             "seconds_before": self.seconds_before,
             "seals": {str(version): [seal.digest, seal.marks] for version, seal in self.seals.items()},
-            "sha256": {name: file_digest(folder / name) for name in SEALED_FILES},
+            "sha256": {name: file_digest(folder / name) for name in self._sealed},
         }
         texts["run.json"] = json.dumps(record, indent=2) + "\n"
         for name, text in texts.items():

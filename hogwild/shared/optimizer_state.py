@@ -15,6 +15,8 @@ from hogwild.shared.rows import RowVersions
 
 PARAMETER = "parameter"
 """The key of the parameter itself, where it is part of the state and the slots hold what is predicted of it."""
+AVERAGE = "ema"
+"""The key under which the moving average of a parameter lies beside what the optimizer keeps."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,17 @@ class StateForm:
     def holds_parameters(self) -> bool:
         """True where the parameters are part of the state, and the slots hold what is predicted of them."""
         return any(PARAMETER in cells for cells in self.cells)
+
+    @property
+    def averaged(self) -> bool:
+        """True where the moving average of each parameter is kept too."""
+        return any(AVERAGE in cells for cells in self.cells)
+
+    def with_average(self) -> StateForm:
+        """The same with room for the moving average of each parameter."""
+        entries = zip(self.layout.entries, self.cells, strict=True)
+        cells = [{**own, AVERAGE: Cell(entry.dtype, entry.shape, entry.stride, like=True)} for entry, own in entries]
+        return StateForm(self.layout, self.flat, tuple(cells))
 
 
 class _Places:
@@ -131,6 +144,10 @@ class OptimizerState:
     def parameters(self) -> list[Tensor]:
         """The parameters themselves, where they are part of the state."""
         return [own[PARAMETER] for own in self.tensors]
+
+    def average(self) -> list[Tensor]:
+        """The moving average of each parameter; none where none is kept."""
+        return [own[AVERAGE] for own in self.tensors] if self.form.averaged else []
 
     def begin(self, parameters: Iterable[int]) -> None:
         """Those parameters have been stepped."""

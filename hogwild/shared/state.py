@@ -49,6 +49,7 @@ class _Offsets:
     states: tuple[int, ...]
     gradients: tuple[int, ...]
     audit: int
+    average: int
     row_versions: int
     shards: int
     nbytes: int
@@ -101,6 +102,7 @@ class StatePlan:
             states=tuple(space.reserve(state) for _ in range(self.needs.state_copies)),
             gradients=tuple(space.reserve(gradient) for _ in range(self.needs.gradients)),
             audit=space.reserve(Totals.size(self.parameters) if self.audited else 0),
+            average=space.reserve(self.parameters.nbytes if self.optimizer.averaged else 0),
             row_versions=space.reserve(
                 RowVersions.size(self.parameters, self.tables, self.table_copies) if self.table_copies else 0
             ),
@@ -109,10 +111,17 @@ class StatePlan:
         )
 
 
+def copy_all(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensors one by one."""
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value.detach())
+
+
 class SharedState:
     """The shared state of a run, opened in one process.
 
-    `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate;
+    `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate, and
+    `observed_average` the moving average there, where one is kept;
     `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards.
     """
 
@@ -124,6 +133,8 @@ class SharedState:
         self.journal = Journal(arena, at.journal, plan.rows, at.seals, plan.digest_every, len(plan.names))
         slots = [Slot(plan.parameters, plan.buffers, arena, offset) for offset in at.slots]
         self.slots, self.observed = slots[:-1], slots[-1]
+        averaged = plan.optimizer.averaged
+        self.observed_average = plan.parameters.views(Block.shared(arena, at.average)) if averaged else []
         self.constants = plan.constants.views(Block.shared(arena, at.constants))
         self.optimizer_states = [OptimizerState(plan.optimizer, arena, offset) for offset in at.states]
         self.gradients = [
@@ -164,8 +175,9 @@ class SharedState:
             target.copy_(value.detach())
         self.optimizer_states[0].prepare(initial)
         if self.plan.optimizer.holds_parameters:
-            for target, value in zip(self.optimizer_states[0].parameters(), parameters, strict=True):
-                target.copy_(value.detach())
+            copy_all(self.optimizer_states[0].parameters(), parameters)
+        if self.plan.optimizer.averaged:
+            copy_all(self.average(0), parameters)
         self.journal.prepare()
         if self.row_versions is not None:
             self.row_versions.prepare()
@@ -177,17 +189,22 @@ class SharedState:
             return self.optimizer_states[version % len(self.optimizer_states)].parameters()
         return self.slots[slot].parameters
 
+    def average(self, version: int) -> list[Tensor]:
+        """The moving average of each parameter at that version, the newest; none where none is kept."""
+        return self.optimizer_states[version % len(self.optimizer_states)].average()
+
     def show(self, version: int, slot: int) -> None:
-        """Copy a version that lies in that slot to where the parent looks."""
+        """Copy a version that lies in that slot, and its moving average, to where the parent looks."""
         self.observed.copy_from(self.slots[slot])
         if self.plan.optimizer.holds_parameters:
-            for target, value in zip(self.observed.parameters, self.parameters(version, slot), strict=True):
-                target.copy_(value)
+            copy_all(self.observed.parameters, self.parameters(version, slot))
+        copy_all(self.observed_average, self.average(version))
 
-    def state_dict(self, version: int, slot: int) -> dict[str, Tensor]:
-        """The model's state dict at a version that lies in that slot, as views."""
+    def state_dict(self, version: int, slot: int, parameters: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
+        """The model's state dict at a version that lies in that slot, as views; with other values of the parameters
+        where they are given."""
         places = {
-            "parameter": self.parameters(version, slot),
+            "parameter": self.parameters(version, slot) if parameters is None else parameters,
             "buffer": self.slots[slot].buffers,
             "constant": self.constants,
         }

@@ -106,6 +106,12 @@ def test_groups_may_have_factors_of_their_own():
     assert train(LAMBDAS, optimizer=grouped).digest == by_hand(grouped, LAMBDAS)
 
 
+def test_under_compensation_rates_are_scaled_as_they_are_without():
+    settings = {"staleness": 2, "compensation": "auto", "workers": 2}
+    factor = train(lambda update: 0.5 if update < 4 else 1.0, **settings)
+    assert train(partial(ConstantLR, factor=0.5, total_iters=4), **settings).digest == factor.digest
+
+
 def test_a_rate_that_is_a_tensor():
     optimizer = partial(torch.optim.SGD, lr=torch.tensor(0.05, dtype=torch.float64))
     plain = partial(torch.optim.SGD, lr=0.05)
