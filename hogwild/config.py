@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 
 from hogwild.errors import ArgumentError, printable
+from hogwild.groups import Group, groups_in
 
 KINDS = ("threads", "processes")
 COMPENSATIONS = ("none", "auto")
@@ -24,7 +25,7 @@ ON_WORKER_FAILURE = ("replace", "continue", "raise")
 _FORMS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_CONFIG_BYTES = 1 << 20
 _LENGTHS = ("epochs", "updates")  # one of them says how long a run is
-_TABLES = ("changes", "own")  # fields that are no plain values, and are checked by themselves
+_TABLES = ("changes", "own", "groups")  # fields that are no plain values, and are checked by themselves
 _BATCHES = "the batches that it has seen would have been others"
 _VERSIONS = "a checkpoint holds as many versions as it needs"
 _WAY = "a run takes all its gradients in one way"
@@ -132,6 +133,8 @@ class RunConfig:
     """Seconds after which a worker that gets no further is taken to hang."""
     changes: tuple[Change, ...] = ()
     """What was changed on purpose when the run was resumed, in the order of the updates."""
+    groups: tuple[Group, ...] = setting((), decides_bits=True, fixed=_STATE)
+    """Give parameters whose names match a pattern (*.bias) options of their own, as weight_decay=0 lr=0.01."""
     own: OwnCode | None = None
     """The file of one's own that the experiment stands in, and the values of its own parameters."""
 
@@ -140,6 +143,7 @@ class RunConfig:
             if one.name not in _TABLES:
                 _check(one, getattr(self, one.name))
         _check_changes(self.changes)
+        object.__setattr__(self, "groups", _groups_in(self.groups))
         if (self.epochs is None) == (self.updates is None):
             given = "neither" if self.epochs is None else "both"
             raise ArgumentError(f"{given} of epochs and updates given; exactly one says how long to train")
@@ -192,8 +196,8 @@ class RunConfig:
         values = _without_none(asdict(self))
         if self.own is not None:
             values["own"] = {key: value for key, value in values["own"].items() if value != ""}
-        if not values["changes"]:
-            del values["changes"]
+        values["groups"] = [group.to_mapping() for group in self.groups]
+        values = {key: value for key, value in values.items() if value or key not in ("changes", "groups")}
         return tomli_w.dumps({**own, **values})
 
     @classmethod
@@ -297,6 +301,14 @@ def _changes_in(values: Any) -> tuple[Change, ...]:
         return tuple(one if isinstance(one, Change) else Change(**one) for one in values)
     except TypeError:
         raise ArgumentError(f"changes {values!r} is not a list of an update, a name and a value each") from None
+
+
+def _groups_in(values: Any) -> tuple[Group, ...]:
+    """Groups as a file has them."""
+    try:
+        return groups_in(values)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"groups: {error}") from None
 
 
 def _own_in(value: Any) -> OwnCode | None:

@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from hogwild import ArgumentError
 from hogwild import config as module
 from hogwild.config import KINDS, MAX_CONFIG_BYTES, ON_NONFINITE, ON_WORKER_FAILURE, OwnCode, RunConfig
+from hogwild.groups import Group
 
 positive = st.integers(1, 2**31)
 optional = st.none() | positive
 above_zero = st.none() | st.floats(min_value=0, exclude_min=True, allow_nan=False)
 text = st.text(st.characters(exclude_categories=["Cs"]))
+option = text.filter(lambda name: name not in ("match", "params"))
+value = st.booleans() | positive | text
 path = text.map(lambda name: f"/{name}.py")
 configs = st.builds(
     RunConfig,
@@ -47,6 +50,7 @@ configs = st.builds(
     on_worker_failure=st.sampled_from(ON_WORKER_FAILURE),
     max_restarts=st.integers(0, 99),
     worker_timeout=above_zero,
+    groups=st.lists(st.builds(Group, text, st.dictionaries(option, value, min_size=1))).map(tuple),
     own=st.none() | st.builds(OwnCode, path, path, text, text, st.dictionaries(text, text | st.booleans() | positive)),
 )
 

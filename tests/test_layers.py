@@ -18,7 +18,15 @@ from hogwild.config import RunConfig
 from hogwild.rules.registry import NAMES as RULE_NAMES
 from hogwild.rules.registry import RULES, rule_class
 
-OF_EXPERIMENTS = ("optimizer", "lr", "data", "digest_every", "changes", "own")  # by name, of experiments and of replays
+OF_EXPERIMENTS = (
+    "optimizer",
+    "lr",
+    "data",
+    "digest_every",
+    "changes",
+    "own",
+    "groups",
+)  # by name, of experiments and of replays
 ROOT = Path(__file__).parent.parent / "hogwild"  # the source, which has no experiments in it
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -32,7 +40,7 @@ FLOORS: list[set[str]] = [
     {"rules", "reference"},
     {"model", "data", "optim"},
     {"shared", "config"},
-    {"errors", "autograd", "_moved"},
+    {"errors", "groups", "autograd", "_moved"},
 ]
 DOORS = {"", "__main__"}  # hogwild itself names what is public; `python -m hogwild` is the command
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}

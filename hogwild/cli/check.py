@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import Positional, UseAppendAction, arg
 
 from hogwild.cli.own import NoOwnFlags
-from hogwild.cli.settings import SettingFlags, given_settings, setting_flags, settings_in
+from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, setting_flags, settings_in
 from hogwild.cli.values import whole
 from hogwild.errors import ArgumentError
 
@@ -63,6 +63,8 @@ class CheckCommand:
     training: Annotated[SettingFlags, arg(constructor=_Training, name="")] = field(default_factory=_Training)
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE", help_behavior_hint="(repeatable)")] = ()
     """A setting, as its flag gives it."""
+    group: GroupFlag = ()
+    """Options of the optimizer for parameters by name ('*.bias' weight_decay=0); the first that matches holds."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/check-NAME-TIME)")] = None
     """Folder to save the verdict in."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False

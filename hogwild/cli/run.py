@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import Positional, UseAppendAction, arg
 
 from hogwild.cli.own import NoOwnFlags
-from hogwild.cli.settings import SettingFlags, given_settings, setting_flags, settings_in
+from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, setting_flags, settings_in
 from hogwild.config import DECIDE_BITS
 from hogwild.errors import ArgumentError
 
@@ -50,6 +50,8 @@ class RunCommand:
     """Go on with the run in this folder from its last checkpoint."""
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE", help_behavior_hint="(repeatable)")] = ()
     """A setting, as its flag gives it. With --resume: go on with another one, or longer; recorded."""
+    group: GroupFlag = ()
+    """Options of the optimizer for parameters by name ('*.bias' weight_decay=0); the first that matches holds."""
     tensorboard: Annotated[bool, arg(help_behavior_hint="")] = False
     """Write event files for TensorBoard into the run's folder."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from difflib import get_close_matches
@@ -16,15 +17,16 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from tyro.conf import arg
+from tyro.conf import UseAppendAction, arg
 
 from hogwild import config
 from hogwild.cli.values import folder, number, read, truth, whole, words
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
+from hogwild.groups import Group
 from hogwild.rules.registry import NAMES, owner_of
 
-_NO_FLAG = ("name", "changes", "own")  # the experiment, which is named without a flag; and what --set has changed
+_NO_FLAG = ("name", "changes", "own", "groups")  # the experiment, named without a flag; what is told in other ways
 _FOLDER = "FOLDER"  # what the help shows for a path
 _GROUPS = {
     "update": ("rule", "How the model is shared, and by whom."),
@@ -34,6 +36,11 @@ _GROUPS = {
 }
 """The first setting of each group of the help → the group's name, and a line about it. Settings stand as in
 `RunConfig`."""
+GroupFlag = Annotated[
+    UseAppendAction[tuple[tuple[str, ...], ...]],
+    arg(metavar="PATTERN OPTION=VALUE...", help_behavior_hint="(repeatable)"),
+]
+"""The type of the flag --group of a command."""
 _WIDEST = 24  # letters of a flag and its value, up to which tyro gives all of them a column of their own
 _MORE = {"update": f" One of {', '.join(NAMES)}; hogwild list tells them apart."}
 
@@ -104,8 +111,32 @@ def _read_setting(name: str, value: str, readers: Mapping[str, Callable[[str], A
 
 
 def given_settings(command: Any) -> dict[str, Any]:
-    """The settings that were given to a command as flags, those of the experiment's own included."""
-    return {**command.training.given(), **command.own.given()}
+    """The settings that were given to a command as flags, those of the experiment's own included.
+
+    Raises:
+        ArgumentError: --group is given without a pattern, or something that is no option with a value.
+    """
+    groups = {"groups": tuple(map(_group, command.group))} if getattr(command, "group", ()) else {}
+    return {**command.training.given(), **command.own.given(), **groups}
+
+
+def _group(texts: Sequence[str]) -> Group:
+    """A pattern of names, then options as OPTION=VALUE, a value as TOML has it."""
+    options = {}
+    for text in texts[1:]:
+        name, equals, value = text.partition("=")
+        if not equals or name in options:
+            raise ArgumentError(f"--group {' '.join(texts)}: {text!r} is not one OPTION=VALUE; weight_decay=0 is")
+        try:
+            options[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            raise ArgumentError(
+                f"--group {' '.join(texts)}: {value!r} is no value; 0.01, true, [0.9, 0.99] are"
+            ) from None
+    try:
+        return Group("".join(texts[:1]), options)
+    except ValueError as error:
+        raise ArgumentError(f"--group: {error}") from None
 
 
 def readers_of(command: Any) -> dict[str, Callable[[str], Any]]:

@@ -127,7 +127,7 @@ class OwnTraining(Subject):
         return cls(
             config,
             partial(_built, bound(training, config), data),
-            optimizer_named(config.optimizer or "sgd", config.lr),
+            optimizer_named(config.optimizer or "sgd", config.lr, config.groups),
         )
 
     def rule_of(self, variation: Variation = AS_IT_IS) -> Rule:

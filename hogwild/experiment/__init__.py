@@ -157,6 +157,8 @@ def settings_of(training: Training, given: Mapping[str, Any], saved: RunConfig |
     """
     base = asdict(saved) if saved is not None else {**training.defaults, "name": training.name}
     base = {key: value for key, value in base.items() if value is not None}
+    if saved is not None:
+        base["groups"] = saved.groups
     for one, other in (("epochs", "updates"), ("updates", "epochs")):
         if one in given:
             base.pop(other, None)

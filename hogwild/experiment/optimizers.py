@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 
 import torch
 
 from hogwild.errors import ArgumentError
-from hogwild.optim.factory import Factory
+from hogwild.groups import Group
+from hogwild.optim.factory import Factory, Named
 
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -22,15 +24,41 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 """What the command line's `--optimizer` can name."""
 
 
-def optimizer_named(name: str, lr: float | None) -> Factory:
-    """The factory of a named optimizer; `lr` None leaves torch's own default.
+def optimizer_named(name: str, lr: float | None, groups: Sequence[Group] = ()) -> Factory:
+    """The factory of a named optimizer; `lr` None leaves torch's own default. `groups` have options of their own.
 
     Raises:
         ArgumentError: no optimizer has that name.
     """
     if name not in OPTIMIZERS:
         raise ArgumentError(f"optimizer {name!r} is not known; {', '.join(OPTIMIZERS)} are")
-    return OPTIMIZERS[name] if lr is None else partial(OPTIMIZERS[name], lr=lr)
+    factory = OPTIMIZERS[name] if lr is None else partial(OPTIMIZERS[name], lr=lr)
+    return partial(_grouped, factory, tuple(groups)) if groups else factory
+
+
+def _grouped(
+    make: Callable[..., torch.optim.Optimizer], groups: Sequence[Group], named: Named
+) -> torch.optim.Optimizer:
+    """The optimizer with the parameters of each group in a group of their own, and before them those of none.
+
+    Raises:
+        ArgumentError: an option that the optimizer has not, or a pattern that no parameter is left for.
+    """
+    known, left, parts = make(named).defaults, list(named), []
+    for group in groups:
+        for name in group.options:
+            if name not in known:
+                kind = type(make(named)).__name__
+                raise ArgumentError(f"group {str(group)!r}: {name!r} is no option of {kind}; {', '.join(known)} are")
+        members = [one for one in left if fnmatchcase(one[0], group.match)]
+        if not members:
+            names = ", ".join(name for name, _ in left)
+            raise ArgumentError(f"group {str(group)!r} matches no parameter; left for it are {names or 'none'}")
+        left = [one for one in left if one not in members]
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in group.options.items()}
+        parts.append({"params": [parameter for _, parameter in members], **options})
+    rest = [{"params": [parameter for _, parameter in left]}] if left else []
+    return make([*rest, *parts])
 
 
 LEARNING_RATES: Mapping[str, float] = {

@@ -24,7 +24,7 @@ from hogwild.errors import ArgumentError, one_line
 PASSED = ("seed", "data")
 """Settings that a builder is passed where it has a parameter of that name."""
 OF_COMMANDS = (
-    *("experiment", "out", "overwrite", "resume", "set", "tensorboard", "full", "json", "quiet", "help"),
+    *("experiment", "group", "out", "overwrite", "resume", "set", "tensorboard", "full", "json", "quiet", "help"),
     *("runs", "fresh_process", "tolerance", "explain", "plot", "command", "other_seed", "other_workers", "window"),
     *("verbose", "sample", "sample_seed", "jobs"),
 )

@@ -30,6 +30,8 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
         )
     try:
         optimizer = factory(named)
+    except ArgumentError:
+        raise
     except Exception as error:
         raise ArgumentError(f"the optimizer factory raised {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(optimizer, Optimizer):

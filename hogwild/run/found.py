@@ -261,13 +261,13 @@ def _settings(folder: Path) -> dict[str, Any]:
     if not values:  # RunConfig says what is wrong with it
         RunConfig.load(path)
     values.pop("run", None)
-    changes = values.pop("changes", None)
+    tables = [name for name in ("groups", "changes") if values.pop(name, None)]
     found = {}
     for name, value in _leaves(values):
         parameter = name.removeprefix(_PARAMETERS)
         found[name if parameter in DEFAULTS else parameter] = value
-    if changes:
-        found["changes"] = "; ".join(map(str, RunConfig.load(path).changes))
+    for name in tables:
+        found[name] = "; ".join(map(str, getattr(RunConfig.load(path), name)))
     if _file(folder, ORIGIN).exists():
         origin = read_origin(_file(folder, ORIGIN).parent)
         found |= {name: value for name, value in _own(origin) if found.get(name) in (None, "")}

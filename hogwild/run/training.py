@@ -114,7 +114,7 @@ def train_experiment(
         problem.model,
         problem.data,
         problem.loss,
-        optimizer=optimizer_named(config.optimizer or "sgd", config.lr),
+        optimizer=optimizer_named(config.optimizer or "sgd", config.lr, config.groups),
         rule=rule,
         evaluate=problem.evaluate,
         callbacks=[*problem.callbacks, *callbacks],
