@@ -57,7 +57,7 @@ class Compensation:
         studied how."""
         if not staleness:
             return None
-        if type(optimizer) is torch.optim.SGD and not any(group["dampening"] for group in optimizer.param_groups):
+        if type(optimizer) is torch.optim.SGD and all(map(_forgets, optimizer.param_groups)):
             made = [_for_sgd(group, staleness) for group in optimizer.param_groups]
         elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
             made = [_for_adam(group, staleness) for group in optimizer.param_groups]
@@ -83,6 +83,11 @@ class Compensation:
 
 
 _Made = tuple[dict[str, Any], float]  # options, and by what the learning rate is multiplied
+
+
+def _forgets(group: Mapping[str, Any]) -> bool:
+    """True for SGD as studied: whose velocity fades, and takes each gradient whole."""
+    return group["momentum"] < 1 and not group["dampening"]
 
 
 def _for_sgd(group: Mapping[str, Any], staleness: int) -> _Made:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from hogwild.config import COMPENSATIONS
 from hogwild.errors import ArgumentError
 from hogwild.rules.combining import Combining
 
@@ -21,6 +22,8 @@ class Ordered(Combining):
     def __init__(self, staleness: int = 1, compensation: str = "none") -> None:
         if staleness < 0:
             raise ArgumentError(f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy")
+        if compensation not in COMPENSATIONS:
+            raise ArgumentError(f"compensation {compensation!r} is not known; {', '.join(COMPENSATIONS)} are")
         self.staleness = staleness
         self.compensation = compensation
 

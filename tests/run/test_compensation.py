@@ -275,6 +275,7 @@ def test_what_an_optimizer_is_given():
         "lr 0.1 → 0.05",
     )
     assert Compensation.of(torch.optim.SGD(named, lr=0.1), 0) is None
+    assert Compensation.of(torch.optim.SGD(named, lr=0.1, momentum=1.0), 3) is None, "which forgets nothing"
 
 
 @pytest.mark.parametrize(
@@ -309,3 +310,5 @@ def test_rules_without_a_set_staleness_refuse_it_on_the_command_line():
         refuse_idle({"compensation": "auto"}, "hogwild")
     with pytest.raises(hogwild.ArgumentError, match="'none', 'auto' are"):
         train(compensation="always")
+    with pytest.raises(hogwild.ArgumentError, match="none, auto are"):
+        Ordered(3, "always")
