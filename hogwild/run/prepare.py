@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from hogwild.errors import ArgumentError, NotReproducible, warn_caller
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
+from hogwild.optim.compensation import Compensation
 from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.plan import OptimizerPlan, steps_rows
 from hogwild.optim.rates import RateTable, SchedulerFactory, factor_of, tabulated
@@ -274,13 +275,19 @@ def _names(model: nn.Module, anatomy: Anatomy) -> dict[str, tuple[str, int]]:
 
 def _warn_of_staleness(rule: Rule, optimizer: Optimizer) -> None:
     """Asynchrony acts as momentum (Mitliagkas et al. 2016); on top of momentum it can keep a model from learning."""
-    if (rule.staleness or 0) < _STALE:
+    stale, name = f"staleness {rule.staleness}", type(optimizer).__name__
+    if rule.staleness and rule.compensation != "none":
+        warn_caller(
+            f"{stale} of {name} is not compensated: nothing is known that would help it as it is set here; SGD, Adam "
+            f"and AdamW can be, without dampening, amsgrad, foreach, fused and sparse gradients"
+        )
         return
     momentum = any(group.get("momentum") or "betas" in group for group in optimizer.param_groups)
-    if momentum:
+    if momentum and (rule.staleness or 0) >= _STALE:
+        known = "compensation='auto' makes up for it, or " if Compensation.of(optimizer, rule.staleness or 0) else ""
         warn_caller(
-            f"staleness {rule.staleness} with {type(optimizer).__name__} and its momentum may not learn; lower the "
-            f"momentum or the learning rate, or compare with `hogwild run staleness`"
+            f"{stale} with {name} and its momentum may not learn; {known}lower the momentum or the learning rate "
+            f"(`hogwild run staleness` compares)"
         )
 
 

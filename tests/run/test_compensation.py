@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from functools import partial
 from typing import Any
 
@@ -257,6 +258,19 @@ def test_tables_with_gradients_by_row_are_left_as_they_are():
     run = train(workers=2, **arguments)
     assert run.compensation == ()
     assert run.digest == train(**arguments | {"compensation": "none"}).digest
+
+
+@pytest.mark.filterwarnings("default:staleness")
+def test_who_is_not_compensated_is_told_so():
+    with pytest.warns(UserWarning, match="staleness 3 of Adagrad is not compensated"):
+        train(optimizer=OPTIMIZERS["adagrad"], model=problems.mlp)
+    with pytest.warns(UserWarning, match="Adam and its momentum may not learn; compensation='auto' makes up"):
+        train(optimizer=OPTIMIZERS["adam"], model=problems.mlp, compensation="none")
+    with pytest.warns(UserWarning, match="NAdam and its momentum may not learn; lower the momentum"):
+        train(optimizer=OPTIMIZERS["nadam"], model=problems.mlp, compensation="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(optimizer=OPTIMIZERS["adam"], model=problems.mlp)
 
 
 def test_what_an_optimizer_is_given():
