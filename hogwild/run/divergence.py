@@ -41,9 +41,10 @@ def divergence(losses: NDArray[np.float64], total: int | None = None) -> RisenLo
     if window < _FEWEST or len(losses) < 2 * window:
         return None
     first, last = losses[:window], losses[-window:]
-    before, now = float(first.mean()), float(last.mean())
+    with np.errstate(invalid="ignore", over="ignore"):
+        before, now = float(first.mean()), float(last.mean())
+        error = math.sqrt((float(first.var()) + float(last.var())) / window)
     found = RisenLoss(len(losses), window, before, now)
     if not math.isfinite(now):
         return found if math.isfinite(before) else None
-    error = math.sqrt((float(first.var()) + float(last.var())) / window)
     return found if now - before > max(_ERRORS * error, _SHARE * abs(before)) else None

@@ -233,7 +233,8 @@ def own_copies(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _of_rows(figure: Callable[[NDArray[Any]], Any], values: NDArray[Any]) -> float:
-    return float(figure(values)) if len(values) else float("nan")
+    with np.errstate(invalid="ignore", over="ignore"):  # losses that are not finite have no mean
+        return float(figure(values)) if len(values) else float("nan")
 
 
 def _copy(targets: Mapping[str, torch.Tensor], names: Sequence[str], values: Sequence[torch.Tensor]) -> None:

@@ -190,7 +190,8 @@ class Run:
     @property
     def loss(self) -> float:
         """The mean loss of the last epoch's worth of updates, or of the last hundred where there are no epochs."""
-        return float(np.mean(self.losses[-self._tail :])) if len(self.journal) else float("nan")
+        with np.errstate(invalid="ignore", over="ignore"):  # losses that are not finite have no mean
+            return float(np.mean(self.losses[-self._tail :])) if len(self.journal) else float("nan")
 
     @property
     def diverged(self) -> str | None:

@@ -106,7 +106,7 @@ def test_time_is_counted_where_it_goes(rule: str, hand: Hand, monkeypatch: pytes
     monkeypatch.setattr(worker_info, "mix", hand.before(worker_info.mix, 11))
     monkeypatch.setattr(TensorSource, "batch", hand.before(TensorSource.batch, 13))
     monkeypatch.setattr(Gathered, "finite", hand.before(Gathered.finite, 17))
-    monkeypatch.setattr(SharedOptimizer, "_set_rates", hand.before(SharedOptimizer._set_rates, 20))
+    monkeypatch.setattr(SharedOptimizer, "_set_options", hand.before(SharedOptimizer._set_options, 20))
     found = profiled(replace(TINY, loss=loss), rule)
     spent = {phase: round(1e9 * spread.median, 6) for phase, spread in found.phases.items()}
     assert spent == {

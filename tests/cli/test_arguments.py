@@ -193,7 +193,8 @@ def test_every_setting_is_a_flag_of_run(capsys: pytest.CaptureFixture[str]) -> N
     main(["run", "--help"])
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for setting in fields(RunConfig):
-        assert setting.name in ("name", "changes", "own") or f" --{setting.name.replace('_', '-')} " in out
+        flag = {"groups": "group"}.get(setting.name, setting.name).replace("_", "-")
+        assert setting.name in ("name", "changes", "own") or f" --{flag} " in out
     for rule in NAMES:
         assert rule in out
     assert "--staleness T For ordered: a gradient is computed on" in out

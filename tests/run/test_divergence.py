@@ -16,6 +16,7 @@ from rich.console import Console
 from torch import nn
 from traits import NAMES
 
+import hogwild
 from hogwild.report.tables import run_report
 from hogwild.run import divergence as module
 from hogwild.run.divergence import WINDOW, divergence
@@ -66,6 +67,20 @@ def test_noise_alone_is_taken_for_it_by_hardly_any_run():
     draws = np.random.default_rng(1)
     seen = sum(divergence(1 + 0.5 * draws.standard_normal(500)) is not None for _ in range(2000))
     assert seen < 10  # three standard errors are passed in 1.35 of 1,000 runs
+
+
+def test_losses_of_both_infinities_are_told_without_a_warning():
+    both = np.where(np.arange(500) % 2, np.inf, -np.inf)
+    assert divergence(np.concatenate([np.full(250, 2.3), both])) is not None
+    assert divergence(both) is None
+    run = problems.train(updates=UPDATES, **{**GROWS, "loss": infinities})
+    assert np.isnan(run.loss) and run.diverged is None
+
+
+def infinities(model: nn.Module, batch: Any) -> torch.Tensor:
+    """One and the other in turn from update 1 on, whatever the batch is."""
+    update = hogwild.worker_info().update
+    return squares(model, batch) * 0 + ((-1) ** update * float("inf") if update else 0.0)
 
 
 def test_losses_that_are_no_longer_numbers():
