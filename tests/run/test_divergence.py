@@ -26,7 +26,7 @@ GROWS: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=2.01), "on_non
 
 
 def squares(model: nn.Module, batch: Any) -> torch.Tensor:
-    """A step of 2.01 takes every parameter a little farther to the other side of 0 than it was."""
+    """A step of 2.01 takes every parameter a little farther to the other side of 0 than it was, where nobody races."""
     return 0.5 * sum(parameter.square().sum() for parameter in model.parameters())
 
 
@@ -90,7 +90,7 @@ def test_losses_that_are_no_longer_numbers():
 
 @pytest.mark.parametrize("update", NAMES)
 def test_a_run_says_so_once_in_its_log_and_in_its_record(update, tmp_path, caplog):
-    run = problems.train(update=update, updates=UPDATES, out=tmp_path, **GROWS)
+    run = problems.train(update=update, updates=UPDATES, workers=1, out=tmp_path, **GROWS)
     assert run.diverged is not None
     told = [record.message for record in caplog.records if "has left where it began" in record.message]
     assert len(told) == 1 and caplog.records[0].levelno == logging.WARNING
