@@ -119,7 +119,7 @@ def test_it_is_said_while_the_run_is_made(monkeypatch, caplog):
         time.sleep(0.01)
         return "has left where it began" in caplog.text
 
-    run = problems.train(updates=50_000, **GROWS, evaluate_every=100, evaluate=lambda model: {}, stop=enough)
+    run = problems.train(updates=50_000, workers=1, **GROWS, evaluate_every=100, evaluate=lambda model: {}, stop=enough)
     assert run.stopped == "stop" and run.updates < 25_000
 
 
