@@ -45,5 +45,7 @@ def groups_in(values: Iterable[Group | Mapping[str, Any]]) -> tuple[Group, ...]:
         if not isinstance(one, Group) and not (isinstance(one, Mapping) and "match" in one):
             raise ValueError(f"{one!r} is not a match and options")
         given = one.to_mapping() if isinstance(one, Group) else dict(one)
+        if set(given) == {"match", "options"} and isinstance(given["options"], Mapping):  # as JSON has a Group
+            given = {"match": given["match"], **given["options"]}
         found.append(Group(given.pop("match"), given))
     return tuple(found)

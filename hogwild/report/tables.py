@@ -51,6 +51,8 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
     if run.best is not None:
         yield f"best {run.best.metric}", f"{figure(run.best.value)} at update {count(run.best.update)}"
     yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}"
+    if skipped := sum(usage.skipped for usage in run.workers):
+        yield "left out", f"{plural(skipped, 'gradient')}, not finite"
     if run.diverged:
         yield "diverged", run.diverged
     yield "speed", f"{count(run.samples_per_second)} samples/s"

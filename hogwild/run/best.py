@@ -91,8 +91,9 @@ class BestKeeper:
         self._run = run
         self._before: Best | None = None  # the evaluation of `best`
 
-    def see(self, row: Row, state: Callable[[], Mapping[str, Tensor]]) -> None:
-        """A version was evaluated; `state` gives a copy of it. One that is seen again counts as it is seen last.
+    def see(self, row: Row, state: Callable[[str], Mapping[str, Tensor]]) -> None:
+        """A version was evaluated; `state` gives a copy of what that metric is of. One that is seen again counts as it
+        is seen last.
 
         Raises:
             ArgumentError: evaluate returned no such metric.
@@ -106,7 +107,7 @@ class BestKeeper:
             kept = self._before
         self._before, now = kept, kept
         if value == value and (kept is None or (value < kept.value if lowest else value > kept.value)):
-            now = Best(metric, int(row["update"]), value, state())
+            now = Best(metric, int(row["update"]), value, state(metric))
         if now is not self.best:
             self.best = now
             self.put_back()

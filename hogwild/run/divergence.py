@@ -2,7 +2,8 @@
 
 Two windows of losses are compared, the first of the run and the last. The loss has left where it began where the mean
 of the last is higher, by more than three standard errors of the difference, and by more than a twentieth of the first;
-or where it is not finite.
+or where it is not finite any more. A loss that grows at once has grown within the first window already: so it has left
+too where no loss is below 0 and the median of the last is more than twice the loss of the first update.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from numpy.typing import NDArray
 
 WINDOW = 50  # updates; a tenth of a run that is shorter than ten of them
 _FEWEST = 10
-_ERRORS, _SHARE = 3.0, 0.05
+_ERRORS, _SHARE, _TIMES = 3.0, 0.05, 2.0
 
 
 @dataclass(frozen=True)
 class RisenLoss:
-    """A loss that is higher than it began: means over the first `window` updates and over those before `update`."""
+    """A loss that is higher than it began: means over the first `began` updates and over the `window` before
+    `update`."""
 
     update: int
     window: int
     first: float
     last: float
+    began: int
 
     def __str__(self) -> str:
+        began = f"the first {self.began} updates" if self.began > 1 else "the first update"
         return (
-            f"the loss has left where it began: {self.first:.4g} over the first {self.window} updates, "
+            f"the loss has left where it began: {self.first:.4g} over {began}, "
             f"{self.last:.4g} over the {self.window} before update {self.update:,}"
         )
 
@@ -44,7 +48,11 @@ def divergence(losses: NDArray[np.float64], total: int | None = None) -> RisenLo
     with np.errstate(invalid="ignore", over="ignore"):
         before, now = float(first.mean()), float(last.mean())
         error = math.sqrt((float(first.var()) + float(last.var())) / window)
-    found = RisenLoss(len(losses), window, before, now)
+    grown = RisenLoss(len(losses), window, before, now, window)
+    at_once = RisenLoss(len(losses), window, float(losses[0]), now, 1)
     if not math.isfinite(now):
-        return found if math.isfinite(before) else None
-    return found if now - before > max(_ERRORS * error, _SHARE * abs(before)) else None
+        return grown if math.isfinite(before) else at_once if math.isfinite(losses[0]) else None
+    if now - before > max(_ERRORS * error, _SHARE * abs(before)):
+        return grown
+    rose = float(np.median(last)) > _TIMES * float(losses[0]) > 0
+    return at_once if rose and np.nanmin(losses) >= 0 else None

@@ -203,7 +203,7 @@ class Evaluator:
             self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
         row = {"update": version, "seconds": self._seconds_before + time.monotonic() - first}
         self.evaluations.append({**row, **metrics})
-        self.keeper.see(self.evaluations[-1], lambda: self._copy(take))
+        self.keeper.see(self.evaluations[-1], lambda metric: self._copy(take, average if _is_averaged(metric) else ()))
         self._callbacks.tell("on_evaluation", self.progress(version))
 
     def _metrics_of(self, evaluate: Evaluate, version: int) -> dict[str, float]:
@@ -222,9 +222,21 @@ class Evaluator:
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
         return {name: float(value) for name, value in metrics.items()}
 
-    def _copy(self, take: Callable[[], None]) -> dict[str, torch.Tensor]:
+    def _copy(self, take: Callable[[], None], average: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The state of a version that `take` gives the model, with its moving average in place of its parameters where
+        that is not empty."""
         take()  # an evaluation in training mode moves running averages
-        return own_copies(self._model.state_dict())
+        if not average:
+            return own_copies(self._model.state_dict())
+        self._take_parameters(average)
+        copies = own_copies(self._model.state_dict())
+        take()
+        return copies
+
+
+def _is_averaged(metric: str) -> bool:
+    """True for a metric of the moving average."""
+    return metric.startswith(f"{AVERAGE}_")
 
 
 def own_copies(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:

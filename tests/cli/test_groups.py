@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import hogwild
 from hogwild.cli import main
 from hogwild.config import RunConfig
 from hogwild.experiment.optimizers import optimizer_named
-from hogwild.groups import Group
+from hogwild.groups import Group, groups_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 SHORT = ("run", "digits", "--update", "ordered", "--kind", "threads", "--updates", "12", "--optimizer", "momentum")
@@ -115,3 +116,10 @@ def test_the_first_pattern_that_matches_holds_and_lists_are_tuples():
     optimizer = optimizer_named("adam", 0.1, groups)(list(model.named_parameters()))
     sizes = [(len(group["params"]), group["lr"], group["betas"]) for group in optimizer.param_groups]
     assert sizes == [(1, 0.1, (0.9, 0.999)), (2, 0.1, (0.5, 0.6)), (1, 0.5, (0.9, 0.999))]
+
+
+def test_groups_are_themselves_after_json_and_after_toml():
+    """A sweep's plan is JSON, made of the fields of a configuration; a config.toml has pattern and options together."""
+    groups = (Group("*.bias", {"weight_decay": 0}), Group("*", {"lr": 0.1}))
+    assert groups_in(json.loads(json.dumps([asdict(group) for group in groups]))) == groups
+    assert groups_in([group.to_mapping() for group in groups]) == groups

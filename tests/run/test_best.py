@@ -445,3 +445,17 @@ def test_all_files_have_one_mode(tmp_path):
     finally:
         os.umask(before)
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}[FILE] == 0o640
+
+
+def test_the_best_by_a_metric_of_the_moving_average_is_the_average():
+    """The score grows with every look, so the last one is the best, of the model and of its average."""
+    looks = iter(range(1000))
+
+    def evaluate(model):
+        return {"score": float(next(looks))}
+
+    arguments = {"update": "ordered", "updates": 20, "evaluate": evaluate, "evaluate_every": 10, "ema": 0.9}
+    of_average = problems.train(keep_best="ema_score", **arguments)
+    of_model = problems.train(keep_best="score", **arguments)
+    assert of_average.best.digest == of_average.ema_digest != of_average.digest
+    assert of_model.best.digest == of_model.digest == of_average.digest

@@ -63,6 +63,16 @@ def test_it_is_not_seen_where_there_is_none(quiet):
     assert divergence(quiet) is None
 
 
+def test_it_is_seen_where_the_loss_grew_within_the_first_window_already():
+    at_once = np.concatenate([[1.13], np.geomspace(10, 1e30, 20), losses((50.0, 479), noise=5.0)])
+    found = divergence(at_once)
+    assert found is not None
+    assert str(found).startswith("the loss has left where it began: 1.13 over the first update, 50")
+    lost = np.concatenate([[1.13], np.full(499, np.nan)])
+    assert "1.13 over the first update, nan" in str(divergence(lost))
+    assert divergence(np.concatenate([[-1.0], losses((0.0, 499), noise=5.0)])) is None, "a loss that may be anything"
+
+
 def test_noise_alone_is_taken_for_it_by_hardly_any_run():
     draws = np.random.default_rng(1)
     seen = sum(divergence(1 + 0.5 * draws.standard_normal(500)) is not None for _ in range(2000))
@@ -74,7 +84,7 @@ def test_losses_of_both_infinities_are_told_without_a_warning():
     assert divergence(np.concatenate([np.full(250, 2.3), both])) is not None
     assert divergence(both) is None
     run = problems.train(updates=UPDATES, **{**GROWS, "loss": infinities})
-    assert np.isnan(run.loss) and run.diverged is None
+    assert np.isnan(run.loss) and "0 over the first update, nan" in str(run.diverged)
 
 
 def infinities(model: nn.Module, batch: Any) -> torch.Tensor:

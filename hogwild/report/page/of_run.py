@@ -205,7 +205,8 @@ def _work(run: Run) -> Drawing:
         + f" They waited for each other for {duration(sum(usage.waited_seconds for usage in run.workers))} in all."
     )
     if run.rechecked:
-        told += f" {plural(run.rechecked, 'gradient')} were computed a second time, and had the same bits."
+        were = "was" if run.rechecked == 1 else "were"
+        told += f" {plural(run.rechecked, 'gradient')} {were} computed a second time, and had the same bits."
     return Drawing("Work per worker", told, bars(found, "gradients computed"))
 
 
