@@ -21,6 +21,8 @@ _ROWS = 8  # of one section, at most
 _WIDEST = 60  # letters of a value
 _VALUES = {"updates": count, "samples_per_second": count, "seconds": duration}
 
+_OF_BATCHES = ("accumulate", "batch_size", "micro_batches", "shuffle")  # settings that say which a loss is of
+
 
 def comparison_report(found: RunComparison) -> RenderableType:
     """What differs, in four parts, and the verdict."""
@@ -72,10 +74,20 @@ def bit_lines(found: RunComparison) -> Iterable[tuple[str, str]]:
     yield "first difference", told
     if first.update is not None:
         on = f", computed on version {first.read:,}" if first.read else ""
-        start = ": the initial model, the data or the loss are others" if first.from_the_start else ""
+        start = f": {_why_from_the_start(found)}" if first.from_the_start else ""
         yield "losses", f"the first that differs is that of update {first.update:,}{on}{start}"
     if first.order is not None:
         yield "order", f"updates took another order, or read other versions, from version {first.order:,} on"
+
+
+def _why_from_the_start(found: RunComparison) -> str:
+    """What may make even the first loss another."""
+    batches = [name for name, *_ in found.settings if name in _OF_BATCHES]
+    return (
+        f"it is of other batches ({', '.join(batches)})"
+        if batches
+        else "the initial model, the data or the loss are others"
+    )
 
 
 def _bits(found: RunComparison) -> RenderableType:
