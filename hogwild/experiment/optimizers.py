@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from inspect import signature
+from typing import Any
 
 import torch
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, one_line
 from hogwild.groups import Group
 from hogwild.optim.factory import Factory, Named
 
@@ -42,13 +44,14 @@ def _grouped(
     """The optimizer with the parameters of each group in a group of their own, and before them those of none.
 
     Raises:
-        ArgumentError: an option that the optimizer has not, or a pattern that no parameter is left for.
+        ArgumentError: an option that the optimizer has not or refuses, or a pattern that no parameter is left for.
     """
-    known, left, parts = make(named).defaults, list(named), []
+    plain = make(named)
+    known, left, parts = plain.defaults, list(named), []
     for group in groups:
         for name in group.options:
             if name not in known:
-                kind = type(make(named)).__name__
+                kind = type(plain).__name__
                 raise ArgumentError(f"group {str(group)!r}: {name!r} is no option of {kind}; {', '.join(known)} are")
         members = [one for one in left if fnmatchcase(one[0], group.match)]
         if not members:
@@ -56,9 +59,24 @@ def _grouped(
             raise ArgumentError(f"group {str(group)!r} matches no parameter; left for it are {names or 'none'}")
         left = [one for one in left if one not in members]
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in group.options.items()}
+        _refuse_invalid(type(plain), {**known, **options}, group, members[0][1])
         parts.append({"params": [parameter for _, parameter in members], **options})
     rest = [{"params": [parameter for _, parameter in left]}] if left else []
     return make([*rest, *parts])
+
+
+def _refuse_invalid(
+    kind: type[torch.optim.Optimizer], options: Mapping[str, Any], group: Group, parameter: torch.nn.Parameter
+) -> None:
+    """Refuse what the optimizer refuses as options of its own: of a group's it looks at none."""
+    for name, value in group.options.items():
+        if value != value:
+            raise ArgumentError(f"group {str(group)!r}: {name} is not a number")
+    taken = signature(kind).parameters
+    try:
+        kind([parameter], **{name: value for name, value in options.items() if name in taken})
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(f"group {str(group)!r}: {one_line(error)}") from error
 
 
 LEARNING_RATES: Mapping[str, float] = {

@@ -123,3 +123,20 @@ def test_groups_are_themselves_after_json_and_after_toml():
     groups = (Group("*.bias", {"weight_decay": 0}), Group("*", {"lr": 0.1}))
     assert groups_in(json.loads(json.dumps([asdict(group) for group in groups]))) == groups
     assert groups_in([group.to_mapping() for group in groups]) == groups
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "told"),
+    [
+        ("sgd", {"lr": -1}, "Invalid learning rate: -1"),
+        ("sgd", {"lr": float("nan")}, "lr is not a number"),
+        ("adamw", {"weight_decay": -1}, "Invalid weight_decay value: -1"),
+        ("sgd", {"nesterov": True}, "Nesterov momentum requires a momentum"),
+        ("adam", {"betas": [0.9, 1.5]}, "Invalid beta parameter at index 1"),
+    ],
+)
+def test_what_the_optimizer_refuses_is_refused_of_a_group_too(optimizer, options, told):
+    model = nn.Linear(2, 2)
+    make = optimizer_named(optimizer, 0.1, [Group("bias", options)])
+    with pytest.raises(hogwild.ArgumentError, match=rf"group 'bias .*{told}"):
+        make(list(model.named_parameters()))
