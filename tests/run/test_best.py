@@ -101,27 +101,32 @@ def test_max_or_min(wanted, lowest):
 @pytest.mark.parametrize(
     ("name", "lowest"), [("test_loss", True), ("error", True), ("rmse", True), ("accuracy", False), ("glossy", False)]
 )
+def nothing(metric):
+    """The state of a version that nobody looks at."""
+    return {}
+
+
 def test_a_name_that_tells_losses_and_errors(name, lowest):
     keeper = BestKeeper(name, None, "", None)
     for update, value in enumerate((0.5, 0.2, 0.9), start=1):
-        keeper.see({"update": update, "seconds": 0.0, name: value}, dict)
+        keeper.see({"update": update, "seconds": 0.0, name: value}, nothing)
     assert keeper.best.value == (0.2 if lowest else 0.9)
 
 
 def test_the_first_of_equals_and_never_what_is_no_number():
     keeper = BestKeeper("a", None, "", None)
     for update, value in enumerate((float("nan"), 1.0, 2.0, 2.0, float("nan")), start=1):
-        keeper.see({"update": update, "seconds": 0.0, "a": value}, dict)
+        keeper.see({"update": update, "seconds": 0.0, "a": value}, nothing)
     assert keeper.best.update == 3
     keeper = BestKeeper("a", None, "", None)
-    keeper.see({"update": 1, "seconds": 0.0, "a": float("nan")}, dict)
+    keeper.see({"update": 1, "seconds": 0.0, "a": float("nan")}, nothing)
     assert keeper.best is None
 
 
 def test_a_name_with_a_colon():
     keeper = BestKeeper("val:min", None, "", None)
     for update, value in enumerate((0.5, 0.2, 0.9), start=1):
-        keeper.see({"update": update, "seconds": 0.0, "val:min": value}, dict)
+        keeper.see({"update": update, "seconds": 0.0, "val:min": value}, nothing)
     assert keeper.best.value == 0.9, "there is such a metric, and it is not called val"
 
 
@@ -130,7 +135,7 @@ def test_a_version_that_is_evaluated_again_counts_as_it_is_seen_last(tmp_path):
     keeper = BestKeeper("a", tmp_path, "", None)
 
     def see(update, value):
-        keeper.see({"update": update, "seconds": 0.0, "a": value}, dict)
+        keeper.see({"update": update, "seconds": 0.0, "a": value}, nothing)
         kept = load_best(tmp_path)
         assert kept == keeper.best
         return (kept.update, kept.value) if kept else None
