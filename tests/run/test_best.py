@@ -101,11 +101,6 @@ def test_max_or_min(wanted, lowest):
 @pytest.mark.parametrize(
     ("name", "lowest"), [("test_loss", True), ("error", True), ("rmse", True), ("accuracy", False), ("glossy", False)]
 )
-def nothing(metric):
-    """The state of a version that nobody looks at."""
-    return {}
-
-
 def test_a_name_that_tells_losses_and_errors(name, lowest):
     keeper = BestKeeper(name, None, "", None)
     for update, value in enumerate((0.5, 0.2, 0.9), start=1):
@@ -464,3 +459,8 @@ def test_the_best_by_a_metric_of_the_moving_average_is_the_average():
     of_model = problems.train(keep_best="score", **arguments)
     assert of_average.best.digest == of_average.ema_digest != of_average.digest
     assert of_model.best.digest == of_model.digest == of_average.digest
+
+
+def nothing(metric):
+    """The state of a version that nobody looks at."""
+    return {}
