@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -50,6 +52,19 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     """The mean loss of a batch."""
     x, y = batch
     return F.cross_entropy(model(x), y)
+
+
+def interrupting(call: int, evaluate: Callable[[nn.Module], dict[str, float]] | None = None) -> Any:
+    """An `evaluate` that is interrupted, as by Ctrl-C, when it is called that many times; before, it says what
+    `evaluate` does, or nothing."""
+    calls = itertools.count(1)
+
+    def interrupted(model: nn.Module) -> dict[str, float]:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return evaluate(model) if evaluate is not None else {}
+
+    return interrupted
 
 
 def in_worker_thread() -> bool:

@@ -85,16 +85,17 @@ class Evaluator:
         if self._follows and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._callbacks.tell("on_progress", self.progress())
-
-        if not self._told_divergence and time.monotonic() - self._looked > _LOOK_EVERY:
+        if time.monotonic() - self._looked > _LOOK_EVERY:
             self._looked = time.monotonic()
             self.tell_divergence()
 
     def tell_divergence(self) -> None:
         """Log, once, that the loss has left where it began, if it has."""
+        if self._told_divergence:
+            return
         total = -(-self._state.control[Word.TOTAL] // self._rule.tickets_per_update)
         found = divergence(self._state.journal.losses(self._rule.newest(self._state)[0]), total)
-        if found is not None and not self._told_divergence:
+        if found is not None:
             self._told_divergence = True
             stale = self._rule.staleness and self._rule.compensation == "none"
             _log.warning("%s; %s", found, _ADVICE_IF_STALE if stale else _ADVICE)

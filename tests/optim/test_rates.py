@@ -145,15 +145,8 @@ def test_a_loop_of_ones_own():
 
 
 def test_it_is_recorded_resumed_and_replayed(tmp_path):
-    def evaluate(model):
-        evaluate.calls += 1
-        if evaluate.calls == 2:
-            raise KeyboardInterrupt
-        return {}
-
-    evaluate.calls = 0
     with pytest.raises(KeyboardInterrupt):
-        train(SCHEDULERS["warm-up"], out=tmp_path, evaluate=evaluate, evaluate_every=6)
+        train(SCHEDULERS["warm-up"], out=tmp_path, evaluate=problems.interrupting(2), evaluate_every=6)
     told = json.loads((tmp_path / "origin.json").read_text())["training"]["lr_schedule"]
     assert told["name"] == "SequentialLR" and told["factors"]["0"] == [0.05 * 0.1]
     with pytest.raises(hogwild.ArgumentError, match="lr_schedule at update 0 is"):

@@ -208,14 +208,7 @@ def test_a_resumed_run_keeps_the_best_of_the_same_metric_at_the_same_versions(ot
 
 def interrupted(folder, update, at, **settings):
     """A run that is interrupted in that evaluation."""
-
-    def evaluate(model):
-        evaluate.calls += 1
-        if evaluate.calls == at // 5:
-            raise KeyboardInterrupt
-        return hill(model)
-
-    evaluate.calls = 0
+    evaluate = problems.interrupting(at // 5, hill)
     with pytest.raises(KeyboardInterrupt):
         problems.train(update=update, out=folder, **{**SETTINGS, "evaluate": evaluate, **settings})
 

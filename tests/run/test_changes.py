@@ -26,16 +26,8 @@ def train(folder=None, **arguments):
 
 def cut(folder, at=AT, **arguments):
     """A run interrupted after so many updates, with a checkpoint."""
-
-    def evaluate(model):
-        evaluate.calls += 1
-        if evaluate.calls == 2:
-            raise KeyboardInterrupt
-        return {}
-
-    evaluate.calls = 0
     with pytest.raises(KeyboardInterrupt):
-        train(folder, evaluate=evaluate, evaluate_every=at // 2, **arguments)
+        train(folder, evaluate=problems.interrupting(2), evaluate_every=at // 2, **arguments)
 
 
 def done(folder: Path) -> int:

@@ -166,14 +166,7 @@ def test_what_is_evaluated_sealed_and_given_back_is_the_model_not_what_is_predic
 @BOTH
 def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not(optimizer, tmp_path):
     arguments = {"optimizer": OPTIMIZERS[optimizer], "evaluate_every": 7}
-
-    def interrupts(model: nn.Module) -> dict[str, float]:
-        interrupts.calls += 1
-        if interrupts.calls == 2:
-            raise KeyboardInterrupt
-        return {}
-
-    interrupts.calls = 0
+    interrupts = problems.interrupting(2)
     with pytest.raises(KeyboardInterrupt):
         train(workers=2, out=tmp_path, evaluate=interrupts, stop=lambda progress: False, **arguments)
     assert 0 < json.loads((tmp_path / "run.json").read_text())["updates"] < UPDATES
@@ -186,10 +179,7 @@ def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not(optimizer, tmp_p
 
 def test_another_learning_rate_is_scaled_as_the_first_was(tmp_path):
     arguments = {"optimizer": problems.MOMENTUM, "model": problems.mlp}
-
-    def interrupts(model: nn.Module) -> dict[str, float]:
-        raise KeyboardInterrupt
-
+    interrupts = problems.interrupting(1)
     with pytest.raises(KeyboardInterrupt):
         train(out=tmp_path, evaluate=interrupts, evaluate_every=9, stop=lambda progress: False, **arguments)
     at = json.loads((tmp_path / "run.json").read_text())["updates"]

@@ -26,13 +26,7 @@ def rows(folder: Path) -> list[dict]:
 
 
 def interrupted(folder, update, at):
-    def stops(model):
-        stops.calls += 1
-        if stops.calls == at // 5:
-            raise KeyboardInterrupt
-        return evaluate(model)
-
-    stops.calls = 0
+    stops = problems.interrupting(at // 5, evaluate)
     with pytest.raises(KeyboardInterrupt):
         problems.train(update=update, out=folder, evaluate=stops, **SETTINGS)
 
