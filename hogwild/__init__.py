@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hogwild.experiment.kinds import Problem
     from hogwild.experiment.own import define_experiment
     from hogwild.optim.rates import scheduler
+    from hogwild.optim.row_adagrad import RowAdagrad
     from hogwild.report.tensorboard import TensorBoard
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
@@ -90,6 +91,7 @@ _HOMES = {
     "experiment.kinds": ("Problem",),
     "experiment.own": ("define_experiment",),
     "optim.rates": ("scheduler",),
+    "optim.row_adagrad": ("RowAdagrad",),
     "report.tensorboard": ("TensorBoard",),
     "rules.base": (
         "Gradient",
@@ -123,6 +125,7 @@ __all__ = [
     "Problem",
     "Progress",
     "Replay",
+    "RowAdagrad",
     "Rule",
     "Run",
     "RunDirectoryError",

@@ -79,7 +79,8 @@ def train(
             the caller made it so, by `model.share_memory()`).
         data: a tensor or array; a tuple or mapping of equally long ones; a map-style data set; or a `Source`.
         loss: (model, batch) → a scalar, a list of scalars (averaged), or a generator of scalars (each backpropagated
-            and freed as it comes, their sum divided by the count). The batch has the structure of the data.
+            and freed as it comes, their sum divided by the count); or (value, {name: gradient}), which are told and not
+            differentiated, where a gradient is what `Worker.commit` takes. The batch has the structure of the data.
         optimizer: called with `list(model.named_parameters())`, as torch.optim takes them:
             `functools.partial(torch.optim.SGD, lr=0.1)`.
         update: the rule: racing, hogwild, locked, snapshot, ordered, sync, or a `Rule` of yours.
@@ -199,6 +200,7 @@ def launch(
     audit: bool = False,
     recheck: float = 0.005,
     again: Again | None = None,
+    sparse: Sequence[str] = (),
     on_nonfinite: str = "raise",
     on_worker_failure: str = "replace",
     max_restarts: int = 3,
@@ -223,9 +225,9 @@ def launch(
     Arguments and errors are those of `train`, but `NotReproducible`: nothing is tried before the run, for nobody knows
     what `work` does, and nobody sees whether what it computes draws from a generator that threads share. `recheck`
     needs `again`, a function that computes a gradient as `work` does: `again(worker, ticket, replica)` returns one
-    tensor or None for each trainable parameter, as `worker.commit` takes them, and the loss. Layers with
-    `sparse=True` tell which gradients will be sparse; the limit on large tables is that of `train`, before the run for
-    those, and at their first commit for others.
+    tensor or None for each trainable parameter, as `worker.commit` takes them, and the loss. `sparse` names
+    the tables that get row gradients, `worker.commit(ticket, {"words.weight": (rows, values)})`, beside those of layers
+    with `sparse=True`; rules that keep versions refuse row gradients of others.
     """
     began = time.monotonic()
     settings = _settings_in(locals())
@@ -250,6 +252,7 @@ def launch(
         free=checked_free(config),
         change=change or {},
         again=again,
+        sparse=sparse,
     )
     return run_job(job, began)
 

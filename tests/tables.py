@@ -19,6 +19,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=0.5),
     "sparse adam": partial(torch.optim.SparseAdam, lr=0.02),
     "adagrad": partial(torch.optim.Adagrad, lr=0.2, lr_decay=0.01, initial_accumulator_value=0.1),
+    "row adagrad": partial(hogwild.RowAdagrad, lr=0.2, initial_accumulator_value=0.1),
     "adam": partial(torch.optim.Adam, lr=0.02),
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError
-from hogwild.rules.gradients import autograd_gradients
+from hogwild.rules.gradients import gradients_of
 from hogwild.run.at_batch import at_batch
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -56,7 +56,7 @@ def first_gradients(
     trained = {name: parameter for name, parameter in apart.named_parameters() if parameter.requires_grad}
     with at_batch(seed, workers=1) as info:
         batch = own_copy(source).batch(0, info.generator)
-        _, gradients = autograd_gradients(loss(apart, batch), list(trained.values()))
+        _, gradients = gradients_of(loss(apart, batch), list(trained.values()), list(trained), "grad")
     return dict(zip(trained, gradients, strict=True))
 
 

@@ -19,13 +19,14 @@ from hogwild.optim.compensation import Compensation
 from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
 from hogwild.optim.kernels import (
     FLAT_DTYPES,
-    WrittenStep,
     is_plain_sgd,
     predicting_sgd,
     takes_sparse,
     written_keys,
     written_step,
 )
+from hogwild.optim.row_adagrad import RowAdagrad
+from hogwild.optim.step_form import WrittenStep
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import PARAMETER, Cell, StateForm
 from hogwild.shared.shards import Shard, cut_shards
@@ -65,9 +66,9 @@ _ELEMENTS_PER_TENSOR_OTHERS = 120_000
 _STAND_IN = 3  # elements, or rows of a table, of the tensor on which an optimizer shows what state it keeps
 
 
-# Those of torch that step the rows which a sparse gradient names, and no others. Their state is laid out as the
-# parameter is; SparseAdam's begins as zeros.
-_BY_ROW = (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad)
+# Those that step the rows which a sparse gradient names, and no others. Their state is laid out as the parameter is, or
+# has one number a row; SparseAdam's begins as zeros.
+_BY_ROW = (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad, RowAdagrad)
 
 # Those of torch that divide by something they keep of earlier gradients: a step may be of any size where that was lost.
 # (Adafactor keeps such a thing too, and clips its steps.)
@@ -82,6 +83,7 @@ _ADAPTIVE = (
     torch.optim.Adadelta,
     torch.optim.RMSprop,
     torch.optim.Rprop,
+    RowAdagrad,
 )
 
 
@@ -185,7 +187,8 @@ class OptimizerPlan:
         )
         # Elsewhere state may have other strides than its parameter, and complex numbers are taken for pairs of reals.
         real = all(parameter.dtype.is_floating_point for parameter in parameters)
-        alike = elementwise or (bool(sparse) and type(optimizer) in _BY_ROW and _laid_out_alike(parameters, cells))
+        by_row = type(optimizer) in _BY_ROW and (bool(sparse) or not elementwise)
+        alike = elementwise or (by_row and _laid_out_alike(parameters, cells))
         known = not watched and (not any(cells) or (alike and same_dtype and real))
         flat = elementwise and same_dtype and vectorised and pays
         written = written_step(optimizer) if known else None
@@ -213,9 +216,10 @@ def _own_cell(parameter: Tensor) -> Cell:
 
 
 def _laid_out_alike(parameters: Sequence[nn.Parameter], cells: Sequence[Mapping[str, Cell]]) -> bool:
-    """True where each state that is not one number lies in memory as its parameter does."""
+    """True where each state that is not one number lies in memory as its parameter does, or has one number a row."""
     return all(
         (cell.dtype, cell.shape, cell.stride) == (parameter.dtype, tuple(parameter.shape), parameter.stride())
+        or (cell.dtype, cell.shape) == (parameter.dtype, tuple(parameter.shape[:1]))
         for parameter, by_key in zip(parameters, cells, strict=True)
         for key, cell in by_key.items()
         if key not in _SCALARS
@@ -305,7 +309,7 @@ class _Try:
     def _reduced(self, key: str, value: Any) -> Any:
         if self._elementwise and key not in _SCALARS:
             return value.new_zeros(self._tensor.shape)
-        if self._by_row and isinstance(value, Tensor) and value.shape == self._parameter.shape:
+        if self._by_row and isinstance(value, Tensor) and _has_rows_of(self._parameter, value):
             value = value[: len(self._tensor)]
         return value.clone() if isinstance(value, Tensor) else value
 
@@ -328,10 +332,18 @@ class _Try:
                 f"{self._name} keeps {key!r} as a sparse tensor, which workers cannot share; with sparse gradients "
                 f"use SGD without momentum, SparseAdam or Adagrad"
             )
-        whole = self._by_row and value.shape == self._tensor.shape
-        form = self._parameter if whole else value if is_dense(value) else value.contiguous()
+        form = value if is_dense(value) else value.contiguous()
+        if self._by_row and value.shape == self._tensor.shape:
+            form = self._parameter
+        elif self._by_row and _has_rows_of(self._tensor, value):
+            form = torch.empty(len(self._parameter), device="meta")
         like = self._elementwise and key not in _SCALARS
         return Cell(value.dtype, tuple(form.shape), tuple(form.stride()), like)
+
+
+def _has_rows_of(parameter: Tensor, value: Tensor) -> bool:
+    """True where a state has the form of the parameter, or one number for each of its rows."""
+    return value.dim() > 0 and value.shape in (parameter.shape, parameter.shape[:1])
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hogwild.optim.gradients import mean_of
-from hogwild.optim.kernels import ROOMS, Rooms, WrittenStep
+from hogwild.optim.step_form import ROOMS, Rooms, WrittenStep
 from hogwild.shared.optimizer_state import AVERAGE, PARAMETER, OptimizerState, StateForm
 from hogwild.shared.shards import Piece, Shard
 from hogwild.shared.slots import Slot

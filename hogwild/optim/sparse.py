@@ -5,13 +5,13 @@ Invariant: where a gradient stays sparse, an update's cost depends on the rows i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, some_of
 from hogwild.optim.kernels import takes_sparse
 from hogwild.shared.layout import Entry, Layout
 
@@ -75,12 +75,46 @@ def refuse_large(tables: Sequence[Entry], rule: str, *, shared: bool, by_row: Ca
     return nbytes / (1 << 20)
 
 
-def declared_sparse(model: nn.Module, optimizer: Optimizer, trained: Sequence[nn.Parameter]) -> frozenset[int] | None:
-    """The positions of the tables whose layers say that their gradients are sparse, where nothing was tried; None where
-    the optimizer takes no others, or would not step their rows."""
+def refuse_undeclared(tables: Sequence[Entry], rule: str, *, shared: bool, by_row: str) -> None:
+    """Refuse sparse gradients of tables that nobody declared, under a rule that would copy them whole for it, or zeroes
+    them (`shared`) and they are too large for that.
+
+    Raises:
+        ArgumentError: they are refused.
+    """
+    if shared:
+        refuse_large(tables, rule, shared=True, by_row=lambda: by_row)
+        return
+    names = [table.name for table in tables]
+    raise ArgumentError(
+        f"{some_of(names)} got a sparse gradient, and nothing said so before, so {rule} keeps whole copies of it; "
+        f"launch(…, sparse={names!r}) says so, as a layer with sparse=True does; update={by_row} need not be told"
+    )
+
+
+def declared_sparse(
+    model: nn.Module, optimizer: Optimizer, trained: Mapping[str, nn.Parameter], named: Sequence[str] = ()
+) -> frozenset[int] | None:
+    """The positions of the tables whose gradients are sparse, where nothing was tried: those that are `named` and those
+    whose layers say so; None where none is named, and the optimizer takes no others, or would not step their rows.
+
+    Raises:
+        ArgumentError: a name is that of no table, or the optimizer does not step rows.
+    """
+    if named:
+        names = list(trained)
+        wrong = [name for name in named if name not in trained or not trained[name].dim()]
+        if wrong or isinstance(named, str):
+            raise ArgumentError(f"sparse {named!r} names {some_of(wrong)}; a list of these works: {some_of(names)}")
+        if not takes_sparse(optimizer):
+            raise ArgumentError(
+                f"sparse {list(named)} given, and {type(optimizer).__name__} as it is set does not step single rows; "
+                f"SGD without momentum and weight decay, SparseAdam, Adagrad and hogwild.RowAdagrad do"
+            )
+        return frozenset(map(names.index, named)) | tables_of(model, list(trained.values()))
     if isinstance(optimizer, torch.optim.SparseAdam) or not takes_sparse(optimizer):
         return None
-    return tables_of(model, trained)
+    return tables_of(model, list(trained.values()))
 
 
 def tables_of(model: nn.Module, trained: Sequence[nn.Parameter]) -> frozenset[int]:

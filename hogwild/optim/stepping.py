@@ -22,10 +22,11 @@ from torch.optim import Optimizer
 from hogwild.errors import ArgumentError
 from hogwild.optim.factory import Factory, Named, with_parameters
 from hogwild.optim.gradients import Gathered
-from hogwild.optim.kernels import FLAT_DTYPES, ROOMS, Rooms
+from hogwild.optim.kernels import FLAT_DTYPES
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable, factor_of
 from hogwild.optim.sharded import ShardedStep
+from hogwild.optim.step_form import ROOMS, Rooms
 from hogwild.shared.arena import aligned
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.layout import Block, Entry, Layout, Range

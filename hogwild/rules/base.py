@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hogwild.model.replica import Binding
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.stepping import SharedOptimizer
-from hogwild.rules.gradients import BatchLoss, autograd_gradients, backward_gradients
+from hogwild.rules.gradients import BatchLoss, gradients_of
 from hogwild.rules.rechecks import Chosen, Rechecks
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Control, Settled, Ticket
@@ -183,8 +183,9 @@ class Rule(ABC):
 
     def gradient(self, loss: BatchLoss, replica: nn.Module) -> Gradient:
         """Compute the gradient of `loss(replica)`, touching nothing that is shared."""
-        compute = autograd_gradients if self.gradient_by == "grad" else backward_gradients
-        value, gradients = compute(loss(replica), self.seat.binding.parameters)
+        value, gradients = gradients_of(
+            loss(replica), self.seat.binding.parameters, self.state.plan.trained_names, self.gradient_by
+        )
         return Gradient(gradients, value, self.version_read)
 
     def take(self, gradient: Gradient) -> None:  # noqa: B027

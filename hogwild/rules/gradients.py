@@ -12,11 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ArgumentError
+from hogwild.rules.row_gradients import is_told, named_gradients
 
 _run_backward = torch.autograd.Variable._execution_engine.run_backward
 
 BatchLoss = Callable[[nn.Module], Any]
-"""The loss of one batch: replica → a scalar, a list of scalars, or a generator of scalars."""
+"""The loss of one batch: replica → a scalar, a list of scalars, a generator of scalars, or (value, gradients by
+name)."""
+
+
+def gradients_of(
+    output: Any, parameters: Sequence[nn.Parameter], names: Sequence[str], by: str
+) -> tuple[float, list[Tensor | None]]:
+    """(loss, gradients) of what a loss returned: as it tells them, or differentiated by "grad" or by "backward"."""
+    if is_told(output):
+        return float(output[0]), named_gradients(output[1], names, parameters)
+    return (autograd_gradients if by == "grad" else backward_gradients)(output, parameters)
 
 
 def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
@@ -31,8 +42,8 @@ def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
         return (_scalar(part) for part in output), True
     if isinstance(output, tuple):
         raise ArgumentError(
-            f"loss returned a tuple of {len(output)}; return the scalar to train on, or several in a list, whose mean "
-            f"is taken"
+            f"loss returned a tuple of {len(output)}; return the scalar to train on, several in a list, whose mean "
+            f"is taken, or, without accumulate, (value, {{name: gradient}})"
         )
     if isinstance(output, list):
         if not output:

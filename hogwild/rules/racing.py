@@ -18,8 +18,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from hogwild.rules.base import Gradient
-from hogwild.rules.gradients import BatchLoss, backward_gradients, differentiate, losses_of
+from hogwild.rules.gradients import BatchLoss, backward_gradients, differentiate, gradients_of, losses_of
 from hogwild.rules.in_place import InPlace
+from hogwild.rules.row_gradients import is_told
 from hogwild.shared.state import Needs
 from hogwild.shared.tickets import Ticket
 
@@ -46,7 +47,14 @@ class Racing(InPlace):
         """Accumulate the batch's gradient into the shared `.grad`; what is returned is for the audit alone."""
         parameters = self.seat.binding.parameters
         shared = self.state.gradients[0].tensors
-        scalars, streamed = losses_of(loss(replica))
+        output = loss(replica)
+        if is_told(output):
+            value, gradients = gradients_of(output, parameters, self.state.plan.trained_names, self.gradient_by)
+            told = Gradient(gradients, value, self.version_read)
+            if math.isfinite(value) or self.seat.ignores_nonfinite(self._update):
+                self.take(told)
+            return told
+        scalars, streamed = losses_of(output)
         if streamed:  # how many there are is known only at the end, so their mean is added in one go
             value, gradients = backward_gradients((scalar for scalar in scalars), parameters)
             if not math.isfinite(value) and not self.seat.ignores_nonfinite(self._update):
@@ -80,7 +88,8 @@ class Racing(InPlace):
 
     def take(self, gradient: Gradient) -> None:
         """Add what another loop computed to the shared `.grad`, unless it is not finite."""
-        finite = all(value is None or bool(value.isfinite().all()) for value in gradient.values)
+        given = [value._values() if value.is_sparse else value for value in gradient.values if value is not None]
+        finite = all(bool(value.isfinite().all()) for value in given)
         if not finite and not self.seat.ignores_nonfinite(self._update):
             gradient.loss = math.nan  # and the shared .grad does not learn of it
             return

@@ -18,7 +18,7 @@ from hogwild.data.seeding import DrawDetector, preserved_generators
 from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError, HogwildError, one_line
 from hogwild.model.replica import replicate, stand_ins_of
-from hogwild.rules.gradients import autograd_gradients
+from hogwild.rules.gradients import gradients_of
 from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.holes import WAYS_OUT, hole_in
@@ -42,7 +42,7 @@ class DryRun:
 
 def dry_run(
     model: nn.Module,
-    trained: Sequence[nn.Parameter],
+    trained: Mapping[str, nn.Parameter],
     source: Source,
     loss: Callable[[nn.Module, Any], Any],
     seed: int,
@@ -57,7 +57,7 @@ def dry_run(
     # The stand-ins share the caller's memory: forward and backward passes only read it.
     stand_ins = stand_ins_of(model)
     replica = replicate(model, stand_ins)
-    parameters = [stand_ins[id(parameter)] for parameter in trained]
+    parameters = [stand_ins[id(parameter)] for parameter in trained.values()]
     with at_batch(seed, workers) as info:
         detector = DrawDetector()
         culprits = _watch_modules(replica)
@@ -65,7 +65,7 @@ def dry_run(
         in_data = detector.drawn()
         digest = batch_digest(batch)  # before the loss, which may write to it
         counts = [parameter._version for parameter in parameters]
-        value, gradients = _step(replica, parameters, loss, batch)
+        value, gradients = _step(replica, parameters, list(trained), loss, batch)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
     if not math.isfinite(value):
         if hole := hole_in(batch):
@@ -99,10 +99,14 @@ def _fetch(source: Source, info: WorkerInfo) -> Any:
 
 
 def _step(
-    replica: nn.Module, parameters: Sequence[nn.Parameter], loss: Callable[[nn.Module, Any], Any], batch: Any
+    replica: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    names: Sequence[str],
+    loss: Callable[[nn.Module, Any], Any],
+    batch: Any,
 ) -> tuple[float, Sequence[torch.Tensor | None]]:
     try:
-        return autograd_gradients(loss(replica, batch), parameters)
+        return gradients_of(loss(replica, batch), parameters, names, "grad")
     except HogwildError:
         raise
     except Exception as error:

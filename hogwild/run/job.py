@@ -49,6 +49,7 @@ class Job:
     change: Mapping[str, Any] = field(default_factory=dict)  # settings that it goes on with on purpose
     tickets_before: int = 0  # of the run that it goes on with
     again: Again | None = None  # computes a gradient a second time, where `work` is the caller's
+    sparse: Sequence[str] = ()  # the tables that `work` commits row gradients of
 
     @property
     def factors(self) -> Callable[[int], float] | None:

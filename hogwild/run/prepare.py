@@ -113,8 +113,9 @@ def prepare(job: Job) -> Prepared:
             look_again(job, anatomy, copies)
     _refuse_one_rate_for_several(job, optimizer)
     layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
-    trained = list(anatomy.trained.values())
-    found = tried.sparse if job.loss is not None else declared_sparse(job.model, optimizer, trained)
+    found: frozenset[int] | None = tried.sparse
+    if job.loss is None:
+        found = declared_sparse(job.model, optimizer, anatomy.trained, job.sparse)
     sparse = _sparse(job, found, layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
     stale = job.rule.staleness if job.rule.compensation != "none" else None
@@ -177,9 +178,7 @@ def _origin(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: Anat
 def _try(job: Job, anatomy: Anatomy) -> DryRun:
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
-    tried = dry_run(
-        job.model, list(anatomy.trained.values()), job.source, job.loss, job.config.seed, job.config.workers
-    )
+    tried = dry_run(job.model, anatomy.trained, job.source, job.loss, job.config.seed, job.config.workers)
     if tried.written and job.rule.needs(job.config.workers).slots > 1:
         raise ArgumentError(
             f"the loss writes to {', '.join(tried.written)} while it is computed, as an embedding with max_norm "

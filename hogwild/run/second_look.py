@@ -21,7 +21,7 @@ from hogwild.errors import NotReproducible
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import Binding, carry, extras_of, replicate, stand_ins_of
 from hogwild.optim.factory import Factory
-from hogwild.rules.gradients import autograd_gradients, backward_gradients
+from hogwild.rules.gradients import gradients_of
 from hogwild.rules.rechecks import unequal_losses, unequal_tensors
 from hogwild.run.job import Job, Loss
 from hogwild.run.same_steps import refuse_uneven_steps
@@ -120,6 +120,7 @@ class _Trainee:
         self._job, self._parts = job, parts
         self._info = WorkerInfo(index, job.config.workers, job.config.seed, log_to_no_run)
         self._values = [parameter.detach() for parameter in anatomy.trained.values()]
+        self._names = list(anatomy.trained)
         self._buffers = list(anatomy.buffers.values())
         parameters = [parts.stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
         self._binding = Binding(parts.model, parameters, Layout.of(list(anatomy.buffers.items())))
@@ -128,12 +129,12 @@ class _Trainee:
         """The batch of that number."""
         parts, rule = self._parts, self._job.rule
         ticket = rule.ticket(number, self._job.tickets)
-        compute = autograd_gradients if rule.gradient_by == "grad" else backward_gradients
         with informed(self._info):
             seed_generators(self._info.start(ticket.update, ticket.batch))
             replica = self._binding.point_at(self._values, self._buffers)
             batch = parts.source.batch(ticket.batch, self._info.generator)
-            value, gradients = compute(parts.loss(replica, batch), self._binding.parameters)
+            output = parts.loss(replica, batch)
+            value, gradients = gradients_of(output, self._binding.parameters, self._names, rule.gradient_by)
         own = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
         return _Computed(value, own, [buffer.clone() for buffer in self._binding.changed_buffers()])
 

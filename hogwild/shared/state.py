@@ -87,6 +87,11 @@ class StatePlan:
         return self.needs.slots + self.needs.state_copies if self.tables and self.needs.slots > 1 else 0
 
     @cached_property
+    def trained_names(self) -> list[str]:
+        """The names of the trained parameters, in layout order."""
+        return [entry.name for entry in self.parameters.entries]
+
+    @cached_property
     def offsets(self) -> _Offsets:
         """Where each piece starts; first asked for by the parent, before there are threads to share it."""
         space = Space()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,14 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.data.sources import DatasetSource, TensorSource
-from hogwild.errors import ArgumentError, warn_caller
+from hogwild.errors import ArgumentError, some_of
 from hogwild.model.replica import Binding
-from hogwild.optim.sparse import refuse_large
+from hogwild.optim.sparse import refuse_undeclared
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
 from hogwild.rules.gradients import losses_of
 from hogwild.rules.rechecks import Chosen
 from hogwild.rules.registry import is_ours, quoted, stepping_by_row
+from hogwild.rules.row_gradients import checked_rows, named_gradients
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
@@ -74,6 +75,7 @@ class Worker:
         self.rule = copy.deepcopy(task.rule)
         self._state = state
         self._seen_tables: set[int] = set()
+        self._read: Ticket | None = None
         self._row = self.control.row(index)
         self._quietly = WithoutGrad()
         self._account = Account(task.plan.parameters) if task.plan.audited else None
@@ -220,7 +222,33 @@ class Worker:
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica, at the version that this ticket's gradient is to be computed on."""
+        self._read = ticket
         return self.rule.read(ticket)
+
+    def rows(self, ticket: Ticket, name: str, rows: Any) -> Tensor:
+        """Some rows of a trained parameter, at the version that this ticket's gradient is to be computed on.
+
+        Args:
+            ticket: that is this worker's.
+            name: of the parameter, as `model.named_parameters()` has it.
+            rows: their numbers, int64 of shape (n,), a tensor or an array; one may come twice.
+
+        Returns:
+            Their values, of shape (n, …), in memory of the caller's own.
+
+        Raises:
+            ArgumentError: no trained parameter has that name, or a row is none of its.
+        """
+        names = self.task.plan.trained_names
+        if name not in names:
+            raise ArgumentError(f"{name!r} is no trained parameter; those are {some_of(names)}")
+        i = names.index(name)
+        shape = self.task.plan.parameters.entries[i].shape
+        rows = checked_rows(name, rows, shape[0] if shape else 0)
+        if self._read is not ticket:
+            self.read(ticket)
+        with self._quietly:
+            return self.seat.binding.parameters[i].index_select(0, rows)
 
     def batch(self, ticket: Ticket) -> Any:
         """The batch of that ticket; of several, the first."""
@@ -296,12 +324,22 @@ class Worker:
             self.info.pass_on(drop=drew)
         return drew
 
-    def commit(self, ticket: Ticket, gradient: Gradient | Sequence[Tensor | None], loss: float = float("nan")) -> bool:
+    def commit(
+        self,
+        ticket: Ticket,
+        gradient: Gradient | Sequence[Tensor | None] | Mapping[str, Any],
+        loss: float = float("nan"),
+    ) -> bool:
         """Apply a gradient to the shared model.
 
-        `gradient` is what `gradient` returned, or one tensor or None for each trainable parameter in the order of
-        `replica.parameters()`. Returns False where the ticket was handed back because an earlier one was orphaned:
-        go on with `claim`, somebody will compute it again.
+        `gradient` is what `gradient` returned; or one tensor or None for each trainable parameter in the order of
+        `replica.parameters()`; or by name a tensor, or of a table (rows, values): int64 of shape (n,), and of the
+        table's dtype of shape (n, …). A row may come twice: the step adds its values up, or takes them one after the
+        other, in the order in which they stand. Returns False where the ticket was handed back because an earlier one
+        was orphaned: go on with `claim`, somebody will compute it again.
+
+        Raises:
+            ArgumentError: a name, a form or a row does not fit, or a table of row gradients was not declared.
         """
         if not isinstance(gradient, Gradient):
             gradient = self._taken(gradient, loss)
@@ -321,33 +359,29 @@ class Worker:
         self.control.finish(self.index)
         return True
 
-    def _taken(self, gradients: Sequence[Tensor | None], loss: float) -> Gradient:
+    def _taken(self, gradients: Sequence[Tensor | None] | Mapping[str, Any], loss: float) -> Gradient:
         """What a loop of the user's own computed, in layout order."""
         values: list[Tensor | None] = [None] * len(self._order)
-        for i, value in zip(self._order, gradients, strict=True):
-            values[i] = value
+        if isinstance(gradients, Mapping):
+            values = named_gradients(gradients, self.task.plan.trained_names, self.seat.binding.parameters)
+        else:
+            for i, value in zip(self._order, gradients, strict=True):
+                values[i] = value
         if any(value is not None and value.is_sparse for value in values):
-            self._look_at_tables(values)
+            self._refuse_undeclared(values)
         gradient = Gradient(values, loss, self.rule.version_read)
         with self._quietly:
             self.rule.take(gradient)
         return gradient
 
-    def _look_at_tables(self, values: Sequence[Tensor | None]) -> None:
-        """Refuse, or mention, sparse gradients that nobody foresaw under a rule that then copies whole tables."""
-        plan, rule = self.task.plan, self.rule.name
-        unforeseen = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.tables}
-        new, self._seen_tables = unforeseen - self._seen_tables, self._seen_tables | unforeseen
-        copies, shared = plan.needs.slots > 1, self.rule.dense_gradients
-        if not new or not (copies or shared):
-            return
-        tables = [plan.parameters.entries[i] for i in sorted(unforeseen)]
-        size = refuse_large(tables, rule, shared=shared, by_row=lambda: quoted(stepping_by_row(), "and"))
-        if copies and not shared and self.index == 0:
-            warn_caller(
-                f"{', '.join(table.name for table in tables)} got a sparse gradient that no layer of the model "
-                f"declares (sparse=True), so {rule} copies all of it at every update ({size:.1f} MiB)"
-            )
+    def _refuse_undeclared(self, values: Sequence[Tensor | None]) -> None:
+        """Refuse row gradients of tables that a rule would copy whole for them, or zero."""
+        plan, rule = self.task.plan, self.rule
+        tables = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.tables}
+        if tables - self._seen_tables and (plan.needs.slots > 1 or rule.dense_gradients):
+            self._seen_tables |= tables
+            entries = [plan.parameters.entries[i] for i in sorted(tables)]
+            refuse_undeclared(entries, rule.name, by_row=quoted(stepping_by_row(), "and"), shared=rule.dense_gradients)
 
     def _enter(self, ticket: Ticket, gradient: Gradient) -> None:
         """Enter a gradient in the account, unless it was left out on purpose."""

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hogwild.optim import kernels
-from hogwild.optim.kernels import ROOMS, Rooms, least_square, written_step
+from hogwild.optim.kernels import least_square, written_step
+from hogwild.optim.step_form import ROOMS, Rooms
 
 WRITTEN: dict[str, Any] = {
     "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),

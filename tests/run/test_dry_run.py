@@ -26,7 +26,7 @@ TORCH, NUMPY, PYTHON = "torch's default generator", "numpy's global generator", 
 
 def tried(model: nn.Module, loss: Any = problems.cross_entropy, data: Any = None, batch_size: int = 16) -> DryRun:
     source = as_source(data or problems.data(), batch_size=batch_size, shuffle=True, seed=0, collate=None)
-    return dry_run(model, list(Anatomy.of(model).trained.values()), source, loss, seed=0, workers=2)
+    return dry_run(model, Anatomy.of(model).trained, source, loss, seed=0, workers=2)
 
 
 def refused(message: str, loss: Any, model: nn.Module | None = None) -> None:
