@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     )
     from hogwild.experiment.kinds import Problem
     from hogwild.experiment.own import define_experiment
+    from hogwild.kernels.kernel import Kernel
     from hogwild.optim.rates import scheduler
     from hogwild.optim.row_adagrad import RowAdagrad
     from hogwild.report.tensorboard import TensorBoard
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
     from hogwild.run.callback import Callback, RunInfo
+    from hogwild.run.kernel_training import train_kernel
     from hogwild.run.progress import Progress
     from hogwild.run.result import Run
     from hogwild.shared.tickets import Ticket
@@ -90,6 +92,7 @@ _HOMES = {
     ),
     "experiment.kinds": ("Problem",),
     "experiment.own": ("define_experiment",),
+    "kernels.kernel": ("Kernel",),
     "optim.rates": ("scheduler",),
     "optim.row_adagrad": ("RowAdagrad",),
     "report.tensorboard": ("TensorBoard",),
@@ -102,6 +105,7 @@ _HOMES = {
         "Callback",
         "RunInfo",
     ),
+    "run.kernel_training": ("train_kernel",),
     "run.progress": ("Progress",),
     "run.result": ("Run",),
     "shared.tickets": ("Ticket",),
@@ -119,6 +123,7 @@ __all__ = [
     "Divergence",
     "Gradient",
     "HogwildError",
+    "Kernel",
     "NonFiniteError",
     "NotReproducible",
     "Probe",
@@ -148,6 +153,7 @@ __all__ = [
     "replay",
     "scheduler",
     "train",
+    "train_kernel",
     "worker_info",
 ]
 

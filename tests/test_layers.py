@@ -38,7 +38,7 @@ FLOORS: list[set[str]] = [
     {"run"},
     {"workers", "experiment"},
     {"rules", "reference"},
-    {"model", "data", "optim"},
+    {"model", "data", "optim", "kernels"},
     {"shared", "config"},
     {"errors", "groups", "autograd", "_moved"},
 ]

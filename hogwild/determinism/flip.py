@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError
+from hogwild.kernels.kernel import Kernel
 from hogwild.rules.gradients import gradients_of
 from hogwild.run.at_batch import at_batch
 
@@ -18,7 +19,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def most_sensitive(
-    model: nn.Module, loss: Callable[[nn.Module, Any], Any], source: Source, seed: int, number: int = 0
+    model: nn.Module, loss: Callable[[nn.Module, Any], Any] | None, source: Source, seed: int, number: int = 0
 ) -> tuple[Tensor, int]:
     """The weight of which one ULP changes the loss of batch 0 most: (its parameter, its place when flattened).
 
@@ -48,16 +49,31 @@ def most_sensitive(
 
 
 def first_gradients(
-    model: nn.Module, loss: Callable[[nn.Module, Any], Any], source: Source, seed: int
+    model: nn.Module, loss: Callable[[nn.Module, Any], Any] | None, source: Source, seed: int
 ) -> dict[str, Tensor | None]:
-    """The gradients of batch 0 by parameter name, as a worker would compute them; on a copy, so the model stays as it
-    is."""
+    """The gradients of batch 0 by parameter name, as a worker would compute them, or what a kernel takes away from its
+    tables; on a copy, so the model stays as it is."""
     apart = copy.deepcopy(model)
+    if loss is None:
+        return _first_differences(apart, source, seed)
     trained = {name: parameter for name, parameter in apart.named_parameters() if parameter.requires_grad}
     with at_batch(seed, workers=1) as info:
         batch = own_copy(source).batch(0, info.generator)
         _, gradients = gradients_of(loss(apart, batch), list(trained.values()), list(trained), "grad")
     return dict(zip(trained, gradients, strict=True))
+
+
+def _first_differences(model: nn.Module, kernel: Source, seed: int) -> dict[str, Tensor | None]:
+    assert isinstance(kernel, Kernel)
+    tables = kernel.parameters_in(model)
+    before = {name: table.detach().clone() for name, table in tables.items()}
+    with at_batch(seed, workers=1) as info:
+        arrays = {name: table.detach().numpy() for name, table in tables.items()}
+        kernel.step(arrays, kernel.batch(0, info.generator), kernel.lr * kernel.schedule(0.0))
+    return {
+        name: before[name] - parameter.detach() if name in tables else None
+        for name, parameter in model.named_parameters()
+    }
 
 
 def _effects(parameter: Tensor, gradient: Tensor, most: int) -> list[tuple[float, int]]:

@@ -20,6 +20,7 @@ from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
 from hogwild.errors import ArgumentError, RunDirectoryError
 from hogwild.experiment import Training, experiment_of, names
+from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule
 from hogwild.rules.base import Rule
@@ -100,7 +101,8 @@ def replay(
     """Compute a recorded run again, one update after another, and compare the bits.
 
     A run of an experiment needs nothing but its directory; for one made by `hogwild.train`, give the same initial
-    `model`, `data`, `loss`, `optimizer`, `collate` and `lr_schedule` again. At most staleness max + 2 versions are in
+    `model`, `data`, `loss`, `optimizer`, `collate` and `lr_schedule` again; for one made by `hogwild.train_kernel`,
+    `model` and, as `data`, the kernel. At most staleness max + 2 versions are in
     memory at a time.
 
     Raises:
@@ -116,7 +118,7 @@ def replay(
         own = _experiment(config)
         problem, optimizer = own.build(config.seed), own.optimizer
         model, data, loss = problem.model, problem.data, problem.loss
-    elif data is None or loss is None or optimizer is None:
+    elif not isinstance(data, Kernel) and (data is None or loss is None or optimizer is None):
         raise ArgumentError("model given without data, loss and optimizer; give all four, or none for an experiment")
     run = train_config(
         config,

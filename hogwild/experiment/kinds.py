@@ -23,7 +23,7 @@ class Problem:
 
     Attributes:
         model: an `nn.Module` on the CPU.
-        data: what it is trained on.
+        data: what it is trained on; a `hogwild.Kernel`, which draws that itself, and needs no loss.
         loss: (model, batch) → the loss.
         evaluate: model → named floats; the name `accuracy` is the one shown in tables.
         predict: classifier → (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say
@@ -33,7 +33,7 @@ class Problem:
 
     model: nn.Module
     data: Any
-    loss: Callable[[nn.Module, Any], Any]
+    loss: Callable[[nn.Module, Any], Any] | None = None
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     predict: Callable[[nn.Module], tuple[torch.Tensor, torch.Tensor]] | None = None
     callbacks: Sequence[Callback] = ()

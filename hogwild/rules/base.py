@@ -11,7 +11,7 @@ One batch goes through it as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -66,6 +66,14 @@ class Seat(Protocol):
 
     def finite(self, update: int, loss: float, gradients: Gathered) -> bool:
         """True where they may be applied: loss and gradient are finite, or the run does not care."""
+        ...
+
+    def take_not_finite(self, ticket: Ticket, loss: float) -> None:
+        """That loss is of an update that has been applied already, in place.
+
+        Raises:
+            NonFiniteError: the run does not say `on_nonfinite="ignore"`.
+        """
         ...
 
     def skip(self, ticket: Ticket, loss: float, worker: int) -> None:
@@ -208,6 +216,10 @@ class Rule(ABC):
 
         Called without grad mode, as `ready` and `close` are.
         """
+
+    def train_in_place(self, ticket: Ticket, step: Callable[[], float]) -> None:
+        """Let `step`, which returns the loss, write where the model lies: for rules in place with private gradients."""
+        raise NotImplementedError(f"{self.name} does not let a step write where the model lies")
 
     def compare(self, ticket: Ticket, gradient: Gradient) -> str | None:  # noqa: ARG002
         """What differs between a second computation and the first, in words; None where nothing does."""

@@ -6,6 +6,9 @@ before the write, plus one. Under the rules that lock nothing both may miss comm
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from torch import nn
 
 from hogwild.optim.gradients import Gathered
@@ -31,18 +34,37 @@ class InPlace(Rule):
         self._observe(ticket)
         return True
 
+    def train_in_place(self, ticket: Ticket, step: Callable[[], float]) -> None:
+        """Let `step`, which returns the loss, write the one slot."""
+        self.version_read = self.control.commits()
+        self._train(ticket, step)
+        self._observe(ticket)
+
+    def _train(self, ticket: Ticket, step: Callable[[], float]) -> None:
+        self._begin_to_write()
+        loss = step()
+        if not math.isfinite(loss):
+            self.seat.take_not_finite(ticket, loss)
+        self._note(ticket, self.version_read, self.control.commits() + 1, loss)
+
     def _apply(self, ticket: Ticket, gradient: Gradient, gathered: Gathered) -> None:
-        if self.control[Word.ABORT]:  # what there is is being saved
-            raise Aborted
-        slot, state = self.state.slots[0], self.state.optimizer_states[0]
-        row = self.control.row(self.seat.index)
-        row[Field.PHASE] = Phase.WRITING
-        self.seat.pause(Hook.WRITING)
-        self.seat.optimizer.step(ticket.update, gathered, slot, state)
+        self._begin_to_write()
+        slot = self.state.slots[0]
+        self.seat.optimizer.step(ticket.update, gathered, slot, self.state.optimizer_states[0])
         version = self.control.commits() + 1
         self.seat.binding.commit_buffers(slot.buffers, slot.buffers, unchanged=version == gradient.version + 1)
-        update = ticket.update
-        self.state.journal.write(update, update, self.seat.index, gradient.version, version, gradient.loss)
+        self._note(ticket, gradient.version, version, gradient.loss)
+
+    def _begin_to_write(self) -> None:
+        if self.control[Word.ABORT]:  # what there is is being saved
+            raise Aborted
+        self.control.row(self.seat.index)[Field.PHASE] = Phase.WRITING
+        self.seat.pause(Hook.WRITING)
+
+    def _note(self, ticket: Ticket, read: int, version: int, loss: float) -> None:
+        """Say that the update has been applied, in the journal and in this worker's row."""
+        row, update = self.control.row(self.seat.index), ticket.update
+        self.state.journal.write(update, update, self.seat.index, read, version, loss)
         row[Field.COMMITS] += 1
         row[Field.PHASE] = Phase.APPLIED
 

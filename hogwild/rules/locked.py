@@ -8,6 +8,7 @@ chance. After a kill inside the lock one update may be applied in part; the lock
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from hogwild.optim.gradients import Gathered
@@ -26,3 +27,7 @@ class Locked(InPlace):
     def _apply(self, ticket: Ticket, gradient: Gradient, gathered: Gathered) -> None:
         with self.control.commit_lock:
             super()._apply(ticket, gradient, gathered)
+
+    def _train(self, ticket: Ticket, step: Callable[[], float]) -> None:
+        with self.control.commit_lock:
+            super()._train(ticket, step)

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.kernels.kernel import Kernel
 from hogwild.optim.rates import RateTable
 from hogwild.run.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.environment import environment
@@ -174,7 +175,7 @@ def describe(
         },
         "lr_schedule": _schedule(job),
         "model": _structure(job.model, trained),
-        "loss": name_of(job.loss),
+        "loss": name_of(job.source.step if isinstance(job.source, Kernel) else job.loss),
         "work": None if job.source is not None else name_of(job.work),
         "data": _data(job, batch),
         "config": dict(job.free),
@@ -189,7 +190,7 @@ def _group(group: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]
 def _schedule(job: Job) -> dict[str, Any]:
     """The schedule at its first, its last and some updates between: factors, or under a scheduler of torch the rate of
     each group; None where it raises there."""
-    table, schedule, updates = job.lr_schedule, job.factors, job.updates
+    table, schedule, updates = job.lr_schedule, _factors(job), job.updates
     found: dict[str, Any] = {}
     for update in sorted({0, 1, 2, *(updates * i // 8 for i in range(8)), updates - 1} & set(range(updates))):
         found[str(update)] = None
@@ -198,6 +199,15 @@ def _schedule(job: Job) -> dict[str, Any]:
         if isinstance(table, RateTable):
             found[str(update)] = table.at(update)
     return {"name": table.name if isinstance(table, RateTable) else name_of(schedule), "factors": found}
+
+
+def _factors(job: Job) -> Callable[[int], float] | None:
+    """The factor on the learning rate at an update; of a kernel on that of the run, or else its rate."""
+    kernel = job.source
+    if not isinstance(kernel, Kernel):
+        return job.factors
+    per_update, lr = job.batches / job.updates, kernel.lr if job.config.lr is None else 1.0
+    return lambda update: lr * kernel.schedule(update * per_update / job.batches)
 
 
 def _structure(model: nn.Module, trained: Collection[str]) -> dict[str, Any]:
@@ -216,6 +226,8 @@ def _data(job: Job, batch: str) -> dict[str, Any] | None:
         return None
     samples = source.schedule.samples if isinstance(source, TensorSource | DatasetSource) else None
     given: Any = source
+    if isinstance(source, Kernel):
+        return {"name": name_of(source.draw), "samples": None, "collate": None, "first_batch": batch or None}
     if isinstance(source, TensorSource):
         given = source.data
     elif isinstance(source, DatasetSource):

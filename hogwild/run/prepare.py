@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, NotReproducible, warn_caller
+from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
 from hogwild.optim.compensation import Compensation
@@ -28,6 +29,7 @@ from hogwild.run.job import Job
 from hogwild.run.origin import Origin, describe, refuse_other_training
 from hogwild.run.record import origin_to_go_on
 from hogwild.run.second_look import copies_for_another, look_again
+from hogwild.run.try_kernel import try_kernel
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan
@@ -120,7 +122,8 @@ def prepare(job: Job) -> Prepared:
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
     stale = job.rule.staleness if job.rule.compensation != "none" else None
     optimizer_plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, stale or 0)
-    optimizer_plan = optimizer_plan.with_rates(job.config.values_of("lr")).with_average(job.config.ema)
+    rates = () if isinstance(job.source, Kernel) else job.config.values_of("lr")  # a kernel steps by itself
+    optimizer_plan = optimizer_plan.with_rates(rates).with_average(job.config.ema)
     if optimizer_plan.compensation is None:
         _warn_of_staleness(job.rule, optimizer)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
@@ -176,6 +179,9 @@ def _origin(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: Anat
 
 
 def _try(job: Job, anatomy: Anatomy) -> DryRun:
+    if isinstance(job.source, Kernel):
+        same, seed = job.rule.same_bits, job.config.seed
+        return try_kernel(job.source, job.model, anatomy.trained, seed, job.config.workers, same_bits=same)
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     tried = dry_run(job.model, anatomy.trained, job.source, job.loss, job.config.seed, job.config.workers)

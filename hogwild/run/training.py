@@ -14,6 +14,7 @@ from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Training, bound, optimizer_named
+from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule, SchedulerFactory, schedule_of
 from hogwild.rules.base import Rule
@@ -21,8 +22,10 @@ from hogwild.rules.registry import make_rule
 from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job, Loss
+from hogwild.run.kernel_settings import kernel_steps, refuse_rules_without_kernels, refuse_what_kernels_have_not
 from hogwild.run.progress import Progress, Stop, Trace
 from hogwild.run.result import Run
+from hogwild.workers.kernel_loop import kernel_loop, step_again
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.loop import train_loop
 
@@ -31,9 +34,9 @@ def train_config(
     config: RunConfig,
     model: nn.Module,
     data: Any,
-    loss: Loss,
+    loss: Loss | None,
     *,
-    optimizer: Factory,
+    optimizer: Factory | None,
     rule: Rule | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
     lr_schedule: LRSchedule | None = None,
@@ -60,13 +63,23 @@ def train_config(
     `looks_again` is False where it is to be found out what differs, and nothing to be refused.
     """
     began = time.monotonic() if began is None else began
-    _refuse_uncallable(loss=loss)
-    _refuse_loss_of_outputs(loss)
+    kernel = data if isinstance(data, Kernel) else None
+    if kernel is not None:
+        refuse_what_kernels_have_not(config, loss)
+        optimizer = kernel_steps
+    elif loss is None or optimizer is None:
+        missing = "loss" if loss is None else "optimizer"
+        raise ArgumentError(f"no {missing} given; data that is no hogwild.Kernel needs one")
+    else:
+        _refuse_uncallable(loss=loss)
+        _refuse_loss_of_outputs(loss)
     schedule = schedule_of(lr_schedule)
     asked = None if isinstance(schedule, SchedulerFactory) else schedule
     _refuse_uncallable(collate=collate, lr_schedule=asked, evaluate=evaluate, stop=stop, progress=progress)
     rule = rule or make_rule(config.update, config)
     rule.check(config.workers)
+    if kernel is not None:
+        refuse_rules_without_kernels(rule, config)
     warm_up(config.kind)
     source = as_source(data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate)
     job = Job(
@@ -76,7 +89,7 @@ def train_config(
         optimizer=optimizer,
         source=source,
         loss=loss,
-        work=train_loop,
+        work=train_loop if kernel is None else kernel_loop,
         lr_schedule=schedule,
         evaluate=evaluate,
         callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
@@ -89,6 +102,7 @@ def train_config(
         free=checked_free(free),
         looks_again=looks_again,
         change=change or {},
+        again=None if kernel is None else step_again,
     )
     return run_job(job, began)
 

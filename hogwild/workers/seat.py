@@ -123,8 +123,15 @@ class WorkerSeat:
         self._row[Field.SKIPPED] += 1
         self.leave_out()
 
-    def _not_finite(self, ticket: Ticket, loss: float, worker: int) -> NonFiniteError:
-        what, untouched = f"the loss is {loss}", "the shared model was not touched by it"
+    def take_not_finite(self, ticket: Ticket, loss: float) -> None:
+        """That loss is of an update that has been applied already; see `hogwild.rules.base.Seat`."""
+        if not self.ignores_nonfinite(ticket.update):
+            raise self._not_finite(ticket, loss, self.index, untouched="the shared model has been written by it")
+
+    def _not_finite(
+        self, ticket: Ticket, loss: float, worker: int, untouched: str = "the shared model was not touched by it"
+    ) -> NonFiniteError:
+        what = f"the loss is {loss}"
         if math.isfinite(loss):
             what = "the gradient is not finite"
             if self._shares_gradients:

@@ -1,0 +1,143 @@
+"""A kernel: two functions that train tables, and which rows of which table they touch.
+
+    draw(ticket, seed)            →  arrays by name, index arrays among them
+    step(tables, drawn, rate)     →  loss, having written those rows
+
+Invariant: a step reads and writes only the rows that its draw names, so that it may as well run on copies of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hogwild.errors import ArgumentError
+
+Array = np.ndarray[Any, Any]
+Drawn = Mapping[str, Any]
+
+
+def unchanging(done: float) -> float:  # noqa: ARG001
+    """The schedule of a learning rate that stays what it is."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Trains the tables of a model by a function of yours, ticket by ticket; for `hogwild.train_kernel`.
+
+    Compile what takes the time with numba, `@numba.njit(nogil=True, cache=True)`, and threads train at full speed.
+    Both functions may be called by several threads at once, and each in its own process.
+
+    Attributes:
+        draw: (ticket, seed) → what that ticket trains on: a mapping of names to arrays and numbers, chosen by its
+            arguments alone. Tickets are numbered from 0 over the whole run; `seed` is another one for each ticket, an
+            int below 2^63 that follows from the run's. Nothing random may be drawn later, for the rows must be known.
+        step: (tables, drawn, rate) → the mean loss, a float; writes the tables in place. `tables`: name → float array
+            of shape (rows, width). `drawn`: what `draw` returned, its index arrays renumbered where `tables` holds only
+            the rows that are touched. `rate`: lr × schedule(share of the run that is done).
+        rows: name of an index array in `drawn` → name of the parameter whose rows it counts, or several names. The
+            arrays hold integers and have any shape; the parameters have two dimensions.
+        tickets: how many make an epoch.
+        samples: in a ticket, about; what speed is told in.
+        lr: the learning rate, where the run has none of its own (`--lr`).
+        schedule: share of the run that is done, from 0 to below 1 → factor on lr.
+
+    Raises:
+        ArgumentError: one of them cannot work.
+    """
+
+    draw: Callable[[int, int], Drawn]
+    step: Callable[[Mapping[str, Array], Drawn, float], float]
+    rows: Mapping[str, str | Sequence[str]]
+    tickets: int
+    samples: int = 1
+    lr: float = 1.0
+    schedule: Callable[[float], float] = unchanging
+    tables: Mapping[str, tuple[str, ...]] = field(init=False)
+    """Name of a table → the index arrays that count its rows."""
+
+    def __post_init__(self) -> None:
+        for name in ("draw", "step", "schedule"):
+            if not callable(getattr(self, name)):
+                raise ArgumentError(f"{name} {getattr(self, name)!r} is no function; a kernel is made of functions")
+        if not self.rows:
+            raise ArgumentError("rows names no index array; {'centers': 'input'} says whose rows 'centers' counts")
+        for name in ("tickets", "samples"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} {getattr(self, name)} is below 1; 1 is the least that works")
+        tables: dict[str, tuple[str, ...]] = {}
+        for array in self.rows:
+            for table in self.of(array):
+                tables[table] = (*tables.get(table, ()), array)
+        object.__setattr__(self, "tables", tables)
+        for array in self.rows:
+            first, *others = self.of(array)
+            for other in others:
+                if tables[first] != tables[other]:
+                    raise ArgumentError(
+                        f"rows: {array!r} counts rows of {first} and of {other}, which must then have all index arrays "
+                        f"in common; {first} has {', '.join(tables[first])} and {other} {', '.join(tables[other])}"
+                    )
+
+    def of(self, array: str) -> tuple[str, ...]:
+        """The names of the tables whose rows an index array counts."""
+        named = self.rows[array]
+        return (named,) if isinstance(named, str) else tuple(named)
+
+    def __len__(self) -> int:
+        return self.tickets
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        """Itself: its functions keep nothing."""
+        return self
+
+    def batch(self, update: int, generator: torch.Generator) -> Drawn:
+        """What the ticket of that number trains on, as `hogwild.Source` has it; the generator is seeded for it."""
+        drawn: Drawn = self.draw(update, generator.initial_seed())
+        return drawn
+
+    def parameters_in(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The tables, by name.
+
+        Raises:
+            ArgumentError: the model has no parameter of that name, it is not trained, or it is no table.
+        """
+        known = dict(model.named_parameters(remove_duplicate=False))
+        for name in self.tables:
+            if name not in known:
+                has = ", ".join(known)
+                raise ArgumentError(f"rows names {name!r}, and the model has no such parameter; it has {has}")
+            if known[name].dim() != 2:
+                raise ArgumentError(f"{name} has the shape {list(known[name].shape)}; a table has (rows, width)")
+            if not known[name].requires_grad:
+                raise ArgumentError(f"{name} is not trained (requires_grad=False), and rows names it as a table")
+        return {name: known[name] for name in self.tables}
+
+    def check(self, drawn: Drawn, rows: Mapping[str, int]) -> None:
+        """Refuse what a step must not be given; `rows` is how many each table has.
+
+        Raises:
+            ArgumentError: an index array is missing, holds no integers, or counts a row that is outside.
+        """
+        for array in self.rows:
+            if array not in drawn:
+                raise ArgumentError(f"draw returned {', '.join(map(str, drawn))}, and rows names {array!r}")
+            indices = drawn[array]
+            if not isinstance(indices, np.ndarray) or indices.dtype.kind not in "iu":
+                form = f"{indices.dtype} array" if isinstance(indices, np.ndarray) else type(indices).__name__
+                raise ArgumentError(f"{array} of draw is a {form}; an index array holds integers")
+            if not indices.size:
+                continue
+            least, most = int(indices.min()), int(indices.max())
+            for table in self.of(array):
+                if least < 0 or most >= rows[table]:
+                    wrong = least if least < 0 else most
+                    raise ArgumentError(
+                        f"{array} counts row {wrong} of {table}, which has {rows[table]}: 0 to {rows[table] - 1}"
+                    )

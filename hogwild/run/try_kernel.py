@@ -1,0 +1,60 @@
+"""One ticket before the run: does the kernel work, what does it draw, and which rows? It also compiles it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from torch import nn
+
+from hogwild.errors import ArgumentError, HogwildError, NotReproducible, one_line
+from hogwild.kernels.kernel import Kernel
+from hogwild.kernels.overlay import Numbering
+from hogwild.run.at_batch import at_batch
+from hogwild.run.batch_digest import batch_digest
+from hogwild.run.dry_run import DryRun
+from hogwild.workers.kernel_loop import run_on_copies
+
+T = TypeVar("T")
+
+
+def try_kernel(
+    kernel: Kernel, model: nn.Module, trained: Sequence[nn.Parameter], seed: int, workers: int, *, same_bits: bool
+) -> DryRun:
+    """Draw ticket 0 and step copies of the rows it names, as it will be done in the run.
+
+    Raises:
+        ArgumentError: draw or step raised, names what the model has not, or its loss is not finite.
+        NotReproducible: draw gives something else when it is asked again, and the rule promises the same bits.
+    """
+    tables = kernel.parameters_in(model)
+    counts = {name: len(table) for name, table in tables.items()}
+    with at_batch(seed, workers) as info:
+        drawn = _named("draw", lambda: kernel.batch(0, info.generator))
+        if not isinstance(drawn, dict):
+            raise ArgumentError(f"draw returned a {type(drawn).__name__}; it must return a dict of arrays by name")
+        kernel.check(drawn, counts)
+        digest = batch_digest(drawn)
+        rows, renumbered = Numbering(kernel, counts).number(drawn)
+        before = {name: table.detach().index_select(0, rows[name]) for name, table in tables.items()}
+        loss = _named("step", lambda: run_on_copies(kernel, before, renumbered, kernel.lr * kernel.schedule(0.0)))
+        again = batch_digest(_named("draw", lambda: kernel.batch(0, info.generator)))
+    if not math.isfinite(loss):
+        raise ArgumentError(f"step returned the loss {loss} at ticket 0; lower lr, {kernel.lr}, or the initial weights")
+    if same_bits and again != digest:
+        raise NotReproducible(
+            "draw gives other arrays when it is asked for ticket 0 again; all it draws must follow from ticket and seed"
+        )
+    places = {id(parameter): i for i, parameter in enumerate(trained)}
+    named = {places[id(table)]: len(rows[name]) for name, table in tables.items() if id(table) in places}
+    return DryRun(frozenset(named), kernel.samples, (), (), digest, named)
+
+
+def _named(name: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except HogwildError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{name} raised at ticket 0: {type(error).__name__}: {one_line(error)}") from error
