@@ -98,11 +98,20 @@ def _experiment_in(argv: Sequence[str]) -> str | None:
     for flag, value in pairwise(argv):
         if flag == "--resume":
             return value if _is_of_own_file(Path(value)) else None
+    if argv and _has_own_flags(argv[0]):
+        return argv[0]
     if argv and (_MODULE.fullmatch(argv[0]) or _is_of_own_file(Path(argv[0]))):
         return argv[0]
     before = ["", *argv]
     files = (text for flag, text in zip(before, argv, strict=False) if flag not in _OF_PATHS and _FILE.fullmatch(text))
     return next(files, None)
+
+
+def _has_own_flags(name: str) -> bool:
+    """Whether one of our experiments has that name, and parameters of its own."""
+    from hogwild.experiment import takes_parameters
+
+    return takes_parameters(name)
 
 
 def _is_of_own_file(path: Path) -> bool:

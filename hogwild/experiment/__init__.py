@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from hogwild._moved import names_from
-from hogwild.config import RunConfig
+from hogwild.config import OwnCode, RunConfig
 from hogwild.errors import ArgumentError, printable, warn_caller
 from hogwild.experiment.code import Place, find_from, place_of
 from hogwild.experiment.kinds import (
@@ -59,6 +59,7 @@ __all__ = [
 __getattr__ = names_from("hogwild.experiment", ("run.training",))  # train_experiment was here
 
 ENTRY_POINTS = "hogwild.experiments"
+_OURS = "hogwild.experiments"  # the package of our own
 
 
 def names() -> list[str]:
@@ -93,8 +94,20 @@ def _package() -> Iterable[str]:
 
 
 def _built_in(module: str) -> Experiment:
-    """The experiment in that module of ours."""
-    return _checked(module, import_module(f"hogwild.experiments.{module}").experiment)
+    """The experiment in that module of ours; one with parameters of its own knows the file that it stands in."""
+    name = f"{_OURS}.{module}"
+    found = _checked(module, import_module(name).experiment)
+    if isinstance(found, Training) and found.parameters:
+        return own_experiment(Place(module=name, builder="build"))
+    return found
+
+
+def takes_parameters(name: str) -> bool:
+    """True where that is the name of one of our experiments with parameters of its own."""
+    if not name.isidentifier() or not any(one.name == name for one in iter_modules(_package())):
+        return False
+    found = import_module(f"{_OURS}.{name}").experiment
+    return isinstance(found, Training) and bool(found.parameters)
 
 
 def _checked(name: str, experiment: Any) -> Experiment:
@@ -133,6 +146,8 @@ def experiment_of(config: RunConfig) -> Experiment:
     own = config.own
     if own is None:
         return load(config.name)
+    if own.module.startswith(f"{_OURS}."):
+        return _if_unchanged(load(config.name), own)
     if not Path(own.file).is_file():
         raise ArgumentError(
             f"{printable(own.file)}, in which the experiment {printable(config.name)!r} stands, is not there; put it "
@@ -141,12 +156,17 @@ def experiment_of(config: RunConfig) -> Experiment:
     if own.module:
         find_from(own.module, own.file)
     found = own_experiment(Place("" if own.module else own.file, own.module, own.builder))
+    return _if_unchanged(replace(found, name=config.name) if isinstance(found, Training) else found, own)
+
+
+def _if_unchanged(found: Experiment, own: OwnCode) -> Experiment:
+    """That experiment; warns where its file is another than it was."""
     now = found.own.sha256 if isinstance(found, Training) and found.own is not None else own.sha256
     if now != own.sha256:
         warn_caller(
             f"{own.file} has changed since the run was begun: its SHA-256 was {own.sha256[:12]}… and is {now[:12]}…"
         )
-    return replace(found, name=config.name) if isinstance(found, Training) else found
+    return found
 
 
 def settings_of(training: Training, given: Mapping[str, Any], saved: RunConfig | None = None) -> RunConfig:

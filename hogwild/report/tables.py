@@ -18,6 +18,7 @@ from hogwild.experiment import Claim, Findings, Study
 from hogwild.report.words import count, duration, figure, plural, size
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits, title_of
+from hogwild.run.notes import read_notes
 from hogwild.run.result import Run
 
 _SAME = "the same on every run, at any --workers and --kind"
@@ -48,6 +49,7 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
         yield "changed", str(change)
     for name, value in run.metrics.items():
         yield name, figure(value)
+    yield from read_notes(run.out).items()
     if run.best is not None:
         yield f"best {run.best.metric}", f"{figure(run.best.value)} at update {count(run.best.update)}"
     yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}"

@@ -1,0 +1,198 @@
+"""word2vec's inner loops, compiled by numba: what a ticket trains on, and the step.
+
+Shapes: V words, D width, P pairs, C centres, N contexts of all centres, K = 1 + 5 targets: a centre and its negatives.
+A target that is the centre again stands for none (a negative that was drawn so, or fewer than five).
+The sigmoid is read from a table of 1,000 values on (−6, 6), as in word2vec and gensim: six calls of exp would
+take longer. Beyond ±6 its value is that at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+TARGETS = 6
+_STEPS, _EDGE = 1000, 6.0
+_SCALE = np.float32(_STEPS / (2 * _EDGE))
+_LIMIT = np.float32(_EDGE - 0.01)
+_TOLD = 8  # the loss is the mean over every so many pairs
+
+_points = (np.arange(_STEPS) / _STEPS * 2 - 1) * _EDGE
+SIGMOID: Any = (1 / (1 + np.exp(-_points))).astype(np.float32)
+SOFTPLUS: Any = np.log1p(np.exp(_points)).astype(np.float32)  # −log σ(−x)
+"""Both at the 1,000 points."""
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _next(state):  # type: ignore[no-untyped-def]
+    """SplitMix64 (Steele, Lea & Flood 2014): (next state, 64 random bits)."""
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    bits = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state, bits ^ (bits >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def subsample(words, ends, keep, seed, kept, kept_ends):  # type: ignore[no-untyped-def]
+    """Leave frequent words out: word w stays with probability keep[w] ÷ 2^32. Returns how many stay."""
+    state, n = np.uint64(seed), 0
+    for i in range(len(words)):
+        state, bits = _next(state)
+        if bits >> np.uint64(32) < keep[words[i]]:
+            kept[n], kept_ends[n] = words[i], ends[i]
+            n += 1
+    return n
+
+
+@njit(nogil=True, cache=True)
+def windows(ends, n, window, seed, first, last):  # type: ignore[no-untyped-def]
+    """The window of each word: from 1 to `window` words to either side, inside its sentence; [first, last)."""
+    state, start, pairs = np.uint64(seed), 0, 0
+    for i in range(n):
+        if i > 0 and ends[i] != ends[i - 1]:
+            start = i
+        state, bits = _next(state)
+        reach = 1 + int(bits % np.uint64(window))
+        first[i], j = max(start, i - reach), i + 1
+        while j < n and j <= i + reach and ends[j] == ends[i]:
+            j += 1
+        last[i] = j
+        pairs += last[i] - first[i] - 1
+    return pairs
+
+
+@njit(nogil=True, cache=True)
+def negatives(targets, count, odds, aliases, seed):  # type: ignore[no-untyped-def]
+    """Fill in `count` negatives of each row by the alias method (Walker 1977); the other places are the centre."""
+    state, words = np.uint64(seed), np.uint64(len(odds))
+    for p in range(len(targets)):
+        centre = targets[p, 0]
+        for k in range(1, targets.shape[1]):
+            targets[p, k] = centre
+            if k <= count:
+                state, bits = _next(state)
+                word = int(((bits >> np.uint64(32)) * words) >> np.uint64(32))
+                low = bits & np.uint64(0xFFFFFFFF)
+                targets[p, k] = word if low < odds[word] else aliases[word]
+
+
+@njit(nogil=True, cache=True)
+def pairs_of(kept, n, first, last, contexts, targets):  # type: ignore[no-untyped-def]
+    """Skip-gram: each word of a window predicts the centre; fills contexts [P] and the first column of targets."""
+    p = 0
+    for i in range(n):
+        for j in range(first[i], last[i]):
+            if j != i:
+                contexts[p], targets[p, 0] = kept[j], kept[i]
+                p += 1
+
+
+@njit(nogil=True, cache=True)
+def windows_of(kept, n, first, last, contexts, offsets, targets):  # type: ignore[no-untyped-def]
+    """CBOW: the mean of a window predicts the centre; fills contexts [N], offsets [C + 1] and the first column of
+    targets. Returns C: a word without a window is no centre."""
+    p = c = 0
+    offsets[0] = 0
+    for i in range(n):
+        if last[i] - first[i] < 2:
+            continue
+        for j in range(first[i], last[i]):
+            if j != i:
+                contexts[p] = kept[j]
+                p += 1
+        targets[c, 0] = kept[i]
+        c += 1
+        offsets[c] = p
+    return c
+
+
+@njit(nogil=True, cache=True, fastmath=True, inline="always")
+def _errors(dots, row, errors, sigmoid, rate):  # type: ignore[no-untyped-def]
+    """rate × (label − σ(dot)) for the targets of one row; 0 for those that stand for none."""
+    for k in range(TARGETS):
+        dot = max(-_LIMIT, min(_LIMIT, dots[k]))
+        found = sigmoid[int((dot + np.float32(_EDGE)) * _SCALE)]
+        if k == 0:
+            errors[k] = (np.float32(1) - found) * rate
+        else:
+            errors[k] = -found * rate if row[k] != row[0] else np.float32(0)
+
+
+@njit(nogil=True, cache=True, fastmath=True, inline="always")
+def _loss(dots, row, softplus):  # type: ignore[no-untyped-def]
+    """−log σ of the centre − Σ log σ(−) of the negatives."""
+    total = np.float32(0)
+    for k in range(TARGETS):
+        dot = max(-_LIMIT, min(_LIMIT, dots[k] if k > 0 else -dots[k]))
+        if k == 0 or row[k] != row[0]:
+            total += softplus[int((dot + np.float32(_EDGE)) * _SCALE)]
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath=True, inline="always")
+def _train(hidden, outputs, row, dots, errors, change, sigmoid, rate):  # type: ignore[no-untyped-def]
+    """One hidden vector [D] against its targets: writes their rows; `change` [D] becomes what is to be added to it."""
+    y0, y1, y2 = outputs[row[0]], outputs[row[1]], outputs[row[2]]
+    y3, y4, y5 = outputs[row[3]], outputs[row[4]], outputs[row[5]]
+    d0 = d1 = d2 = d3 = d4 = d5 = np.float32(0)
+    for d in range(len(hidden)):
+        x = hidden[d]
+        d0 += x * y0[d]
+        d1 += x * y1[d]
+        d2 += x * y2[d]
+        d3 += x * y3[d]
+        d4 += x * y4[d]
+        d5 += x * y5[d]
+    dots[0], dots[1], dots[2], dots[3], dots[4], dots[5] = d0, d1, d2, d3, d4, d5
+    _errors(dots, row, errors, sigmoid, rate)
+    e0, e1, e2, e3, e4, e5 = errors[0], errors[1], errors[2], errors[3], errors[4], errors[5]
+    for d in range(len(hidden)):
+        change[d] = e0 * y0[d] + e1 * y1[d] + e2 * y2[d] + e3 * y3[d] + e4 * y4[d] + e5 * y5[d]
+    for k in range(TARGETS):
+        error, y = errors[k], outputs[row[k]]
+        for d in range(len(hidden)):
+            y[d] += error * hidden[d]
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def skipgram(inputs, outputs, contexts, targets, sigmoid, softplus, rate):  # type: ignore[no-untyped-def]
+    """Train every pair: inputs and outputs (V, D) float32, contexts (P,), targets (P, K) int32. Returns the loss."""
+    change = np.empty(inputs.shape[1], np.float32)
+    dots, errors = np.empty(TARGETS, np.float32), np.empty(TARGETS, np.float32)
+    step, total, told = np.float32(rate), 0.0, 0
+    for p in range(len(contexts)):
+        x, row = inputs[contexts[p]], targets[p]
+        _train(x, outputs, row, dots, errors, change, sigmoid, step)
+        for d in range(len(x)):
+            x[d] += change[d]
+        if p % _TOLD == 0:
+            total += _loss(dots, row, softplus)
+            told += 1
+    return total / max(1, told)
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def cbow(inputs, outputs, contexts, offsets, targets, sigmoid, softplus, rate):  # type: ignore[no-untyped-def]
+    """Train every centre by the mean of its window; contexts (N,), offsets (C + 1,), targets (C, K) int32."""
+    width = inputs.shape[1]
+    change, hidden = np.empty(width, np.float32), np.empty(width, np.float32)
+    dots, errors = np.empty(TARGETS, np.float32), np.empty(TARGETS, np.float32)
+    step, total = np.float32(rate), 0.0
+    for c in range(len(offsets) - 1):
+        first, last = offsets[c], offsets[c + 1]
+        share = np.float32(1) / np.float32(last - first)
+        hidden[:] = 0
+        for p in range(first, last):
+            x = inputs[contexts[p]]
+            for d in range(width):
+                hidden[d] += share * x[d]
+        _train(hidden, outputs, targets[c], dots, errors, change, sigmoid, step)
+        for p in range(first, last):
+            x = inputs[contexts[p]]
+            for d in range(width):
+                x[d] += change[d]
+        if c % _TOLD == 0:
+            total += _loss(dots, targets[c], softplus) * _TOLD
+    return total / max(1, len(offsets) - 1)
