@@ -62,7 +62,7 @@ class Draws:
     cbow: bool
 
     def __call__(self, ticket: int, seed: int) -> Mapping[str, Any]:
-        """`contexts` and `targets`, of CBOW `offsets` too."""
+        """`contexts` and `targets`, and `sizes`, or of CBOW `offsets`."""
         kernels = compiled("_word2vec_kernels")
         place = ticket % (len(self.cuts) - 1)
         part = slice(self.cuts[place], self.cuts[place + 1])
@@ -70,27 +70,26 @@ class Draws:
         kept, kept_ends, first, last = np.empty((4, len(words)), np.int32)
         n = kernels.subsample(words, ends, self.keep, seed, kept, kept_ends)
         pairs = kernels.windows(kept_ends, n, self.window, seed + 1, first, last)
-        contexts = np.empty(pairs, np.int32)
-        targets = np.empty((n if self.cbow else pairs, kernels.TARGETS), np.int32)
-        drawn: dict[str, Any] = {"contexts": contexts, "targets": targets}
+        most = n if self.cbow else (pairs + n) // 2
+        targets = np.empty((most, kernels.TARGETS), np.int32)
         if self.cbow:
-            offsets = np.empty(n + 1, np.int32)
-            centres = kernels.windows_of(kept, n, first, last, contexts, offsets, targets)
-            drawn |= {"targets": targets[:centres], "offsets": offsets[: centres + 1]}
+            contexts, offsets = np.empty(pairs, np.int32), np.empty(n + 1, np.int32)
+            count = kernels.windows_of(kept, n, first, last, contexts, offsets, targets)
+            drawn = {"contexts": contexts, "offsets": offsets[: count + 1]}
         else:
-            kernels.pairs_of(kept, n, first, last, contexts, targets)
-        kernels.negatives(drawn["targets"], self.negative, self.odds, self.aliases, seed + 2)
-        return drawn
+            contexts, sizes = np.empty((most, 2), np.int32), np.empty(most, np.int8)
+            count = kernels.pairs_of(kept, n, first, last, contexts, sizes, targets)
+            drawn = {"contexts": contexts[:count], "sizes": sizes[:count]}
+        kernels.negatives(targets[:count], self.negative, self.odds, self.aliases, seed + 2)
+        return {**drawn, "targets": targets[:count]}
 
 
 def step(tables: Mapping[str, Array], drawn: Mapping[str, Any], rate: float) -> float:
     """Train a ticket; the mean loss of a pair, or of a centre."""
     kernels = compiled("_word2vec_kernels")
-    own = (tables["input"], tables["output"], drawn["contexts"])
-    rest = (drawn["targets"], kernels.SIGMOID, kernels.SOFTPLUS, rate)
-    if "offsets" in drawn:
-        return float(kernels.cbow(*own, drawn["offsets"], *rest))
-    return float(kernels.skipgram(*own, *rest))
+    train, parts = (kernels.cbow, "offsets") if "offsets" in drawn else (kernels.skipgram, "sizes")
+    arrays = (drawn["contexts"], drawn[parts], drawn["targets"])
+    return float(train(tables["input"], tables["output"], *arrays, kernels.SIGMOID, kernels.SOFTPLUS, rate))
 
 
 @dataclass(frozen=True)

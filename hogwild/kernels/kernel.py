@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,21 @@ from hogwild.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 Drawn = Mapping[str, Any]
+
+
+@cache
+def numbers() -> ModuleType:
+    """`hogwild.kernels.numbers`, which numba compiles.
+
+    Raises:
+        ArgumentError: numba is not installed.
+    """
+    try:
+        return import_module("hogwild.kernels.numbers")
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        raise ArgumentError("kernels need numba, which is not installed; pip install 'hogwild[embeddings]'") from error
 
 
 def unchanging(done: float) -> float:  # noqa: ARG001
@@ -132,12 +150,9 @@ class Kernel:
             if not isinstance(indices, np.ndarray) or indices.dtype.kind not in "iu":
                 form = f"{indices.dtype} array" if isinstance(indices, np.ndarray) else type(indices).__name__
                 raise ArgumentError(f"{array} of draw is a {form}; an index array holds integers")
-            if not indices.size:
-                continue
-            least, most = int(indices.min()), int(indices.max())
-            for table in self.of(array):
-                if least < 0 or most >= rows[table]:
-                    wrong = least if least < 0 else most
-                    raise ArgumentError(
-                        f"{array} counts row {wrong} of {table}, which has {rows[table]}: 0 to {rows[table] - 1}"
-                    )
+            flat = np.ascontiguousarray(indices).reshape(-1)
+            table = min(self.of(array), key=rows.__getitem__)
+            if (place := numbers().outside(flat, rows[table])) >= 0:
+                raise ArgumentError(
+                    f"{array} counts row {flat[place]} of {table}, which has {rows[table]}: 0 to {rows[table] - 1}"
+                )

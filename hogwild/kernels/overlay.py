@@ -11,40 +11,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.kernels.kernel import Array, Drawn, Kernel
+from hogwild.kernels.kernel import Array, Drawn, Kernel, numbers
 
 
 class Numbering:
-    """Gives each row that a ticket names a number of its own, from 0, in the order in which rows are last named.
+    """Gives each row that a ticket names a number of its own, from 0, in the order in which rows first come.
 
-    It keeps one number a row of the largest table; each worker has one of its own.
+    It keeps one number a row of the tables; each worker has one of its own.
     """
 
     def __init__(self, kernel: Kernel, rows: Mapping[str, int]) -> None:
         self._kernel = kernel
         groups = {arrays: rows[table] for table, arrays in kernel.tables.items()}
-        self._places = {arrays: torch.zeros(count, dtype=torch.int64) for arrays, count in groups.items()}
+        self._marks = {arrays: np.zeros(count, np.int64) for arrays, count in groups.items()}
+        self._stamp = 0
 
     def number(self, drawn: Drawn) -> tuple[dict[str, Tensor], dict[str, Array]]:
-        """(table → the rows it is touched in, int64 (n,), each once; `drawn` with its index arrays renumbered)."""
-        named: dict[tuple[str, ...], Tensor] = {}
+        """(table → the rows it is touched in, int64 (n,), each once; `drawn` with its index arrays renumbered).
+
+        The index arrays have been checked.
+        """
+        self._stamp += 1
+        found: dict[tuple[str, ...], Tensor] = {}
         renumbered = dict(drawn)
-        for arrays, place in self._places.items():
-            parts = [drawn[array] for array in arrays]
-            flat = torch.from_numpy(np.concatenate([part.reshape(-1) for part in parts]).astype(np.int64, copy=False))
-            named[arrays] = rows = _each_once(flat, place)
-            place.index_copy_(0, rows, torch.arange(len(rows)))
-            numbers = place.index_select(0, flat).to(torch.int32).numpy()
-            start = 0
-            for array, part in zip(arrays, parts, strict=True):
-                own = numbers[start : start + part.size].reshape(part.shape)
-                renumbered[array] = own if part.dtype == np.int32 else own.astype(part.dtype)
-                start += part.size
-        return {table: named[arrays] for table, arrays in self._kernel.tables.items()}, renumbered
-
-
-def _each_once(flat: Tensor, place: Tensor) -> Tensor:
-    """The values of `flat`, each where it comes last."""
-    positions = torch.arange(len(flat))
-    place.scatter_(0, flat, positions)
-    return flat[place.index_select(0, flat) == positions]
+        for arrays, marks in self._marks.items():
+            named, count = np.empty(min(len(marks), sum(drawn[array].size for array in arrays)), np.int64), 0
+            for array in arrays:
+                flat = np.ascontiguousarray(drawn[array])
+                own = renumbered[array] = np.empty_like(flat)
+                count = numbers().number(flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1))
+            found[arrays] = torch.from_numpy(named[:count])
+        return {table: found[arrays] for table, arrays in self._kernel.tables.items()}, renumbered
