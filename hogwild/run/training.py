@@ -103,6 +103,7 @@ def train_config(
         looks_again=looks_again,
         change=change or {},
         again=None if kernel is None else step_again,
+        sparse=() if kernel is None else tuple(kernel.tables),
     )
     return run_job(job, began)
 

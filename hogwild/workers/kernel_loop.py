@@ -6,7 +6,8 @@ by version   claim → draw → the rows, at the version to be seen → step(cop
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,12 @@ from torch import Tensor, nn
 from hogwild.kernels.kernel import Drawn, Kernel
 from hogwild.kernels.overlay import Numbering
 from hogwild.shared.tickets import Ticket
+from hogwild.shared.words import Field, Hook
 
 if TYPE_CHECKING:
     from hogwild.workers.worker import Worker
+
+Rows = dict[str, tuple[Tensor, Tensor]]
 
 
 def kernel_loop(worker: Worker) -> None:
@@ -47,44 +51,50 @@ def _train_in_place(worker: Worker, kernel: Kernel) -> None:
     while ticket is not None:
         drawn = worker.batch(ticket)
         kernel.check(drawn, rows)
-        worker.train_in_place(ticket, partial(kernel.step, tables, drawn, _rate(worker, kernel, ticket)))
+        _write(worker, ticket, partial(kernel.step, tables, drawn, _rate(worker, kernel, ticket)))
         ticket = worker.claim()
 
 
+def _write(worker: Worker, ticket: Ticket, step: Callable[[], float]) -> None:
+    """One update that a step makes in place, with a row of its own in the journal."""
+    row, control = worker.control.row(worker.index), worker.control
+    row[Field.COMPUTED] += 1
+    worker.seat.pause(Hook.COMMITTING)
+    worker.rule.train_in_place(ticket, step)
+    row[Field.ENDED] = time.monotonic_ns()
+    control.finish(worker.index)
+
+
 def _train_by_version(worker: Worker, kernel: Kernel) -> None:
-    numbering = None
+    sizes = _sizes(worker, kernel)
+    numbering = Numbering(kernel, sizes)
     while (ticket := worker.claim()) is not None:
-        replica = worker.read(ticket)
-        if numbering is None:
-            numbering = _numbering(kernel, replica)
-        gradients, loss = _deltas(worker, ticket, replica, kernel, numbering)
-        worker.commit(ticket, gradients, loss)
+        worker.commit(ticket, *_differences(worker, ticket, kernel, numbering, sizes))
 
 
-def step_again(worker: Worker, ticket: Ticket, replica: nn.Module) -> tuple[Sequence[Tensor | None], float]:
-    """What a ticket commits, computed a second time: (gradients, loss) as `hogwild.launch` takes them."""
+def step_again(worker: Worker, ticket: Ticket, replica: nn.Module) -> tuple[Rows, float]:  # noqa: ARG001
+    """What a ticket commits, computed a second time: (rows by table, loss) as `hogwild.launch` takes them."""
     kernel = kernel_of(worker)
+    sizes = _sizes(worker, kernel)
     with torch.no_grad():
-        return _deltas(worker, ticket, replica, kernel, _numbering(kernel, replica))
+        return _differences(worker, ticket, kernel, Numbering(kernel, sizes), sizes)
 
 
-def _numbering(kernel: Kernel, replica: nn.Module) -> Numbering:
-    return Numbering(kernel, {name: len(table) for name, table in kernel.parameters_in(replica).items()})
+def _sizes(worker: Worker, kernel: Kernel) -> dict[str, int]:
+    """How many rows each table has."""
+    return {name: len(table) for name, table in kernel.parameters_in(worker.replica).items()}
 
 
-def _deltas(
-    worker: Worker, ticket: Ticket, replica: nn.Module, kernel: Kernel, numbering: Numbering
-) -> tuple[list[Tensor | None], float]:
-    """(for each parameter, the rows that a ticket touches with what it takes away from them; the loss)."""
+def _differences(
+    worker: Worker, ticket: Ticket, kernel: Kernel, numbering: Numbering, sizes: Mapping[str, int]
+) -> tuple[Rows, float]:
+    """(table → the rows that a ticket touches, with what it takes away from them; the loss)."""
     drawn = worker.batch(ticket)
-    tables = kernel.parameters_in(replica)
-    kernel.check(drawn, {name: len(table) for name, table in tables.items()})
+    kernel.check(drawn, sizes)
     rows, renumbered = numbering.number(drawn)
-    before = {name: table.detach().index_select(0, rows[name]) for name, table in tables.items()}
+    before = {name: worker.rows(ticket, name, numbers) for name, numbers in rows.items()}
     loss = run_on_copies(kernel, before, renumbered, _rate(worker, kernel, ticket), 1 / ticket.share)
-    trained = [parameter for parameter in replica.parameters() if parameter.requires_grad]
-    names = {id(table): name for name, table in tables.items()}
-    return [_sparse(p, rows, before, names.get(id(p))) for p in trained], loss
+    return {name: (rows[name], values) for name, values in before.items()}, loss
 
 
 def run_on_copies(kernel: Kernel, before: Mapping[str, Tensor], drawn: Drawn, rate: float, times: float = 1.0) -> float:
@@ -96,15 +106,6 @@ def run_on_copies(kernel: Kernel, before: Mapping[str, Tensor], drawn: Drawn, ra
         if times != 1.0:  # what is averaged over the tickets of an update is to be their sum
             rows.mul_(times)
     return loss
-
-
-def _sparse(
-    parameter: Tensor, rows: Mapping[str, Tensor], values: Mapping[str, Tensor], name: str | None
-) -> Tensor | None:
-    if name is None:
-        return None
-    form = torch.sparse_coo_tensor
-    return form(rows[name][None], values[name], parameter.shape, check_invariants=False, is_coalesced=True)
 
 
 def _rate(worker: Worker, kernel: Kernel, ticket: Ticket) -> float:

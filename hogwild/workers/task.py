@@ -10,6 +10,7 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.data.sources import Source
+from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import Factory
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable
@@ -51,3 +52,8 @@ class Task:
     draws: bool = True
     again: Callable[[Any, Any, nn.Module], tuple[Any, float]] | None = None
     batches: int = 0
+
+    @property
+    def tells_loss(self) -> bool:
+        """Every update tells its loss, so that one that is no number was computed so."""
+        return self.loss is not None or isinstance(self.source, Kernel)

@@ -113,7 +113,7 @@ class Worker:
             self._order,
             task.pause,
             shares_gradients=self.rule.shares_gradients,
-            tells_loss=task.loss is not None,
+            tells_loss=task.tells_loss,
             account=self._account,
             chosen=self._chosen(),
         )
@@ -358,17 +358,6 @@ class Worker:
         self._row[Field.ENDED] = time.monotonic_ns()
         self.control.finish(self.index)
         return True
-
-    def train_in_place(self, ticket: Ticket, step: Callable[[], float]) -> None:
-        """Let `step`, which returns the loss, write where the model lies: the replica of `read`, under a rule in place.
-
-        It is one update like any other, with a row of its own in the journal.
-        """
-        self._row[Field.COMPUTED] += 1
-        self.seat.pause(Hook.COMMITTING)
-        self.rule.train_in_place(ticket, step)
-        self._row[Field.ENDED] = time.monotonic_ns()
-        self.control.finish(self.index)
 
     def _taken(self, gradients: Sequence[Tensor | None] | Mapping[str, Any], loss: float) -> Gradient:
         """What a loop of the user's own computed, in layout order."""

@@ -1,0 +1,203 @@
+"""Runs that a kernel trains: under every rule, by threads and processes, resumed, killed and refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import kernels_made as made
+import numpy as np
+import pytest
+import torch
+from traits import KINDS
+
+pytest.importorskip("numba")
+
+import hogwild
+from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
+from hogwild.testing import Fault, Hook, PlantedFault, planted
+
+SAME_BITS = ("ordered", "sync")
+
+
+def trained(**settings):
+    model = made.Tables()
+    run = hogwild.train_kernel(model, settings.pop("kernel", made.kernel()), **{"epochs": 1, **settings})
+    return model, run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", ["hogwild", "locked"])
+def test_one_worker_is_the_plain_loop_to_the_bit(update, kind):
+    expected = made.by_hand()
+    model, run = trained(update=update, workers=1, kind=kind)
+    assert hogwild.digest(model) == hogwild.digest(expected)
+    assert run.updates == made.TICKETS
+    assert len(run.journal) == made.TICKETS
+
+
+@pytest.mark.parametrize("update", ["ordered", "snapshot"])
+def test_without_staleness_a_rule_of_versions_comes_to_the_plain_loop(update):
+    """Each version is the one before plus what a ticket changed, to one rounding."""
+    expected = made.by_hand()
+    model, _ = trained(update=update, workers=1, staleness=0)
+    torch.testing.assert_close(model.value, expected.value, rtol=1e-5, atol=1e-6)
+    assert torch.equal(model.count, expected.count)
+    assert torch.equal(model.bias, expected.bias)
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_the_same_bits_with_any_number_and_kind_of_workers(update):
+    digests = {
+        trained(update=update, workers=workers, kind=kind, staleness=3, micro_batches=4, recheck=recheck)[1].digest
+        for workers, kind, recheck in [
+            (1, "threads", 0),
+            (2, "threads", 0.25),
+            (4, "threads", 0),
+            (1, "processes", 0.25),
+            (2, "processes", 0),
+            (4, "processes", 0),
+        ]
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", ["locked", "snapshot", *SAME_BITS])
+def test_nothing_is_lost_or_done_twice(update, kind):
+    """Every index of `far` adds one; under `sync` the tickets of an update are added up."""
+    model, _ = trained(update=update, workers=2, kind=kind)
+    assert model.count.sum() == made.TICKETS * 2 * made.SIZE
+
+
+@pytest.mark.parametrize("hook", [Hook.CLAIMED, Hook.COMMITTING, Hook.WRITING])
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_a_killed_process_changes_no_bit(update, hook):
+    _, whole = trained(update=update, workers=1, kind="threads")
+    with planted(PlantedFault(Fault.KILL, hook, 6)):
+        _, run = trained(update=update, workers=2, kind="processes")
+    assert len(run.failures) == 1
+    assert run.digest == whole.digest
+
+
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_a_run_is_saved_resumed_and_replayed(tmp_path, update):
+    settings = {"update": update, "workers": 1, "epochs": 2, "checkpoint_every": 10}
+    _, whole = trained(**settings, out=tmp_path / "whole")
+
+    def interrupt(progress):
+        if progress.updates >= 20:
+            raise KeyboardInterrupt
+
+    out, watched = tmp_path / "part", {"evaluate_every": 10}
+    with pytest.raises(KeyboardInterrupt):
+        trained(**settings, **watched, out=out, stop=interrupt)
+    _, resumed = trained(**settings, **watched, out=out, resume=out)
+    assert resumed.digest == whole.digest
+    if update == "ordered":
+        found = hogwild.replay(tmp_path / "whole", model=made.Tables(), data=made.kernel())
+        assert found.equal
+
+
+def test_a_resumed_run_needs_the_same_kernel(tmp_path):
+    trained(out=tmp_path, workers=1, epochs=1, limit_updates=10, checkpoint_every=5)
+    with pytest.raises(ArgumentError, match="lr_schedule at update 0 is 0.2"):
+        trained(out=tmp_path, resume=tmp_path, workers=1, limit_updates=10, kernel=made.kernel(lr=0.2))
+
+
+def test_the_rate_is_lr_by_the_schedule():
+    rates = []
+
+    def noted(tables, drawn, rate):
+        rates.append(rate)
+        return made.step(tables, drawn, rate)
+
+    trained(workers=1, kernel=made.kernel(step=noted, lr=0.5, schedule=lambda done: 1 - done))
+    assert rates[1:] == [0.5 * (1 - ticket / made.TICKETS) for ticket in range(made.TICKETS)]  # the first is the trial
+
+
+def test_a_loss_that_is_not_finite_is_told():
+    def spoilt(tables, drawn, rate):
+        loss = made.step(tables, drawn, rate)
+        return math.nan if tables["count"].max() > 20 else loss
+
+    with pytest.raises(NonFiniteError, match="the shared model has been written by it"):
+        trained(workers=1, kernel=made.kernel(step=spoilt))
+    with pytest.raises(NonFiniteError, match="was not touched by it"):
+        trained(workers=1, update="ordered", kernel=made.kernel(step=spoilt_on_copies))
+
+
+def spoilt_on_copies(tables, drawn, rate):
+    return math.nan if drawn["goal"][0, 0] > 1 else 1.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rows": {}}, "rows names no index array"),
+        ({"rows": {"near": "nothing", "far": "count"}}, "rows names 'nothing'.* it has value, count, bias"),
+        ({"rows": {"near": "bias", "far": "count"}}, r"bias has the shape \[3\]"),
+        ({"rows": {"near": "value", "else": "count"}}, "rows names 'else'"),
+        ({"rows": {"goal": "value"}}, "goal of draw is a float32 array"),
+        ({"rows": {"near": ("value", "count"), "far": "count"}}, "all index arrays in common"),
+        ({"tickets": 0}, "tickets 0 is below 1"),
+        ({"draw": 3}, "draw 3 is no function"),
+        ({"draw": lambda ticket, seed: [1]}, "draw returned a list"),
+        ({"draw": lambda ticket, seed: 1 / 0}, "draw raised at ticket 0: ZeroDivisionError"),
+        ({"step": lambda tables, drawn, rate: tables["other"]}, "step raised at ticket 0: KeyError"),
+        ({"step": lambda tables, drawn, rate: math.inf}, "step returned the loss inf at ticket 0"),
+    ],
+)
+def test_a_kernel_that_cannot_work_is_refused_before_the_run(changed, message):
+    with pytest.raises(ArgumentError, match=message):
+        trained(kernel=made.kernel(**changed))
+
+
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("index", [-1, made.ROWS])
+def test_an_index_outside_is_an_error(update, index):
+    def outside(ticket, seed):
+        drawn = made.draw(ticket, seed)
+        if ticket == 5:
+            drawn["near"][3] = index
+        return drawn
+
+    with pytest.raises(ArgumentError, match=f"near counts row {index} of value, which has 50: 0 to 49") as raised:
+        trained(update=update, workers=1, kernel=made.kernel(draw=outside))
+    assert raised.value is not None
+
+
+def test_a_draw_that_keeps_state_is_refused_where_the_same_bits_are_promised():
+    generator = np.random.default_rng(0)
+    with pytest.raises(NotReproducible, match="draw gives other arrays"):
+        trained(update="ordered", kernel=made.kernel(draw=lambda t, s: made.draw(t, int(generator.integers(1 << 30)))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"update": "racing"}, "racing races for a shared .grad"),
+        ({"on_nonfinite": "skip"}, "on_nonfinite 'skip' given"),
+    ],
+)
+def test_what_a_kernel_has_not_is_refused(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        trained(**settings)
+
+
+def test_without_numba_the_error_names_the_extra(monkeypatch):
+    import sys
+
+    from hogwild.kernels.kernel import numbers
+
+    numbers.cache_clear()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "hogwild.kernels.numbers", raising=False)
+    with pytest.raises(ArgumentError, match=r"pip install 'hogwild\[embeddings\]'"):
+        trained()
+    numbers.cache_clear()
+
+
+def test_a_kernel_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.kernel().lr = 2.0
