@@ -21,7 +21,7 @@ from hogwild.workers.worker import Worker
 
 Loss = Callable[[nn.Module, Any], Any]
 Evaluate = Callable[[nn.Module], dict[str, float]]
-Again = Callable[[Worker, Ticket, nn.Module], tuple[Sequence[Tensor | None], float]]
+Again = Callable[[Worker, Ticket, nn.Module], tuple[Sequence[Tensor | None] | Mapping[str, Any], float]]
 
 
 @dataclass(frozen=True)

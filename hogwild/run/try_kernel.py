@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torch import nn
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def try_kernel(
-    kernel: Kernel, model: nn.Module, trained: Sequence[nn.Parameter], seed: int, workers: int, *, same_bits: bool
+    kernel: Kernel, model: nn.Module, trained: Mapping[str, nn.Parameter], seed: int, workers: int, *, same_bits: bool
 ) -> DryRun:
     """Draw ticket 0 and step copies of the rows it names, as it will be done in the run.
 
@@ -46,7 +46,7 @@ def try_kernel(
         raise NotReproducible(
             "draw gives other arrays when it is asked for ticket 0 again; all it draws must follow from ticket and seed"
         )
-    places = {id(parameter): i for i, parameter in enumerate(trained)}
+    places = {id(parameter): i for i, parameter in enumerate(trained.values())}
     named = {places[id(table)]: len(rows[name]) for name, table in tables.items() if id(table) in places}
     return DryRun(frozenset(named), kernel.samples, (), (), digest, named)
 
