@@ -15,7 +15,7 @@ def outside(flat, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def number(flat, marks, stamp, named, count, numbers):  # type: ignore[no-untyped-def]
+def number_rows(flat, marks, stamp, named, count, numbers):  # type: ignore[no-untyped-def]
     """Give each row that `flat` names a number, from `count` on, in the order in which rows first come.
 
     Args:

@@ -39,6 +39,6 @@ class Numbering:
             for array in arrays:
                 flat = np.ascontiguousarray(drawn[array])
                 own = renumbered[array] = np.empty_like(flat)
-                count = numbers().number(flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1))
+                count = numbers().number_rows(flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1))
             found[arrays] = torch.from_numpy(named[:count])
         return {table: found[arrays] for table, arrays in self._kernel.tables.items()}, renumbered
