@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from ._random import below, next_bits
+
 TARGETS = 6
 _STEPS, _EDGE = 1000, 6.0
 _SCALE = np.float32(_STEPS / (2 * _EDGE))
@@ -27,21 +29,12 @@ SOFTPLUS: Any = np.log1p(np.exp(_points)).astype(np.float32)  # −log σ(−x)
 """Both at the 1,000 points."""
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _next(state):  # type: ignore[no-untyped-def]
-    """SplitMix64 (Steele, Lea & Flood 2014): (next state, 64 random bits)."""
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    bits = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state, bits ^ (bits >> np.uint64(31))
-
-
 @njit(nogil=True, cache=True)
 def subsample(words, ends, keep, seed, kept, kept_ends):  # type: ignore[no-untyped-def]
     """Leave frequent words out: word w stays with probability keep[w] ÷ 2^32. Returns how many stay."""
     state, n = np.uint64(seed), 0
     for i in range(len(words)):
-        state, bits = _next(state)
+        state, bits = next_bits(state)
         if bits >> np.uint64(32) < keep[words[i]]:
             kept[n], kept_ends[n] = words[i], ends[i]
             n += 1
@@ -55,7 +48,7 @@ def windows(ends, n, window, seed, first, last):  # type: ignore[no-untyped-def]
     for i in range(n):
         if i > 0 and ends[i] != ends[i - 1]:
             start = i
-        state, bits = _next(state)
+        state, bits = next_bits(state)
         reach = 1 + int(bits % np.uint64(window))
         first[i], j = max(start, i - reach), i + 1
         while j < n and j <= i + reach and ends[j] == ends[i]:
@@ -68,14 +61,14 @@ def windows(ends, n, window, seed, first, last):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def negatives(targets, count, odds, aliases, seed):  # type: ignore[no-untyped-def]
     """Fill in `count` negatives of each row by the alias method (Walker 1977); the other places are the centre."""
-    state, words = np.uint64(seed), np.uint64(len(odds))
+    state, words = np.uint64(seed), len(odds)
     for p in range(len(targets)):
         centre = targets[p, 0]
         for k in range(1, targets.shape[1]):
             targets[p, k] = centre
             if k <= count:
-                state, bits = _next(state)
-                word = int(((bits >> np.uint64(32)) * words) >> np.uint64(32))
+                state, bits = next_bits(state)
+                word = below(bits, words)
                 low = bits & np.uint64(0xFFFFFFFF)
                 targets[p, k] = word if low < odds[word] else aliases[word]
 
