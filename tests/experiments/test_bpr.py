@@ -1,0 +1,91 @@
+"""BPR: its kernels against a slow twin, its files, its judge, and runs from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("numba")
+
+from hogwild.experiments import _bpr_kernels as kernels
+from hogwild.experiments import bpr
+
+from hogwild.cli import main
+from hogwild.errors import ArgumentError
+
+
+def test_a_step_is_its_slow_twin():
+    generator = np.random.default_rng(0)
+    user, item = generator.random((20, 6), np.float32) - 0.5, generator.random((30, 7), np.float32) - 0.5
+    users = generator.integers(20, size=60).astype(np.int32)
+    liked, other = generator.integers(30, size=(2, 60)).astype(np.int32)
+    other[::7] = liked[::7]  # no triple
+    rate, decay = 0.1, 0.02
+    wanted = user.astype(float), item.astype(float)
+    for u, i, j in zip(users, liked, other, strict=True):
+        if i == j:
+            continue
+        own, good, bad = wanted[0][u].copy(), wanted[1][i].copy(), wanted[1][j].copy()
+        error = 1 / (1 + np.exp(own @ (good - bad)[:-1] + good[-1] - bad[-1]))
+        wanted[0][u] += rate * (error * (good - bad)[:-1] - decay * own)
+        wanted[1][i] += rate * (error * np.append(own, 1) - decay * good)
+        wanted[1][j] += rate * (-error * np.append(own, 1) - decay * bad)
+    kernels.descend(user, item, users, liked, other, rate, decay)
+    np.testing.assert_allclose(user, wanted[0], atol=1e-5)
+    np.testing.assert_allclose(item, wanted[1], atol=1e-5)
+
+
+def test_no_item_stands_against_itself_and_none_that_is_liked():
+    likes = bpr.made()
+    known = set(zip(likes.users.tolist(), likes.items.tolist(), strict=True))
+    drawn = bpr.Draws(likes.users, likes.items, likes.starts)(3, 12345)
+    triples = list(zip(*(drawn[name].tolist() for name in ("users", "liked", "other")), strict=True))
+    assert all((user, liked) in known for user, liked, _ in triples)
+    assert not any((user, other) in known for user, liked, other in triples if other != liked)
+    assert sum(other != liked for _, liked, other in triples) > bpr.TICKET / 2
+
+
+def test_the_judge_counts_what_can_be_counted_by_hand():
+    likes = bpr.Likes.of(np.array([0, 0, 0]), np.array([0, 1, 2]), 1, 5)
+    train, held = likes.part(likes.items == 0), likes.part(likes.items != 0)
+    tastes = bpr.Tastes(1, 5, 2)
+    with torch.no_grad():
+        tastes.user.zero_()
+        tastes.item[:, -1] = torch.tensor([9.0, 5.0, 1.0, 3.0, 2.0])  # held 1 before both others, held 2 before none
+        found = bpr.Judge(train, held)(tastes)
+    assert found == {"auc": 0.5, "precision": 1.0}
+
+
+def test_likes_are_read_from_csv_and_npz(tmp_path):
+    (tmp_path / "likes.csv").write_text("ann, tea\nbob, milk\nann, milk\nann, tea\n")
+    found = bpr.read(tmp_path / "likes.csv")
+    assert (found.user_count, found.item_count) == (2, 2)
+    assert found.users.tolist() == [0, 0, 1] and found.items.tolist() == [0, 1, 1]
+    sparse = pytest.importorskip("scipy.sparse")
+    sparse.save_npz(tmp_path / "likes.npz", sparse.csr_matrix(([1.0, 1, 1], (found.users, found.items)), (2, 2)))
+    again = bpr.read(tmp_path / "likes.npz")
+    assert again.users.tolist() == found.users.tolist() and again.items.tolist() == found.items.tolist()
+    (tmp_path / "wrong.csv").write_text("ann, tea\nbob\n")
+    with pytest.raises(ArgumentError, match="wrong.csv:2: 'bob' is no pair"):
+        bpr.read(tmp_path / "wrong.csv")
+    with pytest.raises(ArgumentError, match="--data names a .csv"):
+        bpr.read(tmp_path / "nothing.csv")
+
+
+def test_it_finds_the_groups(tmp_path, capsys, fonts):
+    assert main(["run", "bpr", "--quiet", "--json", "--width", "16", "--out", str(tmp_path / "run")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["metrics"]["auc"] > 0.85
+    assert found["metrics"]["precision"] > 0.12
+
+
+def test_the_same_bits(tmp_path, capsys, fonts):
+    digests = set()
+    for more in (["--workers", "1"], ["--workers", "2"], ["--kind", "processes"]):
+        flags = ["--update", "ordered", "--epochs", "2", "--width", "8", "--quiet", "--json"]
+        assert main(["run", "bpr", *flags, "--out", str(tmp_path / more[1]), *more]) == 0
+        digests.add(json.loads(capsys.readouterr().out)["digest"])
+    assert len(digests) == 1

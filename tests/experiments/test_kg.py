@@ -1,0 +1,111 @@
+"""Knowledge graphs: the kernels against autograd, the judge, files, and runs from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("numba")
+
+from hogwild.experiments import _kg_kernels as kernels
+from hogwild.experiments import kg
+
+from hogwild.cli import main
+from hogwild.errors import ArgumentError
+
+FORMS = kernels.MODELS
+
+
+def graph(form, width=8):
+    torch.manual_seed(0)
+    return kg.Graph(12, 3, width, form).requires_grad_(True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_step_is_that_of_autograd(form):
+    """One triple at a time: the gradients of each entity, then of the known one and the relation."""
+    own, rate = graph(form), 0.1
+    tables = [getattr(own, name).detach().numpy() for name in ("entity", "relation", "entity_sum", "relation_sum")]
+    known, relations, sides = (
+        np.array([0, 1, 2], np.int32),
+        np.array([0, 1, 0], np.int32),
+        np.array([1, -1, 1], np.int8),
+    )
+    candidates = np.array([[3, 4, 5, 6], [7, 8, 9, 7], [10, 11, 3, 4]], np.int32)
+    twin = graph(form)
+    for a, r, side, row in zip(known, relations, sides, candidates, strict=True):
+        twin.zero_grad()
+        distinct = torch.from_numpy(row[(np.arange(4) == 0) | (row != row[0])]).long()
+        scores = twin.scores(torch.tensor([int(a)]), torch.tensor([int(r)]), int(side))[0, distinct]
+        torch.nn.functional.cross_entropy(scores[None], torch.tensor([0])).backward()
+        with torch.no_grad():
+            for table, sums in ((twin.entity, twin.entity_sum), (twin.relation, twin.relation_sum)):
+                sums += table.grad.square().mean(1, keepdim=True)
+                table -= rate * table.grad / (sums.sqrt() + 1e-10)
+    kernels.descend(FORMS.index(form), *tables, known, relations, sides, candidates, rate)
+    for found, name in zip(tables, ("entity", "relation", "entity_sum", "relation_sum"), strict=True):
+        np.testing.assert_allclose(found, getattr(twin, name).detach().numpy(), atol=2e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_head_and_tail_are_sought_by_one_score(form):
+    """The score of a fact is the same whichever end is asked for."""
+    own = graph(form)
+    head, relation, tail = torch.tensor([1]), torch.tensor([2]), torch.tensor([5])
+    with torch.no_grad():
+        assert own.scores(head, relation, 1)[0, 5].item() == pytest.approx(
+            own.scores(tail, relation, -1)[0, 1].item(), abs=1e-5
+        )
+
+
+def test_every_epoch_has_each_fact_once():
+    draws = kg.Draws(kg.made(), 3)
+    seen = []
+    for ticket in range(draws.tickets, 2 * draws.tickets):
+        drawn = draws(ticket, ticket)
+        tails = np.where(drawn["sides"] == 1, drawn["candidates"][:, 0], drawn["known"])
+        heads = np.where(drawn["sides"] == 1, drawn["known"], drawn["candidates"][:, 0])
+        seen += zip(heads.tolist(), drawn["relations"].tolist(), tails.tolist(), strict=True)
+    assert sorted(seen) == sorted(map(tuple, draws.facts.triples.tolist()))
+
+
+def test_ranks_leave_out_what_is_known():
+    facts = kg.Facts(np.array([[0, 0, 1], [0, 0, 2], [0, 0, 3]], np.int32), 5, 1)
+    own = kg.Graph(5, 1, 2, "distmult")
+    with torch.no_grad():
+        own.relation.fill_(1.0)
+        own.entity.copy_(torch.tensor([[1.0, 0], [5, 0], [3, 0], [4, 0], [2, 0]]))
+        judged = kg.Judge(np.array([[0, 0, 2]]), facts)(own)
+    # the tail 2 has 1 and 3 before it, both known; the head 0 has all four others before it
+    assert judged["mrr"] == pytest.approx((1 + 1 / 5) / 2)
+    assert judged["hits"] == 1.0
+
+
+def test_facts_are_read(tmp_path):
+    (tmp_path / "facts.tsv").write_text("a\tlikes\tb\nb\tlikes\tc d\n")
+    found = kg.read(tmp_path / "facts.tsv")
+    assert found.triples.tolist() == [[0, 0, 1], [1, 0, 2]]
+    assert (found.entities, found.relations) == (3, 1)
+    (tmp_path / "wrong.tsv").write_text("a likes b\n")
+    with pytest.raises(ArgumentError, match="wrong.tsv:1: 'a likes b' is no triple"):
+        kg.read(tmp_path / "wrong.tsv")
+    with pytest.raises(ArgumentError, match="width 5 is odd"):
+        kg.build(0, None, width=5)
+
+
+def test_it_finds_the_groups(tmp_path, capsys, fonts):
+    assert main(["run", "kg", "--quiet", "--json", "--width", "40", "--out", str(tmp_path / "run")]) == 0
+    found = json.loads(capsys.readouterr().out)["metrics"]
+    assert found["mrr"] > 0.12 and found["hits"] > 0.4  # of all entities by chance: 0.02 and 0.03
+
+
+def test_the_same_bits(tmp_path, capsys, fonts):
+    digests = set()
+    for more in (["--workers", "1"], ["--workers", "2"], ["--kind", "processes"]):
+        flags = ["--update", "ordered", "--epochs", "2", "--width", "8", "--quiet", "--json"]
+        assert main(["run", "kg", *flags, "--out", str(tmp_path / more[1]), *more]) == 0
+        digests.add(json.loads(capsys.readouterr().out)["digest"])
+    assert len(digests) == 1
