@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from hogwild.kernels.kernel import Kernel
     from hogwild.optim.rates import scheduler
     from hogwild.optim.row_adagrad import RowAdagrad
-    from hogwild.report.tensorboard import TensorBoard
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
     from hogwild.run.callback import Callback, RunInfo
     from hogwild.run.kernel_training import train_kernel
     from hogwild.run.progress import Progress
     from hogwild.run.result import Run
+    from hogwild.run.tensorboard import TensorBoard
     from hogwild.shared.tickets import Ticket
     from hogwild.workers.worker import Worker
     from hogwild.workers.worker_info import WorkerInfo, worker_info
@@ -95,7 +95,6 @@ _HOMES = {
     "kernels.kernel": ("Kernel",),
     "optim.rates": ("scheduler",),
     "optim.row_adagrad": ("RowAdagrad",),
-    "report.tensorboard": ("TensorBoard",),
     "rules.base": (
         "Gradient",
         "Rule",
@@ -108,6 +107,7 @@ _HOMES = {
     "run.kernel_training": ("train_kernel",),
     "run.progress": ("Progress",),
     "run.result": ("Run",),
+    "run.tensorboard": ("TensorBoard",),
     "shared.tickets": ("Ticket",),
     "workers.worker": ("Worker",),
     "workers.worker_info": (

@@ -121,6 +121,8 @@ class RunConfig:
     """Note the bits of every N-th version, for replay."""
     audit: bool = setting(False)
     """Measure what share of the computed gradient was applied (sgd only; costs time and memory)."""
+    tensorboard: bool = setting(False)
+    """Write event files for TensorBoard into the run's folder."""
     recheck: float = setting(0.005, "SHARE", least=0, most=1)
     """The share of gradients that are computed twice and compared, where a rule promises the same bits; 0 is none."""
     on_nonfinite: str = setting("raise", choices=ON_NONFINITE, decides_bits=True)

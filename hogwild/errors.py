@@ -72,6 +72,11 @@ def some_of(names: Sequence[str], most: int = 3, between: str = ", ") -> str:
     return between.join(map(printable, names[:most])) + more
 
 
+def flag_of(setting: str) -> str:
+    """The flag of a setting: --batch-size."""
+    return "--group" if setting == "groups" else f"--{setting.replace('_', '-')}"  # one flag for each of them
+
+
 def as_html(text: str) -> str:
     """Lines of text as a notebook shows them."""
     return f"<pre style='white-space: pre-wrap'>{escape(text)}</pre>"

@@ -23,6 +23,7 @@ OF_EXPERIMENTS = (
     "lr",
     "data",
     "digest_every",
+    "tensorboard",
     "changes",
     "own",
     "groups",

@@ -11,7 +11,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from hogwild.cli.own import NoOwnFlags
 from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, setting_flags, settings_in
 from hogwild.cli.values import whole
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, flag_of
 
 _MORE = """Examples:
   hogwild check digits                      how far do runs that race diverge?
@@ -29,7 +29,14 @@ Exit status:
   3      a repeat could not be made"""
 # A check makes an audit of its own, saves nothing on the way, and counts no repeat that lost a worker.
 _Training = setting_flags(
-    "evaluate_every", "keep_best", "checkpoint_every", "digest_every", "audit", "on_worker_failure", "max_restarts"
+    "evaluate_every",
+    "keep_best",
+    "checkpoint_every",
+    "digest_every",
+    "audit",
+    "tensorboard",
+    "on_worker_failure",
+    "max_restarts",
 )
 
 
@@ -113,5 +120,5 @@ class CheckCommand:
         if self.plot:
             raise ArgumentError("--plot given beside --command, whose runs leave nothing on the way to draw")
         if self.experiment or given or self.fresh_process:
-            other = self.experiment or (f"--{next(iter(given)).replace('_', '-')}" if given else "--fresh-process")
+            other = self.experiment or (flag_of(next(iter(given))) if given else "--fresh-process")
             raise ArgumentError(f"{other} given beside --command, which says by itself how to train")

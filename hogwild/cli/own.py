@@ -83,7 +83,7 @@ def _text(value: Any) -> str:
 
 def _spec(one: Parameter, several: bool) -> PrimitiveConstructorSpec[Any]:
     if several:
-        return words(one.metavar)
+        return words(one.metavar, ("true",) if one.default is False else ())
     return PrimitiveConstructorSpec(
         nargs="*" if one.many else 1,
         metavar=one.metavar,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import tyro
 
 from hogwild.cli.own import with_own_flags
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, flag_of
 
 _ABOUT = """Train one model from many workers at once, and know exactly what that did.
 
@@ -28,6 +28,8 @@ Each command tells more: hogwild run --help"""
 
 _CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 _WIDEST_USAGE = 80
+_ALIKE = 0.7  # how much of a flag and of a mistyped one is the same
+_FEW = 5  # flags that a message names all
 _BORDER = re.compile(r"[╭╮╰╯│]")
 _RULE = re.compile(r"^\s*─+\s*$")
 
@@ -59,8 +61,11 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
         sys.stdout.write(f"hogwild {__version__}\n")
         raise SystemExit(0)
     if name not in commands:
-        raise ArgumentError(f"{name!r} is not a command; {', '.join(commands)} are (hogwild --help)")
-    return _parse_command(name, with_own_flags(commands[name], rest), rest)
+        close = get_close_matches(name, commands, 1)
+        works = f"did you mean {close[0]}?" if close else f"{', '.join(commands)} are"
+        raise ArgumentError(f"{name!r} is not a command; {works} (hogwild --help)")
+    own = with_own_flags(commands[name], rest)
+    return _parse_command(name, own, rest, {**commands, name: own})
 
 
 @contextmanager
@@ -78,7 +83,9 @@ def _short_usage(instead: str) -> Iterator[None]:
         terminal.write("".join([usage, *rest]))
 
 
-def _parse_command(name: str, command: type[Command], argv: Sequence[str]) -> Command:
+def _parse_command(
+    name: str, command: type[Command], argv: Sequence[str], commands: Mapping[str, type[Command]]
+) -> Command:
     complaint = io.StringIO()
     about = f"{(command.__doc__ or '').strip()}\n\n{command.more}".strip()
     try:
@@ -96,7 +103,7 @@ def _parse_command(name: str, command: type[Command], argv: Sequence[str]) -> Co
             raise
         raise ArgumentError(f"{_condensed(complaint.getvalue())} (hogwild {name} --help)") from end
     if unknown:
-        raise ArgumentError(_unknown(unknown[0], name, command))
+        raise ArgumentError(_unknown(unknown[0], name, commands))
     return parsed
 
 
@@ -111,13 +118,22 @@ def _condensed(complaint: str) -> str:
     return " ".join(lines).removeprefix("Error parsing ").rstrip(".")
 
 
-def _unknown(argument: str, name: str, command: type[Command]) -> str:
+def _unknown(argument: str, name: str, commands: Mapping[str, type[Command]]) -> str:
+    """What to say of an argument that the command of that name does not take."""
     if not argument.startswith("-"):
         return f"{argument!r} is one argument more than hogwild {name} takes (hogwild {name} --help)"
-    flags = [f"--{flag.replace('_', '-')}" for flag in _flags(command)]
-    close = get_close_matches(argument, flags, 1)
-    known = close or flags
-    works = f"{', '.join(known)} {'is' if len(known) == 1 else 'are'}"
+    given = argument.partition("=")[0].lstrip("-").replace("-", "_")
+    flags = {other: set(_flags(command)) for other, command in commands.items()}
+    having = [f"hogwild {other}" for other in commands if given in flags[other]]
+    close = get_close_matches(given, flags[name], 1, _ALIKE)
+    if having:
+        works = f"{' and '.join(having[:2])} {'has' if len(having) == 1 else 'have'} it"
+    elif close:
+        works = f"did you mean {flag_of(close[0])}?"
+    elif len(flags[name]) <= _FEW:
+        works = f"its flags are {', '.join(map(flag_of, sorted(flags[name])))}"
+    else:
+        works = "its help lists those that are"
     return f"{argument!r} is not a flag of hogwild {name}; {works} (hogwild {name} --help)"
 
 

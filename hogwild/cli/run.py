@@ -52,8 +52,6 @@ class RunCommand:
     """A setting, as its flag gives it. With --resume: go on with another one, or longer; recorded."""
     group: GroupFlag = ()
     """Options of the optimizer for parameters by name ('*.bias' weight_decay=0); the first that matches holds."""
-    tensorboard: Annotated[bool, arg(help_behavior_hint="")] = False
-    """Write event files for TensorBoard into the run's folder."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
     """For studies: measure at length."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -70,7 +68,7 @@ class RunCommand:
         given |= {name: value for name, value in found.items() if name not in changes}
         from hogwild.cli.running import Saved, run_command
 
-        saved = Saved(self.out, self.resume, changes, overwrite=self.overwrite, tensorboard=self.tensorboard)
+        saved = Saved(self.out, self.resume, changes, overwrite=self.overwrite)
         return run_command(wanted, given, saved, full=self.full, json=self.json, quiet=self.quiet)
 
     def _wanted(self) -> str:

@@ -16,14 +16,13 @@ from rich.console import Console
 from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, NotReproducible
+from hogwild.errors import ArgumentError, NotReproducible, flag_of
 from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of
 from hogwild.experiment.code import place_of
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
-from hogwild.report.tensorboard import TensorBoard
 from hogwild.rules.registry import title_of
 from hogwild.run.directory import new_directory, refuse_taken
 from hogwild.run.origin import refuse_made_by_python
@@ -36,14 +35,13 @@ _OF_A_STUDY = ("seed", "data")  # settings that a study has too
 
 @dataclass(frozen=True)
 class Saved:
-    """Where a run is saved (None: a new folder), which run it goes on with, with what other settings, whether one there
-    is replaced, and whether TensorBoard's event files are written beside it."""
+    """Where a run is saved (None: a new folder), which run it goes on with, with what other settings, and whether one
+    there is replaced."""
 
     out: Path | None
     resume: Path | None
     change: Mapping[str, Any]
     overwrite: bool = False
-    tensorboard: bool = False
 
 
 def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bool, json: bool, quiet: bool) -> int:
@@ -52,8 +50,6 @@ def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bo
         _refuse_made_by_python(wanted, saved.resume)
     found, earlier = find(wanted)
     if isinstance(found, Study):
-        if saved.tensorboard:
-            raise ArgumentError(f"--tensorboard is for trainings, and {found.name} is a study")
         return _study(found, given, out=saved.out, full=full, json=json, quiet=quiet)
     config = settings_of(found, given, earlier)
     if full:
@@ -74,7 +70,6 @@ def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
 
 def _train(training: Training, config: RunConfig, saved: Saved, *, json: bool, quiet: bool) -> int:
     console = Console(stderr=True)
-    callbacks = [TensorBoard()] if saved.tensorboard else []
     out, resume = saved.out or saved.resume, saved.resume
     if out is not None and out != resume and not saved.overwrite:
         refuse_taken(out)
@@ -92,7 +87,6 @@ def _train(training: Training, config: RunConfig, saved: Saved, *, json: bool, q
                 resume=resume,
                 overwrite=saved.overwrite,
                 progress=progress,
-                callbacks=callbacks,
                 change=saved.change,
             )
         except NotReproducible as error:
@@ -108,9 +102,8 @@ def _train(training: Training, config: RunConfig, saved: Saved, *, json: bool, q
 def _study(study: Study, given: Mapping[str, Any], *, out: Path | None, full: bool, json: bool, quiet: bool) -> int:
     for name in given:
         if name not in _OF_A_STUDY:
-            flag = f"--{name.replace('_', '-')}"
             raise ArgumentError(
-                f"{flag} is for trainings, and {study.name} is a study; it takes --full, --seed, --data"
+                f"{flag_of(name)} is for trainings, and {study.name} is a study; it takes --full, --seed, --data"
             )
     began = time.monotonic()
     with new_directory(study.name, out) as folder:

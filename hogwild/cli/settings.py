@@ -22,11 +22,12 @@ from tyro.conf import UseAppendAction, arg
 from hogwild import config
 from hogwild.cli.values import folder, number, read, truth, whole, words
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, flag_of
 from hogwild.groups import Group
 from hogwild.rules.registry import NAMES, owner_of
 
 _NO_FLAG = ("name", "changes", "own", "groups")  # the experiment, named without a flag; what is told in other ways
+_OFF = "turns off"  # in a flag's metadata: the setting that it turns off
 _FOLDER = "FOLDER"  # what the help shows for a path
 _GROUPS = {
     "update": ("rule", "How the model is shared, and by whom."),
@@ -53,14 +54,22 @@ class SettingFlags:
     readers: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
 
     def given(self) -> dict[str, Any]:
-        """The settings that were named on the command line."""
+        """The settings that were named on the command line.
+
+        Raises:
+            ArgumentError: one is turned on and off.
+        """
         found: dict[str, Any] = {}
         for one in fields(self):
-            value = getattr(self, one.name)
+            value, off = getattr(self, one.name), one.metadata.get(_OFF)
             if isinstance(value, SettingFlags):
                 found |= value.given()
-            elif value is not one.default:
-                found[one.name] = value
+            elif value is one.default:
+                continue
+            elif off in found:
+                raise ArgumentError(f"{flag_of(off)} and {flag_of(one.name)} given; one of them works")
+            else:
+                found[off or one.name] = off is None and value
         return found
 
 
@@ -73,6 +82,8 @@ def setting_flags(*left_out: str, several: bool = False) -> type[SettingFlags]:
         first = one.name if one.name in _GROUPS else first
         if one.name not in (*_NO_FLAG, *left_out):
             flags.append((first, (one.name, *_flag(one, texts[one.name], several))))
+            if one.default is False and not several:
+                flags.append((first, _flag_off(one.name)))
     groups = []
     for first, members in groupby(flags, key=lambda flag: flag[0]):
         title, about = _GROUPS[first]
@@ -123,6 +134,8 @@ def given_settings(command: Any) -> dict[str, Any]:
 def _group(texts: Sequence[str]) -> Group:
     """A pattern of names, then options as OPTION=VALUE, a value as TOML has it."""
     options = {}
+    if not texts:
+        raise ArgumentError("--group given without a pattern; '*.bias' weight_decay=0 is an example")
     for text in texts[1:]:
         name, equals, value = text.partition("=")
         if not equals or name in options:
@@ -134,7 +147,7 @@ def _group(texts: Sequence[str]) -> Group:
                 f"--group {' '.join(texts)}: {value!r} is no value; 0.01, true, [0.9, 0.99] are"
             ) from None
     try:
-        return Group("".join(texts[:1]), options)
+        return Group(texts[0], options)
     except ValueError as error:
         raise ArgumentError(f"--group: {error}") from None
 
@@ -162,7 +175,7 @@ def _names_in(flags: SettingFlags) -> list[str]:
     found: list[str] = []
     for one in fields(flags):
         value = getattr(flags, one.name)
-        found.extend(_names_in(value) if isinstance(value, SettingFlags) else [one.name])
+        found.extend(_names_in(value) if isinstance(value, SettingFlags) else [one.name] * (_OFF not in one.metadata))
     return found
 
 
@@ -186,7 +199,8 @@ def _flag(setting: Field[Any], text: str, several: bool) -> tuple[Any, Any]:
     shown: dict[str, Any] = {"help": text, "help_behavior_hint": _hint(setting)}
     flag: Any
     if several:
-        flag = Annotated[tuple[str, ...] | None, words(metavar or "true|false"), arg(**shown)]
+        alone = ("true",) if setting.default is False else ()  # as the flag of one run, which takes no value
+        flag = Annotated[tuple[str, ...] | None, words(metavar or "true|false", alone), arg(**shown)]
     elif form == "bool" and not setting.default:
         return Annotated[bool, arg(**shown)], field(default=False)
     elif form == "bool":
@@ -200,6 +214,12 @@ def _flag(setting: Field[Any], text: str, several: bool) -> tuple[Any, Any]:
     else:
         flag = Annotated[str | None, arg(metavar=metavar, **shown)]
     return flag, field(default=None)
+
+
+def _flag_off(name: str) -> tuple[str, Any, Any]:
+    """(name, type, default) of the flag that turns a setting off which an earlier run, or an experiment, has on."""
+    shown = arg(help=f"Not what {flag_of(name)} does, where it is on already.", help_behavior_hint="")
+    return f"no_{name}", Annotated[bool, shown], field(default=False, metadata={_OFF: name})
 
 
 def _hint(setting: Field[Any]) -> str:

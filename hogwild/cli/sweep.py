@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar
 from tyro.conf import Positional, UseAppendAction, arg
 
 from hogwild.cli.own import NoOwnFlags
-from hogwild.cli.settings import SettingFlags, given_settings, readers_of, setting_flags, settings_in
+from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, readers_of, setting_flags, settings_in
 from hogwild.cli.values import whole
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, flag_of
 
 _MORE = """A flag with several values makes a run with each; several such flags, the grid.
 
@@ -47,6 +47,8 @@ class SweepCommand:
     training: Annotated[SettingFlags, arg(constructor=_Training, name="")] = field(default_factory=_Training)
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE", help_behavior_hint="(repeatable)")] = ()
     """A setting of all runs, as its flag gives it."""
+    group: GroupFlag = ()
+    """Options of the optimizer for parameters by name ('*.bias' weight_decay=0), in all runs."""
     sample: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: all of it)")] = None
     """Draw so many runs of the grid."""
     sample_seed: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 0)")] = None
@@ -91,19 +93,22 @@ class SweepCommand:
     def _values(self) -> dict[str, tuple[Any, ...]]:
         """The values of each setting that was given."""
         fixed, readers = settings_in(self.set, self), readers_of(self)
-        given = {name: _read(name, texts, readers[name]) for name, texts in given_settings(self).items()}
-        return {**given, **{name: (_hashable(value),) for name, value in fixed.items()}}
+        given = given_settings(self)
+        if "groups" in given:
+            fixed["groups"] = given.pop("groups")
+        read = {name: _read(name, texts, readers[name]) for name, texts in given.items()}
+        return {**read, **{name: (_hashable(value),) for name, value in fixed.items()}}
 
     def _refuse_beside_resume(self, values: dict[str, tuple[Any, ...]]) -> None:
         beside = [self.experiment] if self.experiment else []
-        beside += [f"--{name.replace('_', '-')}" for name in values]
+        beside += [flag_of(name) for name in values]
         beside += [f"--{name}" for name in ("sample", "out") if getattr(self, name) is not None]
         if beside:
             raise ArgumentError(f"{beside[0]} given beside --resume, which takes the plan of the sweep from its folder")
 
 
 def _read(name: str, texts: tuple[str, ...], read: Callable[[str], Any]) -> tuple[Any, ...]:
-    flag = f"--{name.replace('_', '-')}"
+    flag = flag_of(name)
     if not texts:
         raise ArgumentError(f"{flag} given without a value")
     found: list[Any] = []

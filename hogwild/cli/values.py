@@ -27,12 +27,12 @@ def wholes(metavar: str) -> PrimitiveConstructorSpec[tuple[int, ...]]:
     )
 
 
-def words(metavar: str) -> PrimitiveConstructorSpec[tuple[str, ...] | None]:
-    """A flag that takes texts, one or several."""
+def words(metavar: str, alone: tuple[str, ...] = ()) -> PrimitiveConstructorSpec[tuple[str, ...] | None]:
+    """A flag that takes texts, one or several; without any it has those of `alone`."""
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar=metavar,
-        instance_from_str=tuple,
+        instance_from_str=lambda texts: tuple(texts) or alone,
         is_instance=lambda value: value is None or isinstance(value, tuple),
         str_from_instance=lambda value: list(value or ()),
     )

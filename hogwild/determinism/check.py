@@ -28,7 +28,7 @@ from hogwild.determinism.foreign import ForeignFunction
 from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject, Variation
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
-from hogwild.errors import ArgumentError, HogwildError
+from hogwild.errors import ArgumentError, HogwildError, flag_of
 from hogwild.experiment import Problem
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_class, rule_name
 
@@ -305,5 +305,5 @@ def _remedy(subject: Subject, own: OwnTraining | None, tell: Tell) -> Remedy | N
         a.run.samples_per_second / b.run.samples_per_second for a, b in zip(there, here, strict=True) if a.run and b.run
     ]
     named = {name: value for name, value in options.items() if value != getattr(RunConfig, name)}
-    flags = " ".join([f"--update {SAME_BITS}", *(f"--{name.replace('_', '-')} {named[name]}" for name in named)])
+    flags = " ".join([f"--update {SAME_BITS}", *(f"{flag_of(name)} {named[name]}" for name in named)])
     return Remedy(flags, median(speeds), there[0].accuracy, len({outcome.digest for outcome in there}), len(there))

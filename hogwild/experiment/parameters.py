@@ -19,12 +19,12 @@ from typing import Any
 import docstring_parser
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, flag_of, one_line
 
 PASSED = ("seed", "data")
 """Settings that a builder is passed where it has a parameter of that name."""
 OF_COMMANDS = (
-    *("experiment", "group", "out", "overwrite", "resume", "set", "tensorboard", "full", "json", "quiet", "help"),
+    *("experiment", "group", "out", "overwrite", "resume", "set", "full", "json", "quiet", "help"),
     *("runs", "fresh_process", "tolerance", "explain", "plot", "command", "other_seed", "other_workers", "window"),
     *("verbose", "sample", "sample_seed", "jobs"),
 )
@@ -192,10 +192,10 @@ def _parameter(one: inspect.Parameter, hint: Any, about: str, builder: Callable[
     name, where = one.name, f"{line_of(builder)}: parameter {one.name!r} of {builder.__name__}"
     if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
         raise ArgumentError(f"{where} cannot be given by name; a plain one, {name}: int = 1, works")
-    if name in {setting.name for setting in fields(RunConfig)} | set(OF_COMMANDS):
+    switches = {f"no_{setting.name}" for setting in fields(RunConfig) if setting.default is False}
+    if name in {setting.name for setting in fields(RunConfig)} | switches | set(OF_COMMANDS):
         raise ArgumentError(
-            f"{where} has the name of a flag of the commands, --{name.replace('_', '-')}; another name works, as "
-            f"my_{name}"
+            f"{where} has the name of a flag of the commands, {flag_of(name)}; another name works, as my_{name}"
         )
     if hint is _NOTHING:
         like = f": {type(one.default).__name__} = {one.default!r}" if _is_plain(one.default) else ": int"
@@ -256,7 +256,7 @@ def complete(parameters: tuple[Parameter, ...], given: Mapping[str, Any], where:
     values = {}
     for one in parameters:
         if one.needed and one.name not in given:
-            flag = f"--{one.name.replace('_', '-')} {one.metavar}"
+            flag = f"{flag_of(one.name)} {one.metavar}"
             raise ArgumentError(f"{where} needs {one.name}, which has no default value; {flag} gives it")
         try:
             values[one.name] = one.plain(given[one.name]) if one.name in given else one.default

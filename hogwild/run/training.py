@@ -26,6 +26,7 @@ from hogwild.run.kernel_settings import kernel_steps, refuse_rules_without_kerne
 from hogwild.run.progress import Progress, Stop, Trace
 from hogwild.run.result import Run
 from hogwild.workers.kernel_loop import kernel_loop, step_again
+from hogwild.run.tensorboard import TensorBoard
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.loop import train_loop
 
@@ -121,7 +122,8 @@ def train_experiment(
     change: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`. `callbacks` come after those
-    of the experiment."""
+    of the experiment and what writes for TensorBoard, where the settings ask for it."""
+    own = [TensorBoard()] if config.tensorboard else []
     warm_up(config.kind)
     problem = bound(training, config).build(config.seed, Path(config.data) if config.data else None)
     return train_config(
@@ -132,7 +134,7 @@ def train_experiment(
         optimizer=optimizer_named(config.optimizer or "sgd", config.lr, config.groups),
         rule=rule,
         evaluate=problem.evaluate,
-        callbacks=[*problem.callbacks, *callbacks],
+        callbacks=[*problem.callbacks, *own, *callbacks],
         out=out,
         resume=resume,
         overwrite=overwrite,

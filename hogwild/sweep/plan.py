@@ -21,6 +21,7 @@ from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, settings_of
 from hogwild.rules.registry import make_rule, owner_of, refuse_idle
 from hogwild.run.directory import file_digest, refuse_taken, staging
+from hogwild.run.tensorboard import refuse_missing_tensorboard
 
 FILE, LOGS = "sweep.json", "logs"
 _FORMAT = 1
@@ -74,9 +75,17 @@ class SweepPlan:
         """The workers of its largest run."""
         return max(run.config.workers for run in self.runs)
 
+    @property
+    def plain_fixed(self) -> dict[str, Any]:
+        """`fixed` as JSON values."""
+        found = dict(self.fixed)
+        if "groups" in found:
+            found["groups"] = [group.to_mapping() for group in self.fixed["groups"]]
+        return found
+
     def to_json(self) -> str:
         """What sweep.json holds."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
+        return json.dumps({"format": _FORMAT, **asdict(self), "fixed": self.plain_fixed}, indent=1) + "\n"
 
 
 def make_plan(
@@ -99,7 +108,8 @@ def make_plan(
         sample_seed: of the draw; the same one draws the same runs.
 
     Raises:
-        ArgumentError: a combination of the settings cannot work, or there are too many, or too few to draw from.
+        ArgumentError: a combination of the settings cannot work, or there are too many, or too few to draw from; or
+            TensorBoard is asked for and not installed.
     """
     ordered = sorted(values, key=lambda name: name == "seed")  # last, so that its runs stand beside each other
     axes = {name: tuple(dict.fromkeys(values[name])) for name in ordered if len(set(values[name])) > 1}
@@ -118,6 +128,8 @@ def make_plan(
         PlannedRun(folder, point, _settings(training, point, kept, saved))
         for folder, (point, kept) in zip(folders, points, strict=True)
     ]
+    if any(run.config.tensorboard for run in runs):
+        refuse_missing_tensorboard()
     return SweepPlan(experiment, axes, fixed, sample, sample_seed, tuple(runs))
 
 
@@ -217,7 +229,9 @@ def read_plan(folder: Path) -> SweepPlan:
         axes = {name: tuple(map(_hashable, given)) for name, given in found.pop("axes").items()}
         if not runs or not all(_is_folder(run.folder) for run in runs):
             raise ValueError("runs is malformed")
-        return SweepPlan(axes=axes, runs=tuple(runs), **found)
+        if "groups" in (fixed := found.pop("fixed")):
+            fixed["groups"] = runs[0].config.groups
+        return SweepPlan(axes=axes, fixed=fixed, runs=tuple(runs), **found)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArgumentError(
             f"{folder} is not the folder of a sweep: there is no {path}; a sweep says at its begin where it is saved"
@@ -291,7 +305,7 @@ def _refuse_other(kept: SweepPlan, plan: SweepPlan, folder: Path) -> None:
 def _as_named(plan: SweepPlan) -> dict[str, Any]:
     """What was asked for, by the names that a person knows."""
     drawn = {"sample": plan.sample, "sample_seed": plan.sample_seed} if plan.sample is not None else {}
-    return _as_json({"experiment": plan.name, **plan.fixed, **plan.axes, **drawn})
+    return _as_json({"experiment": plan.name, **plan.plain_fixed, **plan.axes, **drawn})
 
 
 def _in_full(plan: SweepPlan) -> dict[str, Any]:

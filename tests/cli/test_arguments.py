@@ -41,7 +41,8 @@ FLAGS = [
 
 # Arguments → what the line must name: the value, and what would work.
 WRONG = {
-    "rum digits": ["'rum'", ", ".join(COMMANDS)],
+    "rum digits": ["'rum'", "did you mean run?"],
+    "fly digits": ["'fly'", ", ".join(COMMANDS)],
     "run": ["no experiment", "hogwild list"],
     "run digitz": ["'digitz'", "digits"],
     "run nowhere/config.toml": ["nowhere/config.toml", "No such file", "the config.toml of a run"],
@@ -74,7 +75,14 @@ WRONG = {
     "run mnist --data folder": ["folder", "train-images-idx3-ubyte.gz"],
     "run --resume nowhere": ["--resume nowhere", "nowhere/config.toml", "where it is saved"],
     "run digits --resume nowhere": ["'digits'", "--resume"],
-    "list --long": ["'--long'", "--json"],
+    "list --long": ["'--long'", "its flags are --json"],
+    "run digits --tensorbord": ["did you mean --tensorboard?"],
+    "run digits --upates=3": ["'--upates=3'", "did you mean --updates?"],
+    "run digits --fail-if x": ["'--fail-if' is not a flag of hogwild run; hogwild bench has it (hogwild run --help)"],
+    "run digits --frobnicate": ["its help lists those that are"],
+    "check digits --keep-best accuracy": ["hogwild run and hogwild sweep have it"],
+    "run digits --audit --no-audit": ["--audit and --no-audit given; one of them works"],
+    "sweep digits --group": ["--group given without a pattern"],
     "replay": ["no run named", "runs/"],
     "replay nowhere": ["nowhere holds no run.json"],
     "replay /dev/null": ["/dev/null holds no run.json"],

@@ -140,3 +140,25 @@ def test_what_the_optimizer_refuses_is_refused_of_a_group_too(optimizer, options
     make = optimizer_named(optimizer, 0.1, [Group("bias", options)])
     with pytest.raises(hogwild.ArgumentError, match=rf"group 'bias .*{told}"):
         make(list(model.named_parameters()))
+
+
+def test_a_sweep_has_them_in_all_its_runs_and_goes_on_with_them(capsys, tmp_path):
+    out = str(tmp_path / "sweep")
+    wanted = ("sweep", *SHORT[1:], "--seed", "0", "1", *GROUPS)
+    status, found, _ = run(capsys, *wanted, "--out", out)
+    assert status == 0 and found["done"] == 2
+    assert found["fixed"]["groups"][0] == {"match": "*.bias", "weight_decay": 0, "lr": 0.02}
+    for row in found["rows"]:
+        assert [str(group) for group in hogwild.load_run(row["folder"]).config.groups] == [
+            "*.bias weight_decay=0 lr=0.02",
+            "* weight_decay=0.1 nesterov=True",
+        ]
+    for again in ((*wanted, "--out", out), ("sweep", "--resume", out)):
+        status, once_more, _ = run(capsys, *again)
+        assert status == 0 and once_more["rows"] == found["rows"]
+    assert main([*wanted[:-1], "nesterov=false", "--out", out]) == 2
+    assert "groups is " in capsys.readouterr().err
+    assert main(["sweep", "--resume", out, "--group", "*", "lr=1"]) == 2
+    assert "--group given beside --resume" in capsys.readouterr().err
+    assert main(["sweep", "--resume", out, "--quiet"]) == 0
+    assert "groups *.bias weight_decay=0 lr=0.02,* " in " ".join(capsys.readouterr().out.split())

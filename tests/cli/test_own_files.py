@@ -123,7 +123,7 @@ def test_help_shows_the_flags_of_the_file(capsys):
 
 WRONG = {
     "run files/rings.py --hidden six": ["--hidden", "'six' is not a whole number"],
-    "run files/rings.py --hiden 6": ["'--hiden' is not a flag of hogwild run", "--hidden is"],
+    "run files/rings.py --hiden 6": ["'--hiden' is not a flag of hogwild run", "did you mean --hidden?"],
     "run files/rings.py --set hiden=6": ["--set", "'hiden' is no setting", "did you mean hidden?"],
     "run files/rings.py --set hidden=6 --hidden 6": ["--set hidden=6", "given already"],
     "run files/rings.py --set deep=maybe": ["--set deep", "'maybe' is neither true nor false"],

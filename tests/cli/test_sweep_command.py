@@ -151,7 +151,7 @@ WRONG = {
     "sweep --resume out --lr 0.1": ["--lr given beside --resume"],
     "sweep --resume out": ["out is not the folder of a sweep", "sweep.json"],
     "sweep slow.py --width 2 x": ["--width: 'x' is not a whole number"],
-    "sweep slow.py --widht 2": ["'--widht' is not a flag", "--width is"],
+    "sweep slow.py --widht 2": ["'--widht' is not a flag", "did you mean --width?"],
     "sweep slow.py --lr 0.1 -1": ["lr -1: lr -1.0 is not above 0"],
 }
 

@@ -12,8 +12,8 @@ import pytest
 
 import hogwild
 from hogwild.cli import main
-from hogwild.report import tensorboard
-from hogwild.report.tensorboard import TensorBoard
+from hogwild.run import tensorboard
+from hogwild.run.tensorboard import TensorBoard
 
 SETTINGS = {"update": "ordered", "updates": 60, "evaluate": problems.accuracy, "evaluate_every": 10}
 
@@ -102,6 +102,44 @@ def test_the_command_line_writes_them(tmp_path, capsys, fonts):
     found = json.loads(capsys.readouterr().out)
     events = scalars(out)
     assert events["evaluation/accuracy"][-1] == (30, pytest.approx(found["accuracy"]))
+
+
+@installed
+def test_a_resumed_run_goes_on_writing_until_it_is_told_otherwise(tmp_path, capsys, fonts):
+    out = str(tmp_path / "run")
+    assert main(["run", "digits", "--tensorboard", "--updates", "30", "--checkpoint-every", "10", "--out", out]) == 0
+    written = []
+    for more in ([], ["--no-tensorboard"]):
+        (tmp_path / "run/run.json").unlink()  # as if it had been killed
+        assert main(["run", "--resume", out, *more, "--quiet", "--json"]) == 0
+        written.append(len(list((tmp_path / "run").glob("events.out.*"))))
+    assert written == [2, 2], "a file of its own for the first that went on, none for the second"
+    assert not hogwild.load_run(out).config.tensorboard
+    capsys.readouterr()
+
+
+def test_it_is_not_turned_on_and_off(tmp_path, capsys):
+    command = ["run", "digits", "--tensorboard", "--no-tensorboard", "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "--tensorboard and --no-tensorboard given; one of them works" in capsys.readouterr().err
+
+
+@installed
+def test_a_sweep_writes_them_for_each_of_its_runs(tmp_path, capsys):
+    out = tmp_path / "sweep"
+    command = ["sweep", "digits", "--tensorboard", "--limit-updates", "10", "--seed", "0", "1", "--out", str(out)]
+    assert main([*command, "--json", "--quiet"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    for row in rows:
+        assert scalars(row["folder"])["evaluation/accuracy"][-1][1] == pytest.approx(row["metrics"]["accuracy"])
+    assert len(rows) == 2
+
+
+def test_a_sweep_without_it_installed_makes_no_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    assert main(["sweep", "digits", "--tensorboard", "--seed", "0", "1", "--out", str(tmp_path / "sweep")]) == 2
+    assert "pip install 'hogwild[tensorboard]'" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_where_it_is_not_installed_it_says_what_to_do(tmp_path, monkeypatch, capsys):
