@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import hogwild
+from hogwild.run.directory import LOCK
 
 
 def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -17,7 +21,15 @@ def loss(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.mse_loss(model(x), y)
 
 
-def save_run(out: Path, lr: float = 0.1, width: int = 1, start: int = 0, **settings: Any) -> hogwild.Run:
+def seem_killed(out: Path) -> None:
+    """Leave a run as its program does that is killed: no record, and a lock signed by a process that is not there."""
+    (out / "run.json").unlink()
+    (out / LOCK).write_text(json.dumps({"pid": os.getpid(), "began": 0.0, "host": platform.node()}))
+
+
+def save_run(
+    out: Path, lr: float = 0.1, width: int = 1, start: int = 0, own_loss: Any = None, **settings: Any
+) -> hogwild.Run:
     """Train and save; `start` seeds the initial model. Its accuracy is its learning rate plus a thousandth a seed."""
     torch.manual_seed(start)
     model = nn.Linear(4, width)
@@ -33,4 +45,6 @@ def save_run(out: Path, lr: float = 0.1, width: int = 1, start: int = 0, **setti
         "out": out,
     }
     data = (x, x.sum(1, keepdim=True).expand(-1, width).contiguous())
-    return hogwild.train(model, data, loss, optimizer=partial(torch.optim.SGD, lr=lr), **{**given, **settings})
+    return hogwild.train(
+        model, data, own_loss or loss, optimizer=partial(torch.optim.SGD, lr=lr), **{**given, **settings}
+    )

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import tyro
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
@@ -36,7 +37,8 @@ class NoOwnFlags(SettingFlags):
 
 
 def with_own_flags(command: type[Any], argv: Sequence[str]) -> type[Any]:
-    """A command with the flags of the file that its arguments name; the command itself where they name none.
+    """A command with the flags of the file that its arguments name; the command itself where they name none. What the
+    command has for none to be named (`without_experiment`) gives way to a flag of that name.
 
     Raises:
         ArgumentError: the file cannot be run, or defines no experiment.
@@ -53,7 +55,12 @@ def with_own_flags(command: type[Any], argv: Sequence[str]) -> type[Any]:
     group = own_flags(training, several=getattr(command, "several", False))
     title = Path(training.own.file).name if training.own is not None else training.name
     own = ("own", Annotated[group, arg(name=title)], field(default_factory=group))
-    made = make_dataclass(command.__name__, [own], bases=(command,), frozen=True)
+    hidden = [
+        (name, Annotated[Any, tyro.conf.Fixed, tyro.conf.Suppress], field(default=None))
+        for name in getattr(command, "without_experiment", ())
+        if name in group.readers
+    ]
+    made = make_dataclass(command.__name__, [own, *hidden], bases=(command,), frozen=True)
     made.__doc__ = command.__doc__
     return made
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
+from hogwild.cli.own import NoOwnFlags
+from hogwild.cli.settings import SettingFlags
 from hogwild.cli.values import folder, whole
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
@@ -21,6 +23,8 @@ Examples:
   hogwild probe                  a model that takes no time, so workers meet as
                                  often as they can
   hogwild probe digits-conv      at the size and step time of an experiment
+  hogwild probe train.py --hidden 64
+                                 of a file of yours, with its own flags
   hogwild probe --update racing --workers 4
 
 Exit status:
@@ -32,9 +36,10 @@ class ProbeCommand:
     """Count the updates that each rule loses or applies twice on this machine."""
 
     more: ClassVar[str] = _MORE
+    without_experiment: ClassVar[tuple[str, ...]] = ("size",)
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
-    """Probe at the size and step time of this experiment's model."""
+    """Probe at the size and step time of the model of this experiment, or of a file of yours that defines one."""
     update: Annotated[str | None, arg(metavar="RULE", help_behavior_hint="(default: every rule)")] = None
     """The rule to probe."""
     kind: Annotated[str | None, arg(metavar="|".join(KINDS), help_behavior_hint="(default: both)")] = None
@@ -43,6 +48,7 @@ class ProbeCommand:
     """Workers that update one model at once."""
     updates: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 2,000)")] = None
     """Updates to count."""
+    own: Annotated[SettingFlags, arg(constructor=NoOwnFlags, name="")] = field(default_factory=NoOwnFlags)
     size: Annotated[int | None, whole("V"), arg(help_behavior_hint="(default: 2,410)")] = None
     """Values of the model, where no experiment is named."""
     data: Annotated[str | None, folder("FOLDER"), arg(help_behavior_hint="")] = None
@@ -63,5 +69,5 @@ class ProbeCommand:
 
         arguments = {key: value for key, value in named.items() if value is not None}
         if self.experiment:
-            arguments |= model_of(self.experiment, self.data)
+            arguments |= model_of(self.experiment, self.own.given() | ({"data": self.data} if self.data else {}))
         return probe_command(self.experiment, rules, kinds, arguments, json=self.json, quiet=self.quiet)

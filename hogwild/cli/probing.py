@@ -10,7 +10,7 @@ from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.determinism.probe import NoProbe, Probe, probe
 from hogwild.errors import ArgumentError, NotReproducible
-from hogwild.experiment import Study, find, settings_of
+from hogwild.experiment import Study, bound, find, settings_of
 from hogwild.report.progress import telling
 from hogwild.report.tables import probe_report
 from hogwild.rules.registry import rule_class
@@ -43,8 +43,8 @@ def probe_command(
     return FAILED_CHECK if broken else DONE
 
 
-def model_of(experiment: str, data: str | None) -> dict[str, Any]:
-    """What an experiment trains, as arguments of `hogwild.probe`; `data` is the folder of its data, if one is named.
+def model_of(experiment: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What an experiment trains with these settings and parameters of its own, as arguments of `hogwild.probe`.
 
     Raises:
         ArgumentError: there is no such training, or its data cannot be read.
@@ -52,6 +52,6 @@ def model_of(experiment: str, data: str | None) -> dict[str, Any]:
     found, saved = find(experiment)
     if isinstance(found, Study):
         raise ArgumentError(f"{found.name} is a study and has no model to probe; hogwild list shows the trainings")
-    config = settings_of(found, {"data": data} if data else {}, saved)
-    problem = found.build(config.seed, Path(config.data) if config.data else None)
+    config = settings_of(found, given, saved)
+    problem = bound(found, config).build(config.seed, Path(config.data) if config.data else None)
     return {"model": problem.model, "data": problem.data, "loss": problem.loss, "batch_size": config.batch_size}

@@ -17,7 +17,7 @@ from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
-from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of
+from hogwild.experiment import Study, StudySettings, Training, find, lr_in_words, names, settings_of
 from hogwild.experiment.code import place_of
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
@@ -54,6 +54,8 @@ def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bo
     config = settings_of(found, given, earlier)
     if full:
         raise ArgumentError(f"--full is for studies, and {found.name} is a training; --epochs trains longer")
+    if (told := lr_in_words(found, config, given, earlier)) and not quiet:
+        sys.stderr.write(f"hogwild: {told}\n")
     return _train(found, config, saved, json=json, quiet=quiet)
 
 

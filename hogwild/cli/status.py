@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -10,11 +12,15 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from types import FrameType
 from typing import TextIO
 
-from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible, RunDirectoryError, WorkerError
+from hogwild.config import RunConfig
+from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible, RunDirectoryError, WorkerError, flag_of
 
+_NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
+_SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*|[\d.]*\d)")
 DONE, FAILED_CHECK, WRONG_ARGUMENT, FAILED_TRAINING = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
@@ -43,8 +49,14 @@ def status_of(command: Callable[[], int]) -> int:
         return FAILED_TRAINING
 
 
+def as_typed(message: str) -> str:
+    """A message whose first line names settings as the command line has them: --update ordered for update='ordered'."""
+    first, newline, rest = message.partition("\n")
+    return _SETTING.sub(lambda found: f"{flag_of(found[1])} {found[2].replace(chr(39), '')}", first) + newline + rest
+
+
 def _tell(message: str) -> None:
-    sys.stderr.write(f"hogwild: {message}\n")
+    sys.stderr.write(f"hogwild: {as_typed(message)}\n")
 
 
 @contextmanager
@@ -66,7 +78,7 @@ def _sigterm_as_exit() -> Iterator[None]:
 
 @contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Inside, a warning is one line, without the place in the code that gave it."""
+    """Inside, a warning is one line, without the place in the code that gave it, and what is logged looks alike."""
 
     def show(
         message: Warning | str,
@@ -78,6 +90,19 @@ def _short_warnings() -> Iterator[None]:
     ) -> None:
         _tell(f"warning: {message}")
 
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
+    told, log = _Told(), logging.getLogger("hogwild")
+    log.addHandler(told)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            yield
+    finally:
+        log.removeHandler(told)
+
+
+class _Told(logging.Handler):
+    """Tells what the package logs as the command tells all else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it to standard error."""
+        _tell(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hogwild.cli.output import show
-from hogwild.cli.status import DONE, FAILED_TRAINING
+from hogwild.cli.status import DONE, FAILED_TRAINING, as_typed
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Study, find
 from hogwild.report.sweep_table import following_sweep, sweep_report
@@ -55,6 +56,7 @@ def _make(folder: Path, plan: SweepPlan, jobs: int | None, *, json: bool, quiet:
     began = time.monotonic()
     with _telling_how_to_go_on(folder), following_sweep(_title(plan, at_once), quiet=quiet) as (look, tell):
         rows = run_sweep(folder, plan, at_once, look, tell)
+    rows = [replace(row, error=as_typed(row.error)) for row in rows]
     found = _object(folder, plan, rows, at_once, time.monotonic() - began)
     show(found, sweep_report(plan, rows, folder), json=json)
     return FAILED_TRAINING if any(row.status == FAILED for row in rows) else DONE

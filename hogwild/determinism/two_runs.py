@@ -19,15 +19,14 @@ import numpy as np
 
 from hogwild.config import DECIDE_BITS
 from hogwild.determinism.distance import Divergence, distance
+from hogwild.determinism.sessions import Pair, differing_environments
 from hogwild.determinism.states import opened
 from hogwild.errors import printable, some_of
 from hogwild.rules.registry import RULES, gives_same_bits, rule_class, title_of
-from hogwild.run.environment import differing_values
-from hogwild.run.found import FoundRun, differing_settings, read_found, setting_of
+from hogwild.run.found import FoundRun, best_metric, differing_settings, read_found, setting_of
 from hogwild.run.origin import training_differences
 from hogwild.run.record import Record, read_record
 
-Pair = tuple[str, Any, Any]  # name, the value in the one run, the value in the other
 _FOLLOWS = {"data, its first batch,": ("seed", "batch_size", "shuffle", "data")}
 """What is recorded of a training → the settings that it follows from."""
 _PLACES = {
@@ -95,10 +94,9 @@ class RunComparison:
         titles: what each is.
         settings: those that differ.
         training: what differs in optimizer, schedule, model and data beside the settings.
-        environment: what differs in where they were made; None where one of them has not recorded it.
+        environment: what is not the same in all their sessions; None where one of them has not recorded it.
         divergence: of the final states.
         first: where they first differ; None where the final states have the same bits.
-        resumed: how often each was gone on with, perhaps elsewhere.
     """
 
     a: FoundRun
@@ -109,7 +107,11 @@ class RunComparison:
     environment: tuple[Pair, ...] | None
     divergence: Divergence
     first: RecordedDifference | None
-    resumed: tuple[int, int] = (0, 0)
+
+    @property
+    def sessions(self) -> int:
+        """How often the two were begun or gone on with, in all."""
+        return 2 + len(self.a.resumed) + len(self.b.resumed)
 
     @property
     def identical(self) -> bool:
@@ -125,10 +127,25 @@ class RunComparison:
             where = "environment not recorded in both"
         else:
             names = [name for name, *_ in self.environment]
-            where = f"environment differs in {some_of(names, 4)}" if names else "environment equal"
+            where = f"environment differs in {some_of(names, 4)}" if names else f"environment equal{self.in_all}"
         if self.first is None:
-            return f"the same bits; {settings}, {where}."
+            others = [name for name, same in self.beside if not same]
+            return f"the same bits{f', but for the {some_of(others)}' if others else ''}; {settings}, {where}."
         return f"the runs differ {self.first.words}; {settings}, {where}.{self._why()}"
+
+    @property
+    def in_all(self) -> str:
+        """To be said of what is equal, where there are more sessions than runs."""
+        return f" in all {self.sessions} sessions" if self.sessions > 2 else ""
+
+    @property
+    def beside(self) -> list[tuple[str, bool]]:
+        """(what, whether its bits are the same) of the states that both keep beside the final one."""
+        digests = {
+            "moving average": (self.a.ema_digest, self.b.ema_digest),
+            "best version": (self.a.best.get("digest"), self.b.best.get("digest")),
+        }
+        return [(name, one == other) for name, (one, other) in digests.items() if one and other]
 
     def _why(self) -> str:
         rules = list(dict.fromkeys(str(setting_of(run, "update")) for run in (self.a, self.b)))
@@ -145,6 +162,11 @@ class RunComparison:
         """What both came to: metrics, loss, updates and time."""
         for name in dict.fromkeys([*self.a.metrics, *self.b.metrics]):
             yield name, self.a.metrics.get(name), self.b.metrics.get(name)
+        for run in {self.a.best.get("metric"): self.a, self.b.best.get("metric"): self.b}.values():
+            if run.best:
+                values = [one.best if one.best.get("metric") == run.best["metric"] else {} for one in (self.a, self.b)]
+                yield best_metric(run), values[0].get("value"), values[1].get("value")
+                yield f"update of {best_metric(run)}", values[0].get("update"), values[1].get("update")
         for name in ("loss", "updates", "seconds", "samples_per_second"):
             key = "training loss" if name == "loss" and "loss" in self.a.metrics else name
             yield key, getattr(self.a, name), getattr(self.b, name)
@@ -158,10 +180,14 @@ class RunComparison:
             "runs": [str(self.a.path), str(self.b.path)],
             "identical": self.identical,
             "digests": [self.a.digest, self.b.digest],
+            "ema_digests": [self.a.ema_digest, self.b.ema_digest],
+            "best": [dict(self.a.best) or None, dict(self.b.best) or None],
+            "compensation": [list(self.a.compensation), list(self.b.compensation)],
             "settings": _as_json(self.settings),
             "training": _as_json(self.training),
             "environment": None if self.environment is None else _as_json(self.environment),
-            "resumed": list(self.resumed),
+            "resumed": [len(self.a.resumed), len(self.b.resumed)],
+            "resumed_from": [list(self.a.resumed), list(self.b.resumed)],
             "metrics": _as_json(tuple(self.metrics())),
             "divergence": {**whole, "tensors_differing": [one["name"] for one in tensors if not one["identical"]]},
             "first_difference": self.first.to_dict() if self.first else None,
@@ -185,7 +211,7 @@ def compare_runs(run_a: Path, run_b: Path) -> RunComparison:
     one, other = (record.origin for record in records)
     environment = None
     if one is not None and other is not None:
-        differing = differing_values(one.environment, other.environment)
+        differing = differing_environments(one, other)
         environment = tuple((_place(name), first, second) for name, first, second in differing)
     settings = [(name, *(setting_of(run, name) for run in found)) for name in differing_settings(found)]
     return RunComparison(
@@ -197,7 +223,6 @@ def compare_runs(run_a: Path, run_b: Path) -> RunComparison:
         environment=environment,
         divergence=distance(records[0].state, records[1].state),
         first=_first(*records),
-        resumed=(len(one.resumed) if one else 0, len(other.resumed) if other else 0),
     )
 
 

@@ -51,6 +51,7 @@ __all__ = [
     "experiment_of",
     "find",
     "load",
+    "lr_in_words",
     "names",
     "optimizer_named",
     "settings_of",
@@ -169,6 +170,25 @@ def _if_unchanged(found: Experiment, own: OwnCode) -> Experiment:
     return found
 
 
+def _left_lr(given: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
+    """The learning rate that is left out, because it suits the optimizer that another was given for."""
+    other = given.get("optimizer", base["optimizer"]) != base["optimizer"]
+    return base.get("lr") if other else None
+
+
+def lr_in_words(training: Training, config: RunConfig, given: Mapping[str, Any], saved: RunConfig | None = None) -> str:
+    """That a run has the usual learning rate of the optimizer that was given, and not that of the experiment, or of
+    the earlier run; empty where it has."""
+    base = {"optimizer": "sgd", **training.defaults} if saved is None else asdict(saved)
+    left = _left_lr(given, base)
+    if left is None or "lr" in given:
+        return ""
+    return (
+        f"lr {config.lr:g} is the default of {config.optimizer}; {left:g}, that of {printable(training.name)}, is for "
+        f"{base['optimizer']} (--lr {left:g} takes it)"
+    )
+
+
 def settings_of(training: Training, given: Mapping[str, Any], saved: RunConfig | None = None) -> RunConfig:
     """All settings of a run: those given, over those of an earlier run, over the experiment's, over RunConfig's.
 
@@ -183,8 +203,8 @@ def settings_of(training: Training, given: Mapping[str, Any], saved: RunConfig |
         if one in given:
             base.pop(other, None)
     base.setdefault("optimizer", "sgd")
-    if given.get("optimizer", base["optimizer"]) != base["optimizer"]:
-        base.pop("lr", None)  # it suited the other optimizer
+    if _left_lr(given, base) is not None:
+        del base["lr"]
     if training.own is not None:
         own = own_names(training)
         base["own"] = own_code(training, {key: given[key] for key in given if key in own}, saved)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, one_line, some_of
 from hogwild.groups import Group
 from hogwild.optim.factory import Factory, Named
 
@@ -55,14 +55,27 @@ def _grouped(
                 raise ArgumentError(f"group {str(group)!r}: {name!r} is no option of {kind}; {', '.join(known)} are")
         members = [one for one in left if fnmatchcase(one[0], group.match)]
         if not members:
-            names = ", ".join(name for name, _ in left)
-            raise ArgumentError(f"group {str(group)!r} matches no parameter; left for it are {names or 'none'}")
+            why = _why_empty(group, groups, [name for name, _ in named], [name for name, _ in left])
+            raise ArgumentError(f"group {str(group)!r} matches no parameter{why}")
         left = [one for one in left if one not in members]
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in group.options.items()}
         _refuse_invalid(type(plain), {**known, **options}, group, members[0][1])
         parts.append({"params": [parameter for _, parameter in members], **options})
     rest = [{"params": [parameter for _, parameter in left]}] if left else []
     return make([*rest, *parts])
+
+
+def _why_empty(group: Group, groups: Sequence[Group], names: Sequence[str], left: Sequence[str]) -> str:
+    """Why nothing is left for a group: an earlier one has taken it, or no name matches."""
+    wanted = [name for name in names if fnmatchcase(name, group.match)]
+    earlier = groups[: groups.index(group)]
+    taken = [one.match for one in earlier if any(fnmatchcase(name, one.match) for name in wanted)]
+    if not wanted:
+        return f"; left for it are {', '.join(left) or 'none'}"
+    return (
+        f": {some_of(wanted)} {'is' if len(wanted) == 1 else 'are'} taken by {' and '.join(map(repr, taken))} before "
+        f"it. The first pattern that matches holds, so the narrower one comes first"
+    )
 
 
 def _refuse_invalid(

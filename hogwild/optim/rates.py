@@ -110,12 +110,12 @@ def tabulated(factory: SchedulerFactory, optimizer: Optimizer, updates: int) -> 
     """
     stand_in = _StandIn(optimizer)
     options = [dict(group) for group in stand_in.param_groups]
-    rates, name = array("d"), "lr_schedule"
+    rates, name = array("d"), ""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"torch\.optim\.lr_scheduler")  # of what torch's own call
-            made = factory.make(stand_in)
-            name = _checked(made)
+            made = _made(factory, stand_in)
+            name = type(made).__name__
             for update in range(updates):
                 if update:
                     stand_in.step()
@@ -124,15 +124,22 @@ def tabulated(factory: SchedulerFactory, optimizer: Optimizer, updates: int) -> 
     except ArgumentError:
         raise
     except Exception as error:
-        at = f" at update {len(rates) // len(options)} of {updates}" if rates else ""
+        at = f" at update {len(rates) // len(options)} of {updates}"
         raise ArgumentError(
             f"lr_schedule, {name}, raised {type(error).__name__}{at}: {one_line(error)}; it is stepped once an update"
         ) from error
     return RateTable(name, rates, len(options))
 
 
-def _checked(made: Any) -> str:
-    """The name of a scheduler that can be tabulated."""
+def _made(factory: SchedulerFactory, optimizer: Optimizer) -> LRScheduler:
+    """The scheduler, of a kind that can be tabulated."""
+    try:
+        made: Any = factory.make(optimizer)
+    except Exception as error:
+        raise ArgumentError(
+            f"lr_schedule makes no scheduler: {type(error).__name__}: {one_line(error)}; what its class needs "
+            f"beside the optimizer is given by functools.partial, as in partial(StepLR, step_size=100)"
+        ) from error
     if isinstance(made, ReduceLROnPlateau):
         raise ArgumentError(
             "lr_schedule makes a ReduceLROnPlateau, which looks at how the run goes; a rate must depend on the number "
@@ -143,7 +150,7 @@ def _checked(made: Any) -> str:
             f"lr_schedule made a {type(made).__name__}; hogwild.scheduler takes a function of an optimizer that "
             f"returns a torch.optim.lr_scheduler.LRScheduler"
         )
-    return type(made).__name__
+    return made
 
 
 def _rates_of(optimizer: Optimizer, options: Sequence[Mapping[str, Any]], name: str, update: int) -> list[float]:

@@ -7,9 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hogwild.determinism.interval import MeanInterval
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, some_of
 from hogwild.run.best import lowest_is_best
-from hogwild.run.found import DEFAULTS, OWN_CODE, FoundRun, differing_settings, setting_names, setting_of
+from hogwild.run.found import (
+    DEFAULTS,
+    OWN_CODE,
+    FoundRun,
+    best_metric,
+    differing_settings,
+    setting_names,
+    setting_of,
+)
 
 LOSS = "loss"
 _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
@@ -35,13 +43,18 @@ def metric_names(runs: Sequence[FoundRun]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
+def best_names(runs: Sequence[FoundRun]) -> list[str]:
+    """Under what names the values of best versions are listed, of all runs."""
+    return [name for name in dict.fromkeys(map(best_metric, runs)) if name]
+
+
 def value_of(run: FoundRun, name: str) -> Any:
-    """A metric, what every run has, or a setting; None where the run has no such thing."""
+    """A metric, that of the best version, what every run has, or a setting; None where the run has no such thing."""
     if name in run.metrics:
         return run.metrics[name]
     if name in _MEASURED:
         return _MEASURED[name](run)
-    return setting_of(run, name)
+    return run.best.get("value") if name == best_metric(run) else setting_of(run, name)
 
 
 def low_is_good(name: str) -> bool:
@@ -55,7 +68,7 @@ def sorted_runs(runs: Sequence[FoundRun], name: str, *, lowest: bool) -> list[Fo
     Raises:
         ArgumentError: no run has it.
     """
-    if runs and not any(name in run.metrics or name in _MEASURED or name in run.settings for run in runs):
+    if runs and not any(_is_measured(run, name) or name in run.settings for run in runs):
         raise ArgumentError(
             f"{name!r} is in no run; {', '.join(_measured(runs))} are measured, and any setting, such as lr, works too"
         )
@@ -87,6 +100,11 @@ class Choice:
     most: float
     seeds: tuple[int, ...]
     runs: tuple[FoundRun, ...]
+
+    @property
+    def bits(self) -> frozenset[tuple[Any, str | None]]:
+        """(seed, digest) of its runs."""
+        return frozenset((setting_of(run, _SEED), run.digest) for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -120,8 +138,12 @@ def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choi
 
 
 def _measured(runs: Sequence[FoundRun]) -> list[str]:
-    metrics = metric_names(runs)
+    metrics = [*metric_names(runs), *best_names(runs)]
     return [*metrics, *(name for name in _MEASURED if name not in metrics)]
+
+
+def _is_measured(run: FoundRun, name: str) -> bool:
+    return name in run.metrics or name in _MEASURED or name == best_metric(run)
 
 
 def _refuse_several_experiments(runs: Sequence[FoundRun], metric: str) -> None:
@@ -142,9 +164,14 @@ def _choice(names: Sequence[str], runs: Sequence[FoundRun], metric: str) -> Choi
 
 def conclusion_of(found: Sequence[Choice], metric: str, *, lowest: bool) -> str:
     """In words, which settings are best, and whether the runs are enough to say so."""
-    best, *others = found
-    order = "lowest" if lowest else "highest"
+    tied, others = tied_for_best(found), found[len(tied_for_best(found)) :]
+    best, order = tied[0], "lowest" if lowest else "highest"
     told = f"{order} mean {metric}: {in_words(best.settings) or 'all runs, which differ in the seed alone'}"
+    if len(tied) > 1:
+        names = some_of([in_words(choice.settings) for choice in tied], between="; ")
+        told = f"tied for the {order} mean {metric}: {names}"
+        if len({choice.bits for choice in tied}) == 1:
+            told += ". Their runs have the same bits"
     rivals = [other for other in others if best.interval.overlaps(other.interval)]
     if not others:
         return f"{told}."
@@ -154,6 +181,11 @@ def conclusion_of(found: Sequence[Choice], metric: str, *, lowest: bool) -> str:
         shared = f"{len(rivals)} of the {len(others)} others"
         return f"{told}. Its interval overlaps with {shared}: these runs do not settle it."
     return f"{told}. Its interval overlaps with none of the others."
+
+
+def tied_for_best(found: Sequence[Choice]) -> list[Choice]:
+    """Of settings, best first: those whose mean is that of the first."""
+    return [choice for choice in found if choice.interval.mean == found[0].interval.mean]
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
@@ -173,5 +205,5 @@ def setting_text(value: Any) -> str:
 
 
 def _number(run: FoundRun, metric: str) -> float | None:
-    value = value_of(run, metric) if metric in run.metrics or metric in _MEASURED else None
+    value = value_of(run, metric) if _is_measured(run, metric) else None
     return None if value is None else float(value)

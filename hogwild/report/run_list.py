@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,17 @@ from hogwild.report.ranking import (
     metric_names,
     setting_text,
     shared_settings,
+    tied_for_best,
 )
 from hogwild.report.words import count, duration, figure, plural
 from hogwild.run.found import (
     BROKEN,
     DONE,
+    ENDED_EARLY,
+    FAILED,
+    KILLED,
     NO_RUN,
-    UNFINISHED,
+    RUNNING,
     FoundFolders,
     FoundRun,
     OtherFolder,
@@ -45,6 +49,7 @@ _NAMED = 3  # folders that the headline names
 _DIGITS = 8  # of a digest
 _LONGEST = 1_000  # letters of a path
 _GAP = 2  # cells of padding around a column
+_STYLES = {BROKEN: "bold red", FAILED: "bold red", RUNNING: "cyan"}
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def run_list_report(found: FoundFolders, folders: Sequence[Path]) -> RenderableT
     runs = [run for run in found.runs if run.status != BROKEN]
     parts: list[RenderableType] = [Text.assemble((_headline(found, folders), "bold"), *_shared(runs))]
     if runs:
-        styles = ["" if run.whole else "yellow" for run in runs]
+        styles = ["" if run.whole else _STYLES.get(run.status, "yellow").removeprefix("bold ") for run in runs]
         parts.extend([Text(), _Fitting(_columns(runs, folders), styles), Text()])
     return Group(*parts, *_remarks(found, folders))
 
@@ -124,7 +129,7 @@ def _columns(runs: Sequence[FoundRun], folders: Sequence[Path]) -> list[_Column]
         cells = [_figure(run.metrics.get(name)) for run in runs]
         columns.append(_Column(name.replace("_", " "), cells, 79 - min(10 * place, 60)))
     if any(run.best for run in runs):
-        columns.append(_Column("best", [_best_text(run) for run in runs], 45))
+        columns.append(_Column(*best_cells([run.best for run in runs]), 70))
     speeds = ["–" if (speed := run.samples_per_second) is None else count(speed) for run in runs]
     return [
         *columns,
@@ -140,10 +145,15 @@ def _setting_column(name: str, values: Sequence[Any], keep: int) -> _Column:
     return _Column(name.replace("_", " "), list(map(setting_text, values)), keep, right=not words)
 
 
-def _best_text(run: FoundRun) -> str:
-    """The best version on a few cells: accuracy 0.981 at 1,200."""
-    best = run.best
-    return f"{best['metric']} {figure(best['value'])} at {count(best['update'])}" if best else "–"
+def best_cells(bests: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """(heading, cells) of a column of best versions: 0.9810 at 1,200; with the metric where that is not one."""
+    metrics = {best["metric"] for best in bests if best}
+    one = len(metrics) == 1
+    cells = [
+        f"{'' if one else best['metric'] + ' '}{figure(best['value'])} at {count(best['update'])}" if best else "–"
+        for best in bests
+    ]
+    return f"best {metrics.pop()}".replace("_", " ") if one else "best", cells
 
 
 def _figure(value: float | None) -> str:
@@ -156,13 +166,21 @@ def short_path(path: Path, folders: Sequence[Path]) -> str:
     return printable(str(path.relative_to(folders[0]) if inside else path), _LONGEST)
 
 
+def remark_of(run: FoundRun) -> str:
+    """Why a run did not end as it should, and what goes on with it."""
+    told = [run.why] if run.why else []
+    if run.go_on:
+        told.append(f"{run.go_on} goes on")
+    elif run.status == KILLED:
+        told.append("there is no checkpoint to go on from")
+    return "; ".join(told)
+
+
 def _remarks(found: FoundFolders, folders: Sequence[Path]) -> Iterable[RenderableType]:
     for run in found.runs:
-        if run.status == BROKEN:
-            yield Text.assemble(("broken  ", "bold red"), f"{short_path(run.path, folders)}: {run.why}")
-        elif run.status == UNFINISHED:
-            more = f"hogwild run --resume {run.path} goes on where it was killed" if run.why else "or it was killed"
-            yield Text(f"unfinished  {short_path(run.path, folders)}: still running, or else {more}", "yellow")
+        if run.status not in (DONE, ENDED_EARLY):
+            style = _STYLES.get(run.status, "yellow")
+            yield Text.assemble((f"{run.status}  ", style), f"{short_path(run.path, folders)}: {remark_of(run)}")
     checks = [other for other in found.others if other.what != NO_RUN]
     for other in checks:
         yield Text(f"{other.what}  {short_path(other.path, folders)}: {other.why}", "dim")
@@ -188,7 +206,8 @@ def choices_report(found: Sequence[Choice], metric: str, *, lowest: bool) -> Ren
         _Column("max", [figure(one.most) for one in found], 20),
         _Column("runs", [str(len(one.runs)) for one in found], 80),
     ]
-    table = _Fitting(columns, ["bold", *("" for _ in found[1:])])
+    tied = len(tied_for_best(found))
+    table = _Fitting(columns, ["bold"] * tied + [""] * (len(found) - tied))
     told = Text.assemble(("best: ", "bold"), (conclusion_of(found, metric, lowest=lowest), "green"))
     return Group(Text(head, "bold"), Padding(table, (1, 0)), told, Text(INTERVAL_NOTE, "dim"))
 

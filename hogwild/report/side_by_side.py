@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,16 +10,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hogwild.determinism.two_runs import Pair, RunComparison
+from hogwild.determinism.sessions import Pair
+from hogwild.determinism.two_runs import RunComparison
 from hogwild.errors import printable, some_of
 from hogwild.report.ranking import setting_text
 from hogwild.report.run_list import short_path
-from hogwild.report.words import count, duration, figure
+from hogwild.report.run_words import at_updates
+from hogwild.report.words import count, duration, figure, short_digest
 from hogwild.run.found import FoundRun
 
 _ROWS = 8  # of one section, at most
 _WIDEST = 60  # letters of a value
-_VALUES = {"updates": count, "samples_per_second": count, "seconds": duration}
+_VALUES: Mapping[str, Callable[[float], str]] = {"updates": count, "samples_per_second": count, "seconds": duration}
 
 _OF_BATCHES = ("accumulate", "batch_size", "micro_batches", "shuffle")  # settings that say which a loss is of
 
@@ -47,18 +49,19 @@ def comparison_report(found: RunComparison) -> RenderableType:
 def sections(found: RunComparison) -> Iterable[tuple[str, list[tuple[str, str, str]]]]:
     """Each part of a comparison: what it is about, and its rows (name, the one, the other)."""
     settings = [(name.replace("_", " "), one, other) for name, one, other in found.settings]
-    training = _rows([*settings, *found.training])
+    training = [*_rows([*settings, *found.training]), *_compensation(found)]
     yield ("settings that differ", training) if training else ("settings: equal", [])
     if found.environment is None:
-        yield "environment: not recorded in both", []
+        yield "environment: not recorded in both", _resumed(found)
+    elif found.environment:
+        yield "environment that differs", [*_environment(found.environment), *_resumed(found)]
     else:
-        differing = [*_environment(found.environment), *_resumed(found)]
-        yield ("environment that differs", differing) if differing else ("environment: equal", [])
+        yield f"environment: equal{found.in_all}", _resumed(found)
     results = [
         (printable(name.replace("_", " ")), _measured(name, one), _measured(name, other))
         for name, one, other in found.metrics()
     ]
-    yield "results", [*results, ("digest", _digest(found.a), _digest(found.b))]
+    yield "results", [*results, *_digests(found)]
 
 
 def bit_lines(found: RunComparison) -> Iterable[tuple[str, str]]:
@@ -66,6 +69,9 @@ def bit_lines(found: RunComparison) -> Iterable[tuple[str, str]]:
     apart, first = found.divergence, found.first
     if first is None:
         yield "final state", f"the same bits: {len(apart.tensors):,} tensors, {apart.size:,} values"
+    for name, same in found.beside:
+        yield name, "the same bits" if same else "other bits"
+    if first is None:
         return
     yield "final state", apart.summary()
     told = first.words
@@ -119,10 +125,17 @@ def _environment(pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
 
 
 def _resumed(found: RunComparison) -> list[tuple[str, str, str]]:
-    if found.resumed[0] == found.resumed[1]:
+    """When each was gone on with, where one of them was."""
+    if found.sessions == 2:
         return []
-    one, other = (f"{times} ×" if times else "never" for times in found.resumed)
+    one, other = (at_updates(run.resumed) or "never" for run in (found.a, found.b))
     return [("resumed", one, other)]
+
+
+def _compensation(found: RunComparison) -> list[tuple[str, str, str]]:
+    """What compensation changed, where that is not the same in both."""
+    one, other = (", ".join(run.compensation) or "–" for run in (found.a, found.b))
+    return [("compensated by", one, other)] if one != other else []
 
 
 def _short(value: Any) -> str:
@@ -131,11 +144,20 @@ def _short(value: Any) -> str:
 
 
 def _measured(name: str, value: float | None) -> str:
-    return "–" if value is None else _VALUES.get(name, figure)(value)
+    shown = count if name.startswith("update of ") else _VALUES.get(name, figure)
+    return "–" if value is None else shown(value)
 
 
-def _digest(run: FoundRun) -> str:
-    return (run.digest or "–")[:16] + "…"
+def _digests(found: RunComparison) -> list[tuple[str, str, str]]:
+    """Those of the final states, of the moving averages and of the best versions, where there are any."""
+    runs = found.a, found.b
+    rows = {
+        "digest": [run.digest for run in runs],
+        "digest of average": [run.ema_digest for run in runs],
+        "digest of best": [run.best.get("digest") for run in runs],
+    }
+    told = {name: [short_digest(one) if one else "–" for one in digests] for name, digests in rows.items()}
+    return [(name, one, other) for name, (one, other) in told.items() if one != "–" or other != "–"]
 
 
 def _path(run: FoundRun) -> str:

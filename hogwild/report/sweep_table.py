@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.report.run_list import best_cells
 from hogwild.report.words import count, duration, figure, plural
 from hogwild.sweep.jobs import Show
 from hogwild.sweep.plan import LOGS, SweepPlan, said, title
@@ -35,12 +36,22 @@ def sweep_report(plan: SweepPlan, rows: Sequence[SweepRow], folder: Path) -> Ren
     ]
     if plan.fixed:
         parts.insert(1, Text(f"all with {title(plan.fixed)}", "dim"))
+    if told := _rates(plan):
+        parts.insert(-1, Text(told, "dim"))
     parts.append(Text(f"saved in {folder}", "dim"))
     if failed:
         parts.insert(-1, Padding(_failures(failed), (0, 0, 1, 2)))
         parts.append(Text(f"logs are in {folder / LOGS}", "dim"))
         parts.append(Text(f"hogwild sweep --resume {folder} tries the failed ones again", "dim"))
     return Group(*parts)
+
+
+def _rates(plan: SweepPlan) -> str:
+    """The learning rate of each optimizer, where optimizers were given and no rates."""
+    if "lr" in plan.axes or "lr" in plan.fixed or not ({"optimizer"} & {*plan.axes, *plan.fixed}):
+        return ""
+    rates = {run.config.optimizer: run.config.lr for run in plan.runs}
+    return "lr " + ", ".join(f"{rate:g} for {name}" for name, rate in rates.items() if rate is not None)
 
 
 def _failures(rows: Sequence[SweepRow]) -> Table:
@@ -148,7 +159,8 @@ def sweep_table(rows: Sequence[SweepRow], height: int | None = None) -> Renderab
 
 
 class _Fitting:
-    """A table that leaves out what is told last: further metrics, the digest, the loss. Settings are always shown."""
+    """A table that leaves out what is told last: further metrics, the digest, the loss, the best version. Settings are
+    always shown."""
 
     def __init__(self, rows: Sequence[SweepRow], shown: Sequence[SweepRow]) -> None:
         self._shown = shown
@@ -156,30 +168,34 @@ class _Fitting:
         known = list(dict.fromkeys(name for row in rows for name in row.metrics))
         own = [name for name in known if name != "loss"]
         loss = ["loss"] if known else []
-        choices = [(own[:number] + loss, True) for number in range(min(len(own), _MOST_METRICS), 0, -1)]
-        self._choices = [*choices, (own[:1] + loss, False), (own[:1] or loss, False)]
+        few = [own[:1] + loss, own[:1] or loss]
+        choices = [(own[:number] + loss, True, True) for number in range(min(len(own), _MOST_METRICS), 0, -1)]
+        self._choices = [*choices, *((metrics, True, False) for metrics in few), (few[-1], False, False)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for metrics, digest in self._choices:
-            table = self._table(metrics, digest=digest)
+        for metrics, best, digest in self._choices:
+            table = self._table(metrics, best=best, digest=digest)
             if table.__rich_measure__(console, options.update(max_width=_WIDEST)).maximum <= options.max_width:
                 break
         yield table
 
-    def _table(self, metrics: Sequence[str], *, digest: bool) -> Table:
+    def _table(self, metrics: Sequence[str], *, best: bool, digest: bool) -> Table:
+        heading, kept = best_cells([row.best for row in self._shown])
+        best = best and any(row.best for row in self._shown)
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
         for name in self._settings or ["run"]:
             table.add_column(name, no_wrap=True, max_width=_WIDEST_SETTING)
         table.add_column("status", no_wrap=True)
-        for name in (*metrics, "time"):
+        for name in (*metrics, *([heading] if best else []), "time"):
             table.add_column(name, justify="right", no_wrap=True)
         if digest:
             table.add_column("digest", no_wrap=True, style="dim")
-        for row in self._shown:
+        for place, row in enumerate(self._shown):
             own = [said(row.settings[name]) if name in row.settings else "–" for name in self._settings] or [row.folder]
             figures = (_figure(row.metrics.get(name), "–" if row.status == DONE else "") for name in metrics)
             seconds = duration(row.seconds) if row.seconds is not None else ""
-            table.add_row(*own, _status(row), *figures, seconds, *([row.digest[:8]] if digest else []))
+            more = [kept[place] if row.status == DONE else ""] if best else []
+            table.add_row(*own, _status(row), *figures, *more, seconds, *([row.digest[:8]] if digest else []))
         return table
 
 

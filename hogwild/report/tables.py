@@ -15,7 +15,8 @@ from hogwild.determinism.probe import NoProbe, Probe
 from hogwild.determinism.replay import Replay
 from hogwild.determinism.verdict import Verdict
 from hogwild.experiment import Claim, Findings, Study
-from hogwild.report.words import count, duration, figure, plural, size
+from hogwild.report.run_words import optimizer_in_words, resumed_in_words
+from hogwild.report.words import count, duration, figure, plural, short_digest, size
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits, title_of
 from hogwild.run.notes import read_notes
@@ -45,6 +46,10 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
     if run.config.own is not None and run.config.own.parameters:
         own = run.config.own.parameters.items()
         yield "parameters", ", ".join(f"{name} {'none' if value is None else value}" for name, value in own)
+    if told := optimizer_in_words(run):
+        yield "optimizer", told
+    if told := resumed_in_words(run):
+        yield "resumed", told
     for change in run.config.changes:
         yield "changed", str(change)
     for name, value in run.metrics.items():
@@ -71,7 +76,7 @@ def _results(run: Run) -> Iterable[tuple[str, str]]:
         what = "updates" if run.config.update == SAME_BITS else "gradients"
         yield "computed twice", f"{count(run.rechecked)} of {count(computed)} {what}, all equal"
     yield "start-up", f"{duration(run.startup_seconds)} until the first update"
-    yield "digest", run.digest
+    yield "digest", short_digest(run.digest)
     if run.config.update in RULES:
         yield "", _SAME if gives_same_bits(run.config.update) else _OTHER
     if run.out is not None:
@@ -257,8 +262,8 @@ def replay_report(name: str, replay: Replay) -> RenderableType:
     rows += [
         ("bits", "equal" if replay.equal else "different"),
         ("compared", f"{plural(replay.compared, 'version')} of {plural(replay.updates, 'update')}"),
-        ("recorded", replay.recorded),
-        ("replayed", replay.digest),
+        ("recorded", short_digest(replay.recorded)),
+        ("replayed", short_digest(replay.digest)),
     ]
     first = replay.first_difference
     if first is not None:

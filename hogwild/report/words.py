@@ -35,6 +35,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
 
 
+def short_digest(digest: str) -> str:
+    """The first letters of a digest, as tables have it; `--json` has all of it."""
+    return f"{digest[:16]}…"
+
+
 def size(number: float) -> str:
     """Bytes as a person says them."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):

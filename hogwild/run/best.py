@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.run.directory import BEST, placed
 from hogwild.run.metrics import Row, finite_or_none, metrics_in
 from hogwild.shared.hashing import digest_bytes
+from hogwild.shared.optimizer_state import AVERAGE
 
 _LOW_IS_GOOD = {"loss", "error", "err", "seconds", "perplexity", "nll", "mse", "mae", "rmse", "cost", "regret"}
 _MODES = {"min": True, "max": False}
@@ -147,9 +149,20 @@ def _wanted_in(wanted: str, row: Row) -> tuple[str, bool]:
     if name in names and mode in _MODES:
         return name, _MODES[mode]
     if wanted not in names:
-        there = ", ".join(names) or "none"
-        raise ArgumentError(f"keep_best {wanted!r} is no metric that evaluate returns; there are: {there}")
+        raise ArgumentError(f"keep_best {wanted!r} is no metric that evaluate returns; {_meant(wanted, names)}")
     return wanted, lowest_is_best(wanted)
+
+
+def _meant(wanted: str, names: Collection[str]) -> str:
+    """What would work in place of a metric that is none."""
+    name, _, mode = wanted.rpartition(":")
+    averaged = wanted.partition(":")[0].removeprefix(f"{AVERAGE}_")
+    if name in names:
+        return f"{mode!r} is neither min nor max; {name}, {name}:min and {name}:max work"
+    if averaged in names and averaged != wanted:
+        return "those of a moving average need one, as by ema=0.999"
+    close = get_close_matches(wanted, names, 1)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"
 
 
 def lowest_is_best(name: str) -> bool:

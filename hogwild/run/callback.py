@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from hogwild.run.progress import Progress, Stop
 if TYPE_CHECKING:
     from hogwild.run.result import Run
 
+_ALIKE = 0.8  # how much of a method's name and of a misspelt one is the same
 _log = logging.getLogger("hogwild")
 
 
@@ -243,4 +245,22 @@ def _checked(callbacks: Any) -> Sequence[Callback]:
                 f"callbacks[{number}] is a {type(one).__name__}, {one!r}; pass an object of a class that is derived "
                 f"from hogwild.Callback"
             )
+        _refuse_misspelt(type(one))
     return callbacks
+
+
+def _refuse_misspelt(kind: type[Callback]) -> None:
+    """Refuse a method that nobody calls, and whose name is nearly that of one which the class does not have.
+
+    Raises:
+        ArgumentError: there is one.
+    """
+    known = [name for name in vars(Callback) if not name.startswith("_")]
+    missing = [name for name in known if getattr(kind, name) is getattr(Callback, name)]
+    for name in dir(kind):
+        close = get_close_matches(name, missing, 1, _ALIKE) if name not in known and not name.startswith("_") else []
+        if close and callable(getattr(kind, name)):
+            raise ArgumentError(
+                f"{kind.__name__}.{name} is never called; did you mean {close[0]}? (hogwild.Callback has "
+                f"{', '.join(known)}; a helper may begin with an underscore)"
+            )

@@ -15,6 +15,7 @@ from hogwild.run.audit import Audit, close_account
 from hogwild.run.callback import Ending, RunInfo
 from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
 from hogwild.run.evaluator import own_copies
+from hogwild.run.failure import noted_failure
 from hogwild.run.follower import Follower
 from hogwild.run.going_on import going_on
 from hogwild.run.held_signals import HeldSignals
@@ -52,7 +53,7 @@ def run_job(job: Job, began: float) -> Run:
             return _as_it_ended(job)
         run = open_run(prepared)
         del prepared  # with the caller's optimizer, whose state may be as large as the model
-        with naming_holes(job):
+        with noted_failure(job.out), naming_holes(job):
             return conduct(run, began)
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, RunDirectoryError, printable, some_of
+from hogwild.run.writer import signed
 
 FORMAT = 2  # of the run directory; 1 had no identities
 SEALED_FILES = ("model.safetensors", "journal.npy")  # a changed byte in one of them is found
@@ -31,11 +32,13 @@ ORIGIN = "origin.json"
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
 BEST = "best.safetensors"
-RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, AVERAGED, BEST, METRICS, "run.png", ORIGIN, "config.toml")
+FAILURE = "failure.json"  # what the run failed by, until it is resumed
+RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, AVERAGED, BEST, METRICS, FAILURE, "run.png", ORIGIN, "config.toml")
 _EVENTS = "events.out.tfevents.*"  # what TensorBoard reads
 SAVED = ".hogwild-saved"  # a save that is done, and whose files are not all moved yet
-_LOCK, _STAGING = ".hogwild-lock", ".hogwild-saving-"
-_LEFTOVERS = (_LOCK, SAVED, _STAGING, f".{CHECKPOINT}.", ".saving-")  # the last two are of version 0.2.0
+LOCK = ".hogwild-lock"  # signed by who writes in the folder
+_STAGING = ".hogwild-saving-"
+_LEFTOVERS = (LOCK, SAVED, _STAGING, f".{CHECKPOINT}.", ".saving-")  # the last two are of version 0.2.0
 
 
 def begin_directory(
@@ -51,8 +54,7 @@ def begin_directory(
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            remove_files(out)
+        remove_files(out) if fresh else (out / FAILURE).unlink(missing_ok=True)
         with staging(out) as folder:
             for name, text in {**(files or {}), "config.toml": config.to_toml(run)}.items():
                 (folder / name).write_text(text, encoding="utf-8")
@@ -117,7 +119,7 @@ def occupied(out: Path | None) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            (out / _LOCK).unlink()
+            (out / LOCK).unlink()
         os.close(lock)
         _remove_empty(ours)
 
@@ -125,7 +127,7 @@ def occupied(out: Path | None) -> Iterator[None]:
 def _lock(out: Path) -> int:
     """A descriptor of the folder's lock file, locked until it is closed; the file is removed before that."""
     while True:
-        descriptor = os.open(out / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(out / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -134,10 +136,10 @@ def _lock(out: Path) -> int:
                 f"another run is being written in {out} just now; wait for its end, or name another folder"
             ) from error
         except OSError:  # the file system knows no locks
-            return descriptor
+            return signed(descriptor)
         with suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == (out / _LOCK).stat().st_ino:
-                return descriptor
+            if os.fstat(descriptor).st_ino == (out / LOCK).stat().st_ino:
+                return signed(descriptor)
         os.close(descriptor)  # whoever had it removed it meanwhile
 
 
@@ -209,7 +211,7 @@ def clear_leftovers(out: Path) -> None:
     """Finish a save that is done, and remove what savers that were killed have left."""
     finish_saving(out)
     for path in out.iterdir():
-        if _is_leftover(path.name) and path.name != _LOCK:
+        if _is_leftover(path.name) and path.name != LOCK:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 

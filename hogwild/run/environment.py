@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,18 @@ def environment_differences(recorded: Mapping[str, Any], now: Mapping[str, Any])
 def differing_values(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """(name, value in the one, value in the other) for all that differs, versions first; a variable may be unset, and
     what else only one of them tells is left out."""
-    before, after = _flat(recorded), _flat(now)
+    return [(name, before, after) for name, (before, after) in differing_among([recorded, now])]
+
+
+def differing_among(environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """(name, its value in each of them) for all that is not the same in all, as `differing_values`; where there are
+    more than two, None stands for what one of them does not tell."""
+    flat = [_flat(one) for one in environments]
     optional = {f"variables.{name}" for name in _VARIABLES}
-    names = [name for name in after if name in before] + sorted(optional & (before.keys() ^ after.keys()))
-    found = [(name, before.get(name, "unset"), after.get(name, "unset")) for name in names]
-    return [(name, one, other) for name, one, other in found if one != other]
+    told = [name for name in dict.fromkeys(key for one in flat for key in one) if sum(name in one for one in flat) > 1]
+    names = told + sorted(optional & {name for one in flat for name in one} - {*told})
+    found = [(name, [one.get(name, "unset" if name in optional else None) for one in flat]) for name in names]
+    return [(name, values) for name, values in found if len({repr(value) for value in values if value is not None}) > 1]
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Runs found on disk: each directory with what its record says, quickly and without believing that it is whole.
 
-    folder → every folder in it, at any depth → a run (whole, unfinished or broken), or something else
+    folder → every folder in it, at any depth → a run (whole, not ended or broken), or something else
 
 Nothing is written, no hash is computed and no tensor is read: hundreds of runs take a moment. What a record says is
 verified where it matters: by `read_record`, which comparing, reporting and replaying use.
@@ -12,19 +12,22 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from hogwild.config import MAX_CONFIG_BYTES, RunConfig
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable, some_of
-from hogwild.run.directory import CHECKPOINT, METRICS, ORIGIN, SAVED
+from hogwild.run.directory import CHECKPOINT, LOCK, METRICS, ORIGIN, SAVED
+from hogwild.run.failure import failure_in
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin, read_origin
 from hogwild.run.record import read_json_record
 from hogwild.run.result import INTERRUPTED
+from hogwild.run.writer import writer_named
 
-DONE, ENDED_EARLY, UNFINISHED, BROKEN = "done", "ended early", "unfinished", "broken"
+DONE, ENDED_EARLY, RUNNING, FAILED, KILLED = "done", "ended early", "running", "failed", "killed"
+UNFINISHED, BROKEN = "unfinished", "broken"
 CHECK, STUDY, NO_RUN = "check", "study", "no run"
 _RECORD, _CONFIG = "run.json", "config.toml"
 DEFAULTS = {one.name: one.default for one in fields(RunConfig) if one.metadata}
@@ -42,14 +45,18 @@ class FoundRun:
 
     Attributes:
         path: the directory.
-        status: done, ended early, interrupted (`hogwild run --resume` goes on), unfinished (it is still running, or was
-            killed) or broken.
-        why: why it ended early, or what is broken about it; empty otherwise.
+        status: done, ended early, interrupted, running (its process lives), failed, killed, broken, or unfinished: it
+            did not end, and nothing there says why.
+        why: why it ended early or failed, which process trains it, or what is broken about it; empty otherwise.
+        go_on: what goes on with it from its last checkpoint: a command, or a call; empty where nothing can.
         settings: name → value, as in its config.toml and its caller's own `config`.
         metrics: of its last evaluation; None where JSON has no such number.
         loss: of training, mean of the last epoch; None where there is none.
         updates, seconds, samples_per_second, digest: as in run.json; None where it is not finished.
-        best: metric, update and value of the version that was kept as the best; empty where none was.
+        best: metric, update, value and digest of the version that was kept as the best; empty where none was.
+        ema_digest: of the moving average; None where there is none.
+        compensation: what was changed because gradients were stale, in words.
+        resumed: the versions from which it was gone on with.
     """
 
     path: Path
@@ -63,6 +70,10 @@ class FoundRun:
     samples_per_second: float | None = None
     digest: str | None = None
     best: Mapping[str, Any] = field(default_factory=dict)
+    ema_digest: str | None = None
+    compensation: tuple[str, ...] = ()
+    resumed: tuple[int, ...] = ()
+    go_on: str = ""
 
     @property
     def whole(self) -> bool:
@@ -166,11 +177,13 @@ def _is_run(folder: Path, names: set[str]) -> bool:
 def read_found(folder: Path) -> FoundRun:
     """What a run directory says of itself; one that is not whole is a `FoundRun` too."""
     try:
-        settings = _settings(folder)
-        record = _file(folder, _RECORD)
-        if not record.exists():
-            return _unfinished(folder, settings)
-        return _ended(folder, read_json_record(record), settings)
+        origin = read_origin(_file(folder, ORIGIN).parent)
+        settings, record = _settings(folder, origin), _file(folder, _RECORD)
+        found = _ended(folder, read_json_record(record), settings) if record.exists() else None
+        if found is None or found.status == INTERRUPTED:
+            found = _not_ended(folder, settings, found)
+            found = replace(found, go_on=_going_on(folder, origin) if found.status != RUNNING else "")
+        return replace(found, resumed=origin.starts if origin is not None else ())
     except HogwildError as error:
         return FoundRun(folder, BROKEN, printable(str(error), 400))
 
@@ -199,26 +212,52 @@ def _ended(folder: Path, content: Mapping[str, Any], settings: Mapping[str, Any]
         seconds=_number(content.get("seconds")),
         samples_per_second=_number(content.get("samples_per_second")),
         digest=printable(content["digest"]),
-        best=_best(content.get("best")),
+        best=best_in(content.get("best")),
+        ema_digest=_text(content.get("ema_digest")),
+        compensation=tuple(printable(str(one)) for one in content.get("compensation") or ()),
     )
 
 
-def _best(found: Any) -> dict[str, Any]:
+def best_in(found: Any) -> dict[str, Any]:
     """What a record says of the best version; empty where it says nothing that can be read."""
     found = _mapping(found)
     metric, update, value = found.get("metric"), found.get("update"), _number(found.get("value"))
     if not isinstance(metric, str) or not isinstance(update, int) or value is None:
         return {}
-    return {"metric": printable(metric), "update": update, "value": value}
+    return {"metric": printable(metric), "update": update, "value": value, "digest": _text(found.get("digest"))}
 
 
-def _unfinished(folder: Path, settings: Mapping[str, Any]) -> FoundRun:
-    """Still running, or killed: the metrics are those of the last evaluation so far."""
+def _not_ended(folder: Path, settings: Mapping[str, Any], interrupted: FoundRun | None) -> FoundRun:
+    """A run that trains, failed, was killed or interrupted; the metrics are those of the last evaluation so far."""
+    writer, failure = writer_named(folder / LOCK), failure_in(folder)
+    if writer is not None and writer.lives:
+        status, why = RUNNING, f"process {writer.pid} trains it"
+    elif failure is not None:
+        status, why = FAILED, failure
+    elif writer is not None and writer.lives is None:
+        status, why = UNFINISHED, f"process {writer.pid} on {writer.host} trains it, or was killed"
+    elif writer is not None:
+        status, why = KILLED, ""
+    elif interrupted is not None:
+        return interrupted
+    else:
+        status, why = UNFINISHED, "its folder does not say why"
     evaluations, _ = read_metrics(folder / METRICS)
     last = evaluations[-1] if evaluations else {}
     metrics = {name: _number(value) for name, value in last.items() if name not in ("update", "seconds")}
-    why = "it has a checkpoint" if (folder / CHECKPOINT).exists() else ""
-    return FoundRun(folder, UNFINISHED, why, settings, metrics)
+    return FoundRun(folder, status, why, settings, metrics)
+
+
+def _going_on(folder: Path, origin: Origin | None) -> str:
+    if not (folder / CHECKPOINT).exists():
+        return ""
+    if origin is None or origin.made_by_command:
+        return f"hogwild run --resume {folder}"
+    return f"hogwild.{origin.maker}(..., resume={str(folder)!r})"
+
+
+def _text(value: Any) -> str | None:
+    return printable(value) if isinstance(value, str) else None
 
 
 def _number(value: Any) -> float | None:
@@ -229,6 +268,11 @@ def _number(value: Any) -> float | None:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def best_metric(run: FoundRun) -> str:
+    """The name under which the value of its best version is listed: best_accuracy; empty where none was kept."""
+    return f"best_{run.best['metric']}" if run.best else ""
 
 
 # --- settings
@@ -252,7 +296,7 @@ def differing_settings(runs: Sequence[FoundRun]) -> list[str]:
     ]
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path, origin: Origin | None) -> dict[str, Any]:
     """Those of config.toml; and of a training by a Python program what it alone knows: its optimizer and its config."""
     path = _file(folder, _CONFIG)
     if not path.is_file():
@@ -268,8 +312,7 @@ def _settings(folder: Path) -> dict[str, Any]:
         found[name if parameter in DEFAULTS else parameter] = value
     for name in tables:
         found[name] = "; ".join(map(str, getattr(RunConfig.load(path), name)))
-    if _file(folder, ORIGIN).exists():
-        origin = read_origin(_file(folder, ORIGIN).parent)
+    if origin is not None:
         found |= {name: value for name, value in _own(origin) if found.get(name) in (None, "")}
     return {name: value for name, value in found.items() if value != ""}
 
@@ -282,15 +325,12 @@ def _toml(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _own(origin: Origin | None) -> Iterator[tuple[str, Any]]:
-    training = origin.training if origin is not None else {}
-    optimizer = _mapping(training.get("optimizer"))
-    if isinstance(optimizer.get("class"), str):
-        yield "optimizer", printable(optimizer["class"].rpartition(".")[2])
-    groups = optimizer.get("groups")
-    if isinstance(groups, list) and groups and (rate := _number(_mapping(groups[0]).get("lr"))) is not None:
-        yield "lr", rate
-    yield from _leaves(_mapping(training.get("config")))
+def _own(origin: Origin) -> Iterator[tuple[str, Any]]:
+    if origin.optimizer is not None:
+        yield "optimizer", origin.optimizer
+    if origin.lr is not None:
+        yield "lr", origin.lr
+    yield from _leaves(_mapping(origin.training.get("config")))
 
 
 def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -75,6 +75,35 @@ class Origin:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @property
+    def made_by_command(self) -> bool:
+        """False where only the Python program that made it can build it again."""
+        return self.maker not in _FOREIGN
+
+    @property
+    def optimizer(self) -> str | None:
+        """The class of its optimizer; None where it is not recorded."""
+        found = self._optimizer.get("class")
+        return printable(found.rpartition(".")[2]) if isinstance(found, str) else None
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate of the optimizer's first group; None where it is not recorded as a number."""
+        groups = self._optimizer.get("groups")
+        first = groups[0] if isinstance(groups, list) and groups else None
+        rate = first.get("lr") if isinstance(first, Mapping) else None
+        return rate if isinstance(rate, int | float) and not isinstance(rate, bool) and rate - rate == 0 else None
+
+    @property
+    def _optimizer(self) -> Mapping[str, Any]:
+        found = self.training.get("optimizer")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The version from which it was gone on with, each time."""
+        return tuple(int(part.get("version", 0)) for part in self.resumed)
+
+    @property
     def environments(self) -> list[Mapping[str, Any]]:
         """Those of all its parts."""
         return [self.environment, *(part.get("environment", {}) for part in self.resumed)]
@@ -95,11 +124,15 @@ def read_origin(folder: Path) -> Origin | None:
         found = Origin(**json.loads(path.read_text(encoding="utf-8")))
         forms = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
         wrong = [name for name, form in forms.items() if not isinstance(getattr(found, name), form)]
-        if wrong or not all(isinstance(part.get("environment", {}), dict) for part in found.resumed):
+        if wrong or not all(map(_is_part, found.resumed)):
             raise ValueError(f"{', '.join(wrong) or 'resumed'} is malformed")
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RunDirectoryError(f"{path} does not say where a run comes from: {printable(str(error))}") from error
     return replace(found, resumed=tuple(found.resumed))
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part.get("environment", {}), dict) and isinstance(part.get("version", 0), int)
 
 
 def one_identity(folder: Path, **others: str) -> str:
@@ -141,7 +174,7 @@ def refuse_made_by_python(folder: Path, instead: str, nobody: Callable[[str], bo
     """
     origin, path = read_origin(folder), folder / "config.toml"
     if origin is not None:
-        python, by = origin.maker in _FOREIGN, f"hogwild.{origin.maker}"
+        python, by = not origin.made_by_command, f"hogwild.{origin.maker}"
     else:
         config = RunConfig.load(path)
         trained = any((folder / name).exists() for name in RUN_FILES if name != path.name)

@@ -100,6 +100,7 @@ def prepare(job: Job) -> Prepared:
     anatomy = Anatomy.of(job.model)
     copies = copies_for_another(job)  # before anything of the job has been used
     _refuse_idle_functions(job)
+    _warn_of_few_batches(job)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
     if isinstance(job.lr_schedule, SchedulerFactory):
@@ -149,6 +150,18 @@ def _refuse_idle_functions(job: Job) -> None:
     if job.config.keep_best is not None and job.evaluate is None:
         raise ArgumentError(
             f"keep_best {job.config.keep_best!r} given without evaluate, which alone measures it; give both or none"
+        )
+
+
+def _warn_of_few_batches(job: Job) -> None:
+    """A run of fewer batches than an update averages ends after one update."""
+    wanted = job.rule.tickets_per_update * job.rule.batches_per_ticket
+    if job.batches < wanted:
+        names = ("accumulate",) if job.rule.tickets_per_update == 1 else ("accumulate", "micro_batches")
+        told = ", ".join(f"{name} {value}" for name in names if (value := getattr(job.config, name)) > 1)
+        warn_caller(
+            f"{told}: an update averages {wanted:,} batches, and the whole run has {job.batches:,}, so it makes one "
+            f"update; more epochs, or fewer batches to an update, make more"
         )
 
 

@@ -220,6 +220,16 @@ class Run:
         """What a notebook shows."""
         return as_html(str(self))
 
+    @property
+    def optimizer_settings(self) -> dict[str, Any]:
+        """The name of the optimizer and its learning rate, of its first group where there are several; each None where
+        a Python program made the run and it was not saved."""
+        config, origin = self.config, self.origin
+        return {
+            "optimizer": config.optimizer or (origin.optimizer if origin is not None else None),
+            "lr": config.lr if config.lr is not None or origin is None else origin.lr,
+        }
+
     def summary(self) -> dict[str, Any]:
         """What `run.json` and `hogwild run --json` hold."""
         config = self.config
@@ -228,6 +238,7 @@ class Run:
             "update": config.update,
             "kind": config.kind,
             "workers": config.workers,
+            **self.optimizer_settings,
             "staleness": asdict(self.staleness),
             "updates": self.updates,
             "seconds": self.seconds,

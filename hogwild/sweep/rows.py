@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
+from hogwild.run.found import best_in
 from hogwild.run.record import has_ended
 from hogwild.sweep.plan import PlannedRun, SweepPlan
 
@@ -27,6 +28,7 @@ class SweepRow:
         metrics: of the last evaluation, and the loss.
         seconds: of training; None where it is not known.
         digest: of the final state; empty before it is done.
+        best: metric, update, value and digest of the version that was kept as the best; empty where none was.
         error: what it failed by.
     """
 
@@ -38,6 +40,7 @@ class SweepRow:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     seconds: float | None = None
     digest: str = ""
+    best: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,6 +51,7 @@ class SweepRow:
             "status": self.status,
             "updates": self.updates,
             "metrics": dict(self.metrics),
+            "best": dict(self.best) or None,
             "digest": self.digest or None,
             "seconds": self.seconds,
             "error": self.error or None,
@@ -71,6 +75,7 @@ def row_of(folder: Path, run: PlannedRun) -> SweepRow:
             metrics={**found["metrics"], "loss": found["loss"]},
             seconds=found["seconds"],
             digest=found["digest"],
+            best=best_in(found.get("best")),
         )
     except (RunDirectoryError, OSError, ValueError, KeyError, TypeError):
         return row  # it is done again

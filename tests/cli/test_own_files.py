@@ -153,9 +153,24 @@ def test_one_line_and_nothing_left(arguments, tmp_path, capsys):
 
 
 def test_own_parameters_have_names_that_no_command_uses():
-    for name in ("run", "check"):
-        flags = {one.name for one in dataclasses.fields(COMMANDS[name])} - {"own", "training"}
+    settings = {one.name for one in dataclasses.fields(RunConfig)}
+    for name in ("run", "check", "probe"):
+        fields = {one.name for one in dataclasses.fields(COMMANDS[name])} - {"own", "training"}
+        flags = fields - settings - set(getattr(COMMANDS[name], "without_experiment", ()))
         assert flags <= set(OF_COMMANDS), name
+
+
+def test_a_probe_takes_the_flags_of_the_file_and_leaves_it_the_name_of_its_own(capsys):
+    text = Path("files/rings.py").read_text()
+    Path("files/sized.py").write_text(text.replace("hidden", "size"))
+    values = {}
+    for command in ("rings.py --hidden 3", "sized.py --size 3", "sized.py --size 5"):
+        short = ["--update", "ordered", "--kind", "threads", "--updates", "20", "--json", "--quiet"]
+        assert main(["probe", *f"files/{command}".split(), *short]) == 0
+        values[command] = json.loads(capsys.readouterr().out)["probes"][0]["values"]
+    assert values["rings.py --hidden 3"] == values["sized.py --size 3"] < values["sized.py --size 5"]
+    assert main(["probe", "files/rings.py", "--size", "3"]) == 2
+    assert "--size 3 given beside files/rings.py" in capsys.readouterr().err
 
 
 # --- settings of a new run

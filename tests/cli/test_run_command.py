@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 
 from hogwild import experiment
 from hogwild.cli import main
+from hogwild.cli.status import as_typed, status_of
 from hogwild.config import RunConfig
 from hogwild.data.seeding import seed_update
 from hogwild.errors import ArgumentError
@@ -25,6 +27,8 @@ SHORT = ["--kind", "threads", "--updates", "20", "--quiet"]
 KEYS = {
     "name",
     "best",
+    "optimizer",
+    "lr",
     "update",
     "kind",
     "workers",
@@ -177,7 +181,7 @@ def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "digits · hogwild · 2 threads · 20 updates",
         "accuracy",
         "samples/s",
-        digest,
+        f"{digest[:16]}…",
         "--update ordered",
         "here",
     ):
@@ -228,6 +232,7 @@ def test_a_loss_that_becomes_nan_is_3(offer: Offer, capsys: pytest.CaptureFixtur
     assert main(["run", "wild", "--lr", "1e6"]) == 3
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("hogwild: ") and "update" in err
+    assert "--on-nonfinite skip" in err and "on_nonfinite=" not in err, "as one types it here"
 
 
 @pytest.mark.parametrize(
@@ -372,3 +377,61 @@ def test_a_run_tells_its_best_version_at_its_end(capsys, tmp_path):
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if "best accuracy" in line)
     assert f"{record['value']:.4f} at update {record['update']}" in line
+
+
+def test_optimizer_and_learning_rate_are_told_and_so_is_whose_it_is(
+    offer: Offer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of an experiment is for its own optimizer."""
+    offer(Training("line", "?", _linear, {**DEFAULTS, "lr": 0.25}))
+    told = {}
+    for name, *more in (["own"], ["adam", "--optimizer", "adam"], ["both", "--optimizer", "adam", "--lr", "0.25"]):
+        assert main(["run", "line", *more, "--limit-updates", "5", "--kind", "threads", "--out", name]) == 0
+        out, err = capsys.readouterr()
+        row = next(line for line in out.splitlines() if line.strip().startswith("optimizer"))
+        record = json.loads(Path(name, "run.json").read_text())
+        told[name] = (" ".join(row.split()[1:]), record["optimizer"], record["lr"])
+        note = "hogwild: lr 0.001 is the default of adam; 0.25, that of line, is for sgd (--lr 0.25 takes it)\n"
+        assert (note in err) == (name == "adam")
+    assert told == {
+        "own": ("sgd, lr 0.25", "sgd", 0.25),
+        "adam": ("adam, lr 0.001 (its default)", "adam", 0.001),
+        "both": ("adam, lr 0.25", "adam", 0.25),
+    }
+
+
+def test_the_table_fits_80_columns_and_the_whole_digest_is_in_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ["run", "digits", "--update", "ordered", "--compensation", "auto", "--ema", "0.9", *SHORT, "--out", "a"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "compensated by" in out
+    (line,) = [line for line in out.splitlines() if line.strip().startswith("digest")]
+    after = out.splitlines()[out.splitlines().index(line) + 1]
+    assert len(line.split()[1]) == 17 and after.strip().startswith("the same on every run")
+    assert len(json.loads(Path("a/run.json").read_text())["digest"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("message", "typed"),
+    [
+        ("use kind='threads', please", "use --kind threads, please"),
+        ("use update='a', 'b' or 'c'; or not", "use --update a, b or c; or not"),
+        ("the limit; staleness=2 works", "the limit; --staleness 2 works"),
+        ("config='x' and my_kind='z' stay", "config='x' and my_kind='z' stay"),
+        ("a worker raised\n  kind='threads'", "a worker raised\n  kind='threads'"),
+    ],
+)
+def test_settings_are_named_as_they_are_typed(message: str, typed: str) -> None:
+    assert as_typed(message) == typed
+
+
+def test_what_is_logged_looks_like_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    def tell() -> int:
+        logging.getLogger("hogwild").warning("the loss %s; compensation='auto' may help", "grows")
+        return 0
+
+    assert status_of(tell) == 0
+    assert capsys.readouterr().err == "hogwild: warning: the loss grows; --compensation auto may help\n"

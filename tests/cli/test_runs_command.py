@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saved import save_run
+from saved import save_run, seem_killed
 
 from hogwild.cli import main
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four runs, two settings by two seeds; one that was killed, one that is broken, and something else."""
+    """Four runs, two settings by two seeds; one that was killed, one that failed, one that is broken, and a note."""
     folder = tmp_path_factory.mktemp("four")
     for lr in (0.1, 0.2):
         for seed in (0, 1):
             save_run(folder / "runs" / f"lr{lr}-{seed}", lr=lr, seed=seed)
     killed = shutil.copytree(folder / "runs/lr0.1-0", folder / "runs/killed")
-    (killed / "run.json").unlink()
+    seem_killed(killed)
+    failed = shutil.copytree(folder / "runs/lr0.1-0", folder / "runs/wrong")
+    (failed / "run.json").unlink()
+    (failed / "failure.json").write_text('{"kind": "ValueError", "why": "a bad batch"}')
     broken = shutil.copytree(folder / "runs/lr0.1-0", folder / "runs/broken")
     (broken / "run.json").write_text("{")
     (folder / "runs/notes").mkdir()
@@ -55,10 +58,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "runs", "--sort", "accuracy")
     head, _, headings, _, *rows = out.splitlines()
-    assert head.startswith("6 runs in runs · in all: line, ")
+    assert head.startswith("7 runs in runs · in all: line, ")
     assert headings.split()[:5] == ["run", "status", "lr", "seed", "accuracy"]
     assert [row.split()[0] for row in rows[:4]] == ["lr0.2-1", "lr0.2-0", "lr0.1-1", "killed"]
-    assert "broken  broken: " in out and "unfinished  killed: " in out and "no run  notes: it holds todo.txt" in out
+    assert (
+        "broken  broken: " in out
+        and "killed  killed: there is no checkpoint" in out
+        and "failed  wrong: ValueError: a bad batch" in out
+        and "no run  notes: it holds todo.txt" in out
+    )
 
 
 def test_the_best_version_is_told(
@@ -69,9 +77,10 @@ def test_the_best_version_is_told(
     monkeypatch.chdir(tmp_path)
     assert run.best is not None
     row = next(line for line in printed(capsys, "runs", ".").splitlines() if line.strip().startswith("kept"))
-    assert "accuracy 0.1000 at 5" in row
+    assert " 0.1000 at 5 " in row and "best accuracy" in printed(capsys, "runs", ".", "--sort", "best_accuracy")
     best = {Path(one["path"]).name: one["best"] for one in json.loads(printed(capsys, "runs", ".", "--json"))["runs"]}
-    assert best == {"kept": {"metric": "accuracy", "update": 5, "value": 0.1}, "plain": None}
+    kept = {"metric": "accuracy", "update": 5, "value": 0.1, "digest": run.best.digest}
+    assert best == {"kept": kept, "plain": None}
     rows = {row["run"]: row for row in csv.DictReader(io.StringIO(printed(capsys, "runs", ".", "--csv")))}
     assert rows["kept"]["best.update"] == "5" and rows["plain"]["best.update"] == ""
 
@@ -93,7 +102,10 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["differing"] == ["lr", "seed"] and found["select"] is None
     status = {Path(run["path"]).name: run["status"] for run in found["runs"]}
     assert (
-        status.pop("broken") == "broken" and status.pop("killed") == "unfinished" and set(status.values()) == {"done"}
+        status.pop("broken") == "broken"
+        and status.pop("killed") == "killed"
+        and status.pop("wrong") == "failed"
+        and set(status.values()) == {"done"}
     )
     one = next(run for run in found["runs"] if run["path"] == "runs/lr0.2-1")
     assert one["metrics"]["accuracy"] == 0.201 and one["settings"]["lr"] == 0.2 and len(one["digest"]) == 64

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from saved import save_run
 
-from hogwild.determinism.two_runs import compare_runs
+from hogwild.determinism.two_runs import RunComparison, compare_runs
 from hogwild.errors import RunDirectoryError
+from hogwild.report.side_by_side import comparison_report
+
+
+def drawn(found: RunComparison) -> str:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(comparison_report(found))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +126,52 @@ def test_json_has_all_of_it(base: Path, tmp_path: Path) -> None:
     assert found["identical"] is False and found["settings"] == {"seed": [0, 1], "lr": [0.1, 0.3]}
     assert found["first_difference"]["version"] in (0, 1) and found["divergence"]["tensors_differing"]
     assert len(set(found["digests"])) == 2 and found["verdict"].startswith("the runs differ")
+
+
+def in_environments(folder: Path, first: str, *later: tuple[int, str]) -> Path:
+    """A run whose sessions were made with those versions of numpy."""
+    origin = json.loads((folder / "origin.json").read_text())
+    environment = origin["environment"]
+    origin["environment"] = {**environment, "numpy": first}
+    origin["resumed"] = [
+        {"version": version, "workers": 2, "kind": "threads", "environment": {**environment, "numpy": numpy}}
+        for version, numpy in later
+    ]
+    (folder / "origin.json").write_text(json.dumps(origin))
+    return folder
+
+
+def test_all_sessions_of_a_resumed_run_are_compared(base: Path, tmp_path: Path) -> None:
+    one = in_environments(Path(shutil.copytree(base, tmp_path / "a")), "2.0")
+    other = Path(shutil.copytree(base, tmp_path / "b"))
+    same = compare_runs(one, in_environments(other, "2.0", (5, "2.0")))
+    assert (
+        same.environment == () and same.verdict == "the same bits; settings equal, environment equal in all 3 sessions."
+    )
+    text = drawn(same)
+    assert "environment: equal in all 3 sessions" in text and "never" in text and "at update 5" in text
+    moved = compare_runs(one, in_environments(other, "2.0", (5, "2.1"), (9, "2.1")))
+    assert moved.environment == (("numpy", "2.0", "2.0, from update 5 on 2.1"),)
+    assert moved.verdict.endswith("environment differs in numpy.")
+    both = compare_runs(in_environments(one, "2.0", (7, "2.2")), other)
+    assert both.environment == (("numpy", "2.0, from update 7 on 2.2", "2.0, from update 5 on 2.1"),)
+    assert both.to_dict()["resumed"] == [1, 2] and both.to_dict()["resumed_from"] == [[7], [5, 9]]
+
+
+def test_the_moving_average_the_best_version_and_the_compensation_are_told(tmp_path: Path) -> None:
+    kept = {"evaluate_every": 5, "keep_best": "accuracy"}
+    save_run(tmp_path / "a", ema=0.5, **kept)
+    save_run(tmp_path / "b", ema=0.9, **kept)
+    save_run(tmp_path / "c", ema=0.5, compensation="auto")
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert found.identical and found.beside == [("moving average", False), ("best version", True)]
+    assert found.verdict.startswith("the same bits, but for the moving average; settings differ in ema")
+    told = {name: (one, other) for name, one, other in found.metrics()}
+    assert told["best_accuracy"] == (0.1, 0.1) and told["update of best_accuracy"] == (5, 5)
+    text = drawn(found)
+    assert "digest of average" in text and "digest of best" in text
+    assert re.search("moving average +other bits", text) and re.search("best version +the same bits", text)
+    compensated = compare_runs(tmp_path / "a", tmp_path / "c")
+    line = next(line for line in drawn(compensated).splitlines() if line.startswith("compensated by"))
+    assert "–" in line and "momentum 0 → " in line
+    assert compensated.to_dict()["compensation"][0] == [] and compensated.to_dict()["compensation"][1]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_bench import bench_of
-from saved import save_run
+from saved import save_run, seem_killed
 
 import hogwild
 from hogwild.cli import main
@@ -34,7 +34,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for lr in (0.1, 0.2):
         for seed in (0, 1):
             save_run(folder / f"sweep/lr{lr}-{seed}", lr=lr, seed=seed, evaluate_every=5)
-    (shutil.copytree(folder / "sweep/lr0.1-0", folder / "sweep/killed") / "run.json").unlink()
+    seem_killed(shutil.copytree(folder / "sweep/lr0.1-0", folder / "sweep/killed"))
     (shutil.copytree(folder / "sweep/lr0.1-0", folder / "sweep/broken") / "journal.npy").write_bytes(b"x")
     numbers = iter([1.0, 1.5, 2.0])
     verdict = hogwild.check(lambda: {"w": np.full(3, next(numbers))}, runs=3)
@@ -79,7 +79,9 @@ def test_runs_are_compared_by_their_settings(saved: Path) -> None:
     assert section.verdict.startswith("Highest mean accuracy: lr 0.2. Its interval overlaps with none")
     assert [table.title for table in section.tables] == ["Settings, best first", "All runs"]
     assert len(section.tables[1].rows) == 6
-    assert section.notes[0].startswith("broken: broken: ") and section.notes[1] == "killed: unfinished"
+    assert section.notes[0].startswith("broken: broken: ") and section.notes[1].startswith(
+        "killed: killed: there is no checkpoint"
+    )
     other = sections(saved / "sweep", metric="test_loss")[0]
     assert other.verdict.startswith("Lowest mean test_loss: lr 0.2")
     with pytest.raises(ArgumentError, match="--metric 'speed' is in no run; accuracy, test_loss, loss are"):
@@ -314,3 +316,18 @@ def test_without_plotly_one_line_names_the_extra(
     monkeypatch.setattr("hogwild.report.page.page.can_draw", lambda: False)
     assert main(["report", str(saved / "bench.json")]) == 2
     assert capsys.readouterr().err == "hogwild: hogwild report needs plotly; pip install 'hogwild[report]'\n"
+
+
+def test_what_a_run_was_made_with_and_when_it_was_resumed_is_told(tmp_path: Path) -> None:
+    settings = {"compensation": "auto", "checkpoint_every": 5, "evaluate_every": 5, "keep_best": "accuracy"}
+    save_run(tmp_path / "run", **settings)
+    seem_killed(tmp_path / "run")
+    save_run(tmp_path / "run", resume=tmp_path / "run", **settings)
+    save_run(tmp_path / "other", lr=0.2)
+    (section,) = sections(tmp_path / "run")
+    told = dict(section.lines)
+    assert told["optimizer"] == "SGD, lr 0.1" and told["resumed"] == "at update 20"
+    assert told["compensated by"].startswith("momentum 0 → ")
+    table = next(table for table in sections(tmp_path)[0].tables if table.title == "All runs")
+    place = list(table.headings).index("best accuracy")
+    assert [row[place] for row in table.rows] == ["–", "0.1000 at 5"]

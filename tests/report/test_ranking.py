@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hogwild.errors import ArgumentError
-from hogwild.report.ranking import choices, conclusion_of, low_is_good, setting_text, shared_settings, sorted_runs
+from hogwild.report.ranking import (
+    choices,
+    conclusion_of,
+    low_is_good,
+    setting_text,
+    shared_settings,
+    sorted_runs,
+    tied_for_best,
+)
 from hogwild.run.found import DONE, UNFINISHED, FoundRun, differing_settings
 
 
@@ -100,3 +109,38 @@ def test_the_conclusion_says_whether_it_is_settled() -> None:
 )
 def test_a_setting_as_a_table_has_it(value: Any, text: str) -> None:
     assert setting_text(value) == text
+
+
+def with_digest(found: FoundRun, digest: str) -> FoundRun:
+    return replace(found, digest=digest)
+
+
+def test_settings_with_equal_means_are_tied() -> None:
+    pairs = [(one, replace(one, settings={**one.settings, "workers": 4})) for one in RUNS[:2]]
+    runs = [with_digest(one, f"d{one.settings['seed']}") for pair in pairs for one in pair]
+    found = choices([*runs, RUNS[2], RUNS[3]], "accuracy", lowest=False)
+    assert [dict(choice.settings) for choice in tied_for_best(found)] == [
+        {"workers": 2, "lr": 0.1},
+        {"workers": 4, "lr": 0.1},
+    ]
+    told = conclusion_of(found, "accuracy", lowest=False)
+    assert told.startswith(
+        "tied for the highest mean accuracy: workers 2, lr 0.1; workers 4, lr 0.1. Their runs have the same bits."
+    )
+    assert "1 of the 1 others" in told or "none of the others" in told
+    other = choices([*runs[:3], with_digest(runs[3], "x")], "accuracy", lowest=False)
+    assert "same bits" not in conclusion_of(other, "accuracy", lowest=False)
+    assert conclusion_of(choices(runs, "accuracy", lowest=False), "accuracy", lowest=False) == (
+        "tied for the highest mean accuracy: workers 2; workers 4. Their runs have the same bits."
+    )
+
+
+def test_the_best_version_can_be_sorted_and_selected_by() -> None:
+    runs = [
+        replace(one, best={"metric": "f1", "value": value, "update": 5})
+        for one, value in zip(RUNS, (4, 3, 2, 9), strict=True)
+    ]
+    assert [one.path.name for one in sorted_runs(runs, "best_f1", lowest=False)] == ["3", "0", "1", "2"]
+    assert [choice.interval.mean for choice in choices(runs, "best_f1", lowest=False)] == [5.5, 3.5]
+    with pytest.raises(ArgumentError, match="'f1' is in no run; accuracy, best_f1, loss"):
+        sorted_runs(runs, "f1", lowest=False)

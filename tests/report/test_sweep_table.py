@@ -75,3 +75,27 @@ def test_elsewhere_than_in_a_terminal_each_run_that_ends_is_a_line(capsys):
         look(ROWS)
         tell("stopping")
     assert capsys.readouterr().err == ""
+
+
+def test_the_best_version_of_each_run_has_a_column_where_there_is_room():
+    best = {"metric": "accuracy", "update": 1200, "value": 0.95}
+    rows = [replace(ROWS[0], best=best), replace(ROWS[1], best={**best, "metric": "f1"}), ROWS[2]]
+    one = drawn(sweep_table(rows[::2]), 120)
+    assert "best accuracy" in one and "0.9500 at 1,200" in one
+    both = drawn(sweep_table(rows), 140)
+    assert " best " in both and "accuracy 0.9500 at 1,200" in both and "f1 0.9500 at 1,200" in both
+    narrow = drawn(sweep_table(rows[::2]), 80)
+    assert "0.9500 at 1,200" in narrow and "abcdefab" not in narrow and max(map(len, narrow.splitlines())) <= 80
+    assert "best" not in drawn(sweep_table(rows), 50) and "best" not in drawn(sweep_table(ROWS[:2]), 140)
+
+
+def test_the_learning_rates_that_come_with_optimizers_are_told():
+    planned = plan(2)
+    runs = [
+        replace(run, config=replace(run.config, optimizer=name, lr=lr))
+        for run, name, lr in zip(planned.runs, ("sgd", "adam"), (0.1, 0.001), strict=True)
+    ]
+    swept = replace(planned, axes={"optimizer": ("sgd", "adam")}, runs=tuple(runs))
+    assert "lr 0.1 for sgd, 0.001 for adam" in drawn(sweep_report(swept, ROWS[:2], Path("out")), 80)
+    given = replace(swept, fixed={"lr": 0.1})
+    assert "for sgd" not in drawn(sweep_report(given, ROWS[:2], Path("out")), 80)

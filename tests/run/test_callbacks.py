@@ -1,87 +1,21 @@
-"""Callbacks: what each is told and when, who may stop a run, and what becomes of one that raises or draws."""
+"""Callbacks: what each is told and when, who may stop a run, and that no bit hangs on them."""
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-import signal
-import threading
 
 import numpy as np
 import problems
 import pytest
 import torch
+from diaries import SETTINGS, Diary, StopAt, log_batch
 from traits import IN_PLACE, KINDS, NAMES, SAME_BITS
 
 import hogwild
 from hogwild.experiment import Problem, Training, settings_of
 from hogwild.run.callback import CallbackList
 from hogwild.run.training import train_experiment
-from hogwild.shared.words import Hook
-from hogwild.testing import Fault, PlantedFault, planted
-
-SETTINGS = {"update": "ordered", "updates": 40, "evaluate": problems.accuracy, "evaluate_every": 10}
-
-
-class Diary(hogwild.Callback):
-    """Notes every call."""
-
-    def __init__(self):
-        self.notes = []
-
-    def names(self):
-        return [name for name, *_ in self.notes]
-
-    def of(self, name):
-        return [arguments for one, *arguments in self.notes if one == name]
-
-    def on_begin(self, info):
-        self.notes.append(("begin", info))
-
-    def on_progress(self, progress):
-        self.notes.append(("progress", progress))
-
-    def on_log(self, rows):
-        self.notes.append(("log", rows))
-
-    def on_evaluation(self, progress):
-        self.notes.append(("evaluation", progress))
-
-    def on_checkpoint(self, update, path):
-        self.notes.append(("checkpoint", update, path))
-
-    def on_failure(self, error):
-        self.notes.append(("failure", error))
-
-    def on_end(self, run, error):
-        self.notes.append(("end", run, error))
-
-
-class StopAt(hogwild.Callback):
-    def __init__(self, update):
-        self.update = update
-
-    def should_stop(self, progress):
-        return progress.updates >= self.update
-
-
-def raising(name, error, raised=None):
-    """A callback that raises that error in that method, and sets an event before."""
-
-    def method(self, *arguments):
-        if raised is not None:
-            raised.set()
-        raise error
-
-    return type("Raising", (hogwild.Callback,), {name: method})()
-
-
-def log_batch(model, batch):
-    info = hogwild.worker_info()
-    info.log(seen=info.batch)
-    return problems.cross_entropy(model, batch)
-
 
 # --- what is told, and when
 
@@ -255,133 +189,6 @@ def test_progress_may_draw_too():
     assert drawn.digest == problems.train(**settings).digest
 
 
-# --- what they raise
-
-
-@pytest.mark.parametrize(
-    "name", ["on_begin", "on_progress", "on_log", "on_evaluation", "should_stop", "on_checkpoint", "on_end"]
-)
-def test_what_a_callback_raises_ends_the_run_and_says_who_it_was(name, tmp_path):
-    diary, error, raised = Diary(), ValueError("mine"), threading.Event()
-
-    def loss(model, batch):
-        if problems.in_worker_thread() and hogwild.worker_info().update == 30 and name != "on_end":
-            assert raised.wait(60)
-        return log_batch(model, batch)
-
-    settings = {**SETTINGS, "loss": loss, "out": tmp_path, "checkpoint_every": 5}
-    model = problems.mlp()
-    with pytest.raises(ValueError, match="mine") as caught:
-        problems.train(model, **settings, callbacks=[diary, raising(name, error, raised)])
-    assert caught.value is error and error.__notes__ == [f"raised by Raising.{name}"]
-    ((run, ended_by),) = diary.of("end")
-    if name == "on_end":
-        assert run.updates == 40 and ended_by is None and hogwild.load_run(tmp_path).updates == 40
-        return
-    assert run is None and ended_by is error
-    assert not (tmp_path / "run.json").exists(), "as after an evaluate that raises"
-    if (tmp_path / "checkpoint.safetensors").exists():
-        assert problems.train(**SETTINGS, resume=tmp_path).digest == problems.train(**SETTINGS).digest
-
-
-def test_the_first_error_is_raised_and_later_ones_are_logged(caplog):
-    first, last = ValueError("first"), Diary()
-    with caplog.at_level(logging.ERROR, "hogwild"), pytest.raises(ValueError, match="first"):
-        problems.train(
-            **SETTINGS, callbacks=[raising("on_evaluation", first), raising("on_end", KeyError("late")), last]
-        )
-    assert [record.getMessage() for record in caplog.records] == ["KeyError: 'late'; raised by Raising.on_end"]
-    assert last.of("end") == [[None, first]], "it is told all the same"
-
-
-def test_what_is_told_last_may_raise_too():
-    """What the last worker logged may come when training has ended."""
-    diary = Diary()
-
-    class Late(hogwild.Callback):
-        def on_log(self, rows):
-            if rows[-1]["update"] == 39:
-                raise ValueError("at the end")
-
-    with pytest.raises(ValueError, match="at the end") as caught:
-        problems.train(**SETTINGS, loss=log_batch, workers=1, callbacks=[diary, Late()])
-    assert diary.of("end")[0][1] is caught.value
-    seen = [row["update"] for (rows,) in diary.of("log") for row in rows]
-    assert seen == list(range(40))
-
-
-def test_an_interrupted_run_tells_what_was_logged_before_it(tmp_path):
-    diary = Diary()
-    with pytest.raises(KeyboardInterrupt):
-        problems.train(
-            **SETTINGS, loss=log_batch, out=tmp_path, callbacks=[raising("on_evaluation", KeyboardInterrupt()), diary]
-        )
-    ((run, _),) = diary.of("end")
-    assert sorted(row["update"] for (rows,) in diary.of("log") for row in rows) == [row["update"] for row in run.logged]
-
-
-def test_a_callback_that_could_not_begin_has_no_end():
-    ended = []
-
-    class Late(hogwild.Callback):
-        def on_begin(self, info):
-            raise ValueError("no")
-
-        def on_end(self, run, error):
-            ended.append("late")
-
-    with pytest.raises(ValueError, match="no"):
-        problems.train(**SETTINGS, callbacks=[Late()])
-    assert ended == []
-
-
-@pytest.mark.parametrize("name", ["on_evaluation", "should_stop", "on_progress"])
-def test_ctrl_c_in_a_callback_saves_the_run(name, tmp_path):
-    diary = Diary()
-    with pytest.raises(KeyboardInterrupt):
-        problems.train(**SETTINGS, out=tmp_path, callbacks=[raising(name, KeyboardInterrupt()), diary])
-    ((run, error),) = diary.of("end")
-    assert isinstance(error, KeyboardInterrupt) and run.stopped == "interrupted"
-    assert problems.train(**SETTINGS, resume=tmp_path).digest == problems.train(**SETTINGS).digest
-
-
-def test_ctrl_c_is_heard_while_a_callback_ends(tmp_path):
-    """An upload that never ends can be interrupted; the run is saved already."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    class Uploads(hogwild.Callback):
-        def on_end(self, run, error):
-            os.kill(os.getpid(), signal.SIGINT)
-            pytest.fail("nobody heard it")
-
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            problems.train(**SETTINGS, out=tmp_path, callbacks=[Uploads()])
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert hogwild.load_run(tmp_path).stopped is None
-
-
-def test_a_worker_that_ends_the_run_is_told_at_the_end():
-    diary = Diary()
-
-    def loss(model, batch):
-        if hogwild.worker_info().update == 7:
-            raise KeyError("always")
-        return problems.cross_entropy(model, batch)
-
-    with pytest.raises(hogwild.WorkerError) as caught:
-        problems.train(**{**SETTINGS, "loss": loss, "max_restarts": 0}, callbacks=[diary])
-    assert diary.of("end") == [[None, caught.value]]
-
-
-def test_a_kill_is_told_once(tmp_path):
-    diary = Diary()
-    with planted(PlantedFault(Fault.KILL, Hook.PUBLISHING, 10)):
-        run = problems.train(**{**SETTINGS, "kind": "processes"}, callbacks=[diary])
-    assert len(diary.of("failure")) == len(run.failures) == 1
-
-
 # --- what is none
 
 
@@ -397,6 +204,27 @@ def test_a_kill_is_told_once(tmp_path):
 def test_what_is_no_callback_is_refused(given, told):
     with pytest.raises(hogwild.ArgumentError, match=told):
         problems.train(**SETTINGS, callbacks=given)
+
+
+class Misspelt(Diary):
+    def should_sotp(self, progress):
+        return True
+
+
+class Helped(Diary):
+    """Its own name is near that of a method which it has; another begins with an underscore."""
+
+    def on_evaluations(self):
+        return self.of("evaluation")
+
+    def _should_stop(self):
+        return True
+
+
+def test_a_method_that_nobody_calls_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(hogwild.ArgumentError, match=r"Misspelt\.should_sotp is never called; did you mean should_stop"):
+        problems.train(**SETTINGS, callbacks=[Misspelt()])
+    assert CallbackList([Helped()]).that_have("on_evaluation")
 
 
 def test_one_who_is_never_asked_is_refused_by_name():

@@ -1,4 +1,4 @@
-"""What lies in a folder: runs that are whole, unfinished or broken, and what is no run. Nothing of it crashes."""
+"""What lies in a folder: runs that are whole, not ended or broken, and what is no run. Nothing of it crashes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from saved import save_run
+from saved import save_run, seem_killed
 
 from hogwild.errors import ArgumentError
 from hogwild.run.directory import SAVED
-from hogwild.run.found import BROKEN, DONE, UNFINISHED, find_runs, read_found
+from hogwild.run.found import BROKEN, DONE, KILLED, find_runs, read_found
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +96,12 @@ def test_a_folder_of_logs_is_not_worth_a_line(run: Path) -> None:
     assert find_runs([run.parent]).others == ()
 
 
-def test_a_killed_run_is_unfinished_and_shows_its_metrics_so_far(run: Path) -> None:
-    (run / "run.json").unlink()
+def test_a_killed_run_shows_its_metrics_so_far(run: Path) -> None:
+    seem_killed(run)
     (run / "metrics.jsonl").write_text('{"update": 5, "seconds": 0.1, "accuracy": 0.25}\n{"update": 10, "acc')
     found = read_found(run)
-    assert (found.status, found.metrics, found.digest, found.whole) == (UNFINISHED, {"accuracy": 0.25}, None, False)
-    assert found.why == "it has a checkpoint" and found.settings["lr"] == 0.2
+    assert (found.status, found.metrics, found.digest, found.whole) == (KILLED, {"accuracy": 0.25}, None, False)
+    assert found.go_on == f"hogwild.train(..., resume={str(run)!r})" and found.settings["lr"] == 0.2
 
 
 def test_a_run_whose_saver_was_killed_in_the_last_moment_is_whole(run: Path) -> None:

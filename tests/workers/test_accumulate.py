@@ -198,3 +198,19 @@ def test_one_gradient_more_is_held():
     problems.train(Wide(), accumulate=4, updates=5, **settings)
     begun, last = held[-4], held[-1]
     assert last == begun + 1, "one more than where the update began"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"update": "ordered", "accumulate": 1000}, "accumulate 1000: an update averages 1,000 batches"),
+        (
+            {"update": "sync", "accumulate": 30, "micro_batches": 4},
+            "accumulate 30, micro_batches 4: an update averages",
+        ),
+    ],
+)
+def test_a_run_of_fewer_batches_than_an_update_averages_says_so(settings, told):
+    with pytest.warns(UserWarning, match=f"{told}.*so it makes one update"):
+        run = problems.train(epochs=1, kind="threads", recheck=0, **settings)
+    assert run.updates == 1

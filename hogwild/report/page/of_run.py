@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hogwild.report.page.figures import ACCENT, OTHER, SERIES, SOFT, Bar, Curve, ages, bars, curves
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import low_is_good, setting_text
+from hogwild.report.run_words import optimizer_in_words, resumed_in_words
 from hogwild.report.words import count, duration, figure, is_loss, plural, size
 from hogwild.rules.registry import RULES, gives_same_bits, title_of
 from hogwild.run.found import DEFAULTS, FoundRun
@@ -30,10 +31,23 @@ def run_section(found: FoundRun, run: Run) -> Section:
         verdict=_verdict(run),
         good=None if run.stopped is None and not run.failures else False,
         facts=_facts(run),
+        lines=list(_lines(run)),
         drawings=paired([*_losses(run), *_metric_drawings(run), _staleness(run), _work(run)]),
         tables=[_workers(run), _settings(found), *_environment(run)],
         notes=[*(failure.splitlines()[0] for failure in run.failures), *_not_finite(run)],
     )
+
+
+def _lines(run: Run) -> Iterator[tuple[str, str]]:
+    """What was trained with, and when it was gone on with."""
+    for name, told in {
+        "optimizer": optimizer_in_words(run),
+        "compensated by": ", ".join(run.compensation),
+        "resumed": resumed_in_words(run),
+        "changed": "; ".join(map(str, run.config.changes)),
+    }.items():
+        if told:
+            yield name, told
 
 
 def _not_finite(run: Run) -> Iterator[str]:

@@ -21,11 +21,12 @@ from hogwild.report.ranking import (
     metric_names,
     setting_text,
     shared_settings,
+    tied_for_best,
 )
-from hogwild.report.run_list import INTERVAL_NOTE, half_width, short_path
+from hogwild.report.run_list import INTERVAL_NOTE, best_cells, half_width, remark_of, short_path
 from hogwild.report.side_by_side import bit_lines, sections
 from hogwild.report.words import count, duration, figure, is_loss, plural
-from hogwild.run.found import DONE, FoundFolders, FoundRun, differing_settings, setting_of
+from hogwild.run.found import DONE, ENDED_EARLY, FoundFolders, FoundRun, differing_settings, setting_of
 from hogwild.run.result import Run
 
 _GROUPS = 8  # settings that have a colour of their own
@@ -69,7 +70,8 @@ def runs_section(
 
 
 def _note(run: FoundRun, folders: Sequence[Path]) -> str:
-    return f"{short_path(run.path, folders)}: {run.status}{': ' * bool(run.why)}{run.why}"
+    told = run.why if run.status == ENDED_EARLY else remark_of(run)
+    return f"{short_path(run.path, folders)}: {run.status}{': ' * bool(told)}{told}"
 
 
 def _title(listed: Sequence[FoundRun]) -> str:
@@ -210,23 +212,28 @@ def _choices(chosen: Sequence[Choice], metric: str) -> DataTable:
         "max",
         "runs",
     )
-    return DataTable("Settings, best first", headings, rows, strong=(0,), note=INTERVAL_NOTE)
+    return DataTable(
+        "Settings, best first", headings, rows, strong=range(len(tied_for_best(chosen))), note=INTERVAL_NOTE
+    )
 
 
 def _runs(found: FoundFolders, folders: Sequence[Path]) -> DataTable:
     listed = list(found.runs)
     settings, metrics = differing_settings([run for run in listed if run.settings]), metric_names(listed)
-    headings = ("run", *(name.replace("_", " ") for name in (*settings, *metrics)), "training loss", "time", "digest")
+    kept = [best_cells([run.best for run in listed])] if any(run.best for run in listed) else []
+    names = [*(name.replace("_", " ") for name in (*settings, *metrics)), *(heading for heading, _ in kept)]
+    headings = ("run", *names, "training loss", "time", "digest")
     rows = [
         (
             short_path(run.path, folders),
             *(setting_text(setting_of(run, name)) if run.settings else "" for name in settings),
             *("–" if (value := run.metrics.get(name)) is None else figure(value) for name in metrics),
+            *(cells[place] for _, cells in kept),
             "–" if run.loss is None else figure(run.loss),
             "–" if run.seconds is None else duration(run.seconds),
             run.digest[:8] if run.digest else run.status,
         )
-        for run in listed
+        for place, run in enumerate(listed)
     ]
     return DataTable("All runs", headings, rows, folded=len(rows) > 12)
 

@@ -16,6 +16,7 @@ from hogwild.report.page.of_run import run_section
 from hogwild.report.page.of_runs import runs_section
 from hogwild.report.page.parts import Section
 from hogwild.report.ranking import LOSS, metric_names, value_of
+from hogwild.report.run_list import remark_of
 from hogwild.report.words import plural
 from hogwild.run.found import FoundFolders, FoundRun
 
@@ -93,7 +94,7 @@ def _left_out(runs: Sequence[FoundRun]) -> Section:
         about="",
         verdict=f"{plural(len(runs), 'run')} could not be read, or did not end.",
         good=False,
-        lines=[(str(run.path), f"{run.status}{': ' * bool(run.why)}{run.why}") for run in runs],
+        lines=[(str(run.path), f"{run.status}{': ' * bool(told)}{told}") for run in runs for told in (remark_of(run),)],
     )
 
 

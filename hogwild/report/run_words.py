@@ -1,0 +1,33 @@
+"""What a run was made with, and when it was gone on with, in words: the same in a terminal and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hogwild.experiment import LEARNING_RATES
+from hogwild.report.ranking import setting_text
+from hogwild.report.words import count
+from hogwild.run.result import Run
+
+
+def optimizer_in_words(run: Run) -> str:
+    """The optimizer, its learning rate and the groups that have others: adam, lr 0.001 (its default). Empty where
+    neither was recorded."""
+    found = run.optimizer_settings
+    if found["optimizer"] is None:
+        return ""
+    told = str(found["optimizer"])
+    if found["lr"] is not None:
+        usual = " (its default)" if found["lr"] == LEARNING_RATES.get(told) else ""
+        told += f", lr {setting_text(found['lr'])}{usual}"
+    return "; ".join([told, *(str(group) for group in run.config.groups)])
+
+
+def resumed_in_words(run: Run) -> str:
+    """When a run was gone on with; empty where it never was."""
+    return at_updates(run.origin.starts) if run.origin is not None else ""
+
+
+def at_updates(versions: Sequence[int]) -> str:
+    """Some versions in words: at update 40, at update 60."""
+    return ", ".join(f"at update {count(version)}" for version in versions)
