@@ -45,6 +45,7 @@ def setting(
     unset: str | None = None,
     decides_bits: bool = False,
     fixed: str = "",
+    watches: bool = False,
 ) -> Any:
     """A field of `RunConfig`.
 
@@ -57,9 +58,13 @@ def setting(
         unset: what happens where it is not given, in a few words; None where that is the default.
         decides_bits: a run that is resumed with another value would end in other bits than the run that was stopped.
         fixed: why it cannot be changed on purpose either; empty where it can.
+        watches: it changes nothing of what is trained, so that runs which differ in it alone are of the same settings.
     """
     known = {"metavar": metavar, "least": least, "most": most, "positive": positive, "choices": choices}
-    return field(default=default, metadata={**known, "unset": unset, "decides_bits": decides_bits, "fixed": fixed})
+    return field(
+        default=default,
+        metadata={**known, "unset": unset, "decides_bits": decides_bits, "fixed": fixed, "watches": watches},
+    )
 
 
 @dataclass(frozen=True)
@@ -112,16 +117,16 @@ class RunConfig:
     """Keep a moving average of the weights too, e = DECAY e + (1 - DECAY) w after each update."""
     evaluate_every: int | None = setting(None, "N", least=1, unset="once an epoch")
     """Evaluate every N updates."""
-    keep_best: str | None = setting(None, "METRIC", unset="", decides_bits=True, fixed=_BEST)
+    keep_best: str | None = setting(None, "METRIC", unset="", decides_bits=True, fixed=_BEST, watches=True)
     """Keep the version with the best METRIC of evaluate: losses and errors from the lowest, others from the highest;
     METRIC:min or METRIC:max says it otherwise."""
-    checkpoint_every: int | None = setting(None, "N", least=1, unset="")
+    checkpoint_every: int | None = setting(None, "N", least=1, unset="", watches=True)
     """Save a checkpoint every N updates, in case the run is killed; Ctrl-C saves one by itself."""
-    digest_every: int | None = setting(None, "N", least=1, unset="at most about a hundred times in a run")
+    digest_every: int | None = setting(None, "N", least=1, unset="at most about a hundred times in a run", watches=True)
     """Note the bits of every N-th version, for replay."""
     audit: bool = setting(False)
     """Measure what share of the computed gradient was applied (sgd only; costs time and memory)."""
-    tensorboard: bool = setting(False)
+    tensorboard: bool = setting(False, watches=True)
     """Write event files for TensorBoard into the run's folder."""
     recheck: float = setting(0.005, "SHARE", least=0, most=1)
     """The share of gradients that are computed twice and compared, where a rule promises the same bits; 0 is none."""

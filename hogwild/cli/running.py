@@ -17,7 +17,7 @@ from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
-from hogwild.experiment import Study, StudySettings, Training, find, lr_in_words, names, settings_of
+from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of, why_usual_lr
 from hogwild.experiment.code import place_of
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
@@ -54,9 +54,8 @@ def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bo
     config = settings_of(found, given, earlier)
     if full:
         raise ArgumentError(f"--full is for studies, and {found.name} is a training; --epochs trains longer")
-    if (told := lr_in_words(found, config, given, earlier)) and not quiet:
-        sys.stderr.write(f"hogwild: {told}\n")
-    return _train(found, config, saved, json=json, quiet=quiet)
+    usual = why_usual_lr(found, given, earlier)
+    return _train(found, config, saved, usual, json=json, quiet=quiet)
 
 
 def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
@@ -70,8 +69,10 @@ def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
     refuse_made_by_python(folder, instead, lambda name: name not in names())
 
 
-def _train(training: Training, config: RunConfig, saved: Saved, *, json: bool, quiet: bool) -> int:
+def _train(training: Training, config: RunConfig, saved: Saved, usual: str, *, json: bool, quiet: bool) -> int:
     console = Console(stderr=True)
+    if ";" in usual and not quiet:
+        sys.stderr.write(f"hogwild: {config.optimizer}, lr {config.lr:g} ({usual}; --lr names another)\n")
     out, resume = saved.out or saved.resume, saved.resume
     if out is not None and out != resume and not saved.overwrite:
         refuse_taken(out)
@@ -95,7 +96,7 @@ def _train(training: Training, config: RunConfig, saved: Saved, *, json: bool, q
             if (folder / "config.toml").exists():  # workers had started, and one of them found it
                 raise
             raise ArgumentError(str(error)) from error
-    show(run.summary(), run_report(run), json=json)
+    show(run.summary(), run_report(run, usual), json=json)
     if can_plot() and not (ended and folder == resume):
         plot_run(run, folder / "run.png")
     return DONE

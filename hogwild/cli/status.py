@@ -20,7 +20,7 @@ from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible, RunDirectoryError, WorkerError, flag_of
 
 _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
-_SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*|[\d.]*\d)")
+_SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*)")
 DONE, FAILED_CHECK, WRONG_ARGUMENT, FAILED_TRAINING = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
@@ -50,7 +50,8 @@ def status_of(command: Callable[[], int]) -> int:
 
 
 def as_typed(message: str) -> str:
-    """A message whose first line names settings as the command line has them: --update ordered for update='ordered'."""
+    """A message whose first line names settings as the command line has them: --update ordered for update='ordered'.
+    Numbers stay, for lr=0.1 is what --set and --group take."""
     first, newline, rest = message.partition("\n")
     return _SETTING.sub(lambda found: f"{flag_of(found[1])} {found[2].replace(chr(39), '')}", first) + newline + rest
 

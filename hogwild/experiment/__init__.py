@@ -51,10 +51,10 @@ __all__ = [
     "experiment_of",
     "find",
     "load",
-    "lr_in_words",
     "names",
     "optimizer_named",
     "settings_of",
+    "why_usual_lr",
 ]
 
 __getattr__ = names_from("hogwild.experiment", ("run.training",))  # train_experiment was here
@@ -176,17 +176,15 @@ def _left_lr(given: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
     return base.get("lr") if other else None
 
 
-def lr_in_words(training: Training, config: RunConfig, given: Mapping[str, Any], saved: RunConfig | None = None) -> str:
-    """That a run has the usual learning rate of the optimizer that was given, and not that of the experiment, or of
-    the earlier run; empty where it has."""
+def why_usual_lr(training: Training, given: Mapping[str, Any], saved: RunConfig | None = None) -> str:
+    """Why a run has the learning rate that its optimizer begins with, in words; empty where somebody named another."""
     base = {"optimizer": "sgd", **training.defaults} if saved is None else asdict(saved)
     left = _left_lr(given, base)
-    if left is None or "lr" in given:
+    if "lr" in given or (left is None and base.get("lr") is not None):
         return ""
-    return (
-        f"lr {config.lr:g} is the default of {config.optimizer}; {left:g}, that of {printable(training.name)}, is for "
-        f"{base['optimizer']} (--lr {left:g} takes it)"
-    )
+    if left is None:
+        return "its default"
+    return f"its default; {left:g}, that of {printable(training.name)}, is for {base['optimizer']}"
 
 
 def settings_of(training: Training, given: Mapping[str, Any], saved: RunConfig | None = None) -> RunConfig:

@@ -12,6 +12,7 @@ from hogwild.run.best import lowest_is_best
 from hogwild.run.found import (
     DEFAULTS,
     OWN_CODE,
+    WATCHING,
     FoundRun,
     best_metric,
     differing_settings,
@@ -119,7 +120,8 @@ class Choice:
 
 
 def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choice]:
-    """The settings by a metric, best first: the mean over all whole runs that differ in nothing but the seed.
+    """The settings by a metric, best first: the mean over all whole runs that differ in nothing but the seed. Settings
+    that change nothing of the training do not count, and a run that was made again to the bit counts once.
 
     Raises:
         ArgumentError: no whole run has that metric.
@@ -129,12 +131,20 @@ def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choi
         ended = "is measured in no run that has ended" if runs else "can be selected by in no run: there is none"
         raise ArgumentError(f"{metric!r} {ended}; {', '.join(_measured(runs))} can be")
     _refuse_several_experiments(measured, metric)
-    names = [name for name in differing_settings(measured) if name != _SEED]
+    names = [name for name in differing_settings(measured) if name != _SEED and name not in WATCHING]
     groups: dict[tuple[str, ...], list[FoundRun]] = {}
     for run in measured:
-        groups.setdefault(tuple(repr(setting_of(run, name)) for name in names), []).append(run)
+        group = groups.setdefault(tuple(repr(setting_of(run, name)) for name in names), [])
+        if not any(_repeats(run, other, metric) for other in group):
+            group.append(run)
     found = [_choice(names, group, metric) for group in groups.values()]
     return sorted(found, key=lambda choice: choice.interval.mean, reverse=not lowest)
+
+
+def _repeats(run: FoundRun, other: FoundRun, metric: str) -> bool:
+    """Whether a run is another one made again to the bit, which tells nothing new of a metric of its model."""
+    same = run.digest is not None and run.digest == other.digest and run.updates == other.updates
+    return same and setting_of(run, _SEED) == setting_of(other, _SEED) and metric in run.metrics
 
 
 def _measured(runs: Sequence[FoundRun]) -> list[str]:

@@ -37,6 +37,7 @@ from hogwild.run.found import (
     KILLED,
     NO_RUN,
     RUNNING,
+    WATCHING,
     FoundFolders,
     FoundRun,
     OtherFolder,
@@ -68,13 +69,17 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Fitting:
-    """A table of those columns that the console has room for; the others are named below it."""
+    """A table of those columns that the console has room for; the others are named below it. The first one is shortened
+    before any is left out, where there is a shorter one."""
 
     columns: Sequence[_Column]
     styles: Sequence[str]
+    shorter: _Column | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = list(self.columns)
+        if self.shorter is not None and sum(one.width + _GAP for one in shown) > options.max_width:
+            shown[0] = self.shorter
         while len(shown) > 1 and sum(one.width + _GAP for one in shown) > options.max_width:
             shown.remove(min(shown, key=lambda one: one.keep))
         table = ranked_table()
@@ -85,7 +90,7 @@ class _Fitting:
         for cells, style in zip(zip(*(one.cells for one in shown), strict=True), self.styles, strict=True):
             table.add_row(*map(Text, cells), style=style)
         yield table
-        left = [one.heading for one in self.columns if one not in shown]
+        left = [one.heading for one in self.columns[1:] if one not in shown]
         if left:
             yield Text(f"no room for {', '.join(left)}: a wider terminal, --csv or --json has all", "dim")
 
@@ -101,7 +106,7 @@ def run_list_report(found: FoundFolders, folders: Sequence[Path]) -> RenderableT
     parts: list[RenderableType] = [Text.assemble((_headline(found, folders), "bold"), *_shared(runs))]
     if runs:
         styles = ["" if run.whole else _STYLES.get(run.status, "yellow").removeprefix("bold ") for run in runs]
-        parts.extend([Text(), _Fitting(_columns(runs, folders), styles), Text()])
+        parts.extend([Text(), _Fitting(_columns(runs, folders), styles, _shorter(runs, folders)), Text()])
     return Group(*parts, *_remarks(found, folders))
 
 
@@ -123,7 +128,8 @@ def _columns(runs: Sequence[FoundRun], folders: Sequence[Path]) -> list[_Column]
     if any(run.status != DONE for run in runs):
         columns.append(_Column("status", [run.status for run in runs], 90, right=False))
     for place, name in enumerate(differing_settings(runs)):
-        columns.append(_setting_column(name, [setting_of(run, name) for run in runs], 80 - min(place, 9)))
+        keep = 30 if name in WATCHING else 80 - min(place, 9)
+        columns.append(_setting_column(name, [setting_of(run, name) for run in runs], keep))
     metrics = metric_names(runs)
     for place, name in enumerate(metrics):
         cells = [_figure(run.metrics.get(name)) for run in runs]
@@ -158,6 +164,13 @@ def best_cells(bests: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
 
 def _figure(value: float | None) -> str:
     return "–" if value is None else figure(value)
+
+
+def _shorter(runs: Sequence[FoundRun], folders: Sequence[Path]) -> _Column | None:
+    """The runs by the ends of their paths, where these are all different and some are shorter."""
+    paths = [short_path(run.path, folders) for run in runs]
+    ends = [path if "/" not in path else f"…/{path.rpartition('/')[2]}" for path in paths]
+    return _Column("run", ends, 100, right=False) if ends != paths and len({*ends}) == len(ends) else None
 
 
 def short_path(path: Path, folders: Sequence[Path]) -> str:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hogwild.experiment import LEARNING_RATES
 from hogwild.report.ranking import setting_text
 from hogwild.report.words import count
 from hogwild.run.result import Run
 
 
-def optimizer_in_words(run: Run) -> str:
-    """The optimizer, its learning rate and the groups that have others: adam, lr 0.001 (its default). Empty where
-    neither was recorded."""
+def optimizer_in_words(run: Run, usual_lr: str = "") -> str:
+    """The optimizer, its learning rate, and why that is the usual one, and the groups that have other options: adam,
+    lr 0.001 (its default). Empty where nothing was recorded."""
     found = run.optimizer_settings
     if found["optimizer"] is None:
         return ""
     told = str(found["optimizer"])
     if found["lr"] is not None:
-        usual = " (its default)" if found["lr"] == LEARNING_RATES.get(told) else ""
-        told += f", lr {setting_text(found['lr'])}{usual}"
+        told += f", lr {setting_text(found['lr'])}{f' ({usual_lr})' * bool(usual_lr)}"
     return "; ".join([told, *(str(group) for group in run.config.groups)])
 
 

@@ -67,13 +67,12 @@ def sections(found: RunComparison) -> Iterable[tuple[str, list[tuple[str, str, s
 def bit_lines(found: RunComparison) -> Iterable[tuple[str, str]]:
     """How far apart the final states are, and since when: (what, finding)."""
     apart, first = found.divergence, found.first
-    if first is None:
-        yield "final state", f"the same bits: {len(apart.tensors):,} tensors, {apart.size:,} values"
+    same_bits = f"the same bits: {len(apart.tensors):,} tensors, {apart.size:,} values"
+    yield "final state", same_bits if first is None else apart.summary()
     for name, same in found.beside:
         yield name, "the same bits" if same else "other bits"
     if first is None:
         return
-    yield "final state", apart.summary()
     told = first.words
     if first.parameters and first.noted_at is not None and not first.from_the_start:
         told += f"; at version {first.noted_at:,}, the first noted that differs: {some_of(first.parameters)}"

@@ -30,19 +30,22 @@ _SHOW_EVERY = 0.25  # seconds
 def sweep_report(plan: SweepPlan, rows: Sequence[SweepRow], folder: Path) -> RenderableType:
     """What a sweep came to."""
     failed = [row for row in rows if row.status == FAILED]
-    parts: list[RenderableType] = [
-        Text(f"sweep of {plan.name} · {_counts(rows)}", "bold"),
-        Padding(sweep_table(rows), (1, 0, 1, 2)),
-    ]
+    parts: list[RenderableType] = [Text(f"sweep of {plan.name} · {_counts(rows)}", "bold")]
     if plan.fixed:
-        parts.insert(1, Text(f"all with {title(plan.fixed)}", "dim"))
+        parts.append(Text(f"all with {title(plan.fixed)}", "dim"))
     if told := _rates(plan):
-        parts.insert(-1, Text(told, "dim"))
+        parts.append(Text(told, "dim"))
+    parts.append(Padding(sweep_table(rows), (1, 0, 1, 2)))
+    if failed:
+        parts.append(Padding(_failures(failed), (0, 0, 1, 2)))
     parts.append(Text(f"saved in {folder}", "dim"))
     if failed:
-        parts.insert(-1, Padding(_failures(failed), (0, 0, 1, 2)))
         parts.append(Text(f"logs are in {folder / LOGS}", "dim"))
         parts.append(Text(f"hogwild sweep --resume {folder} tries the failed ones again", "dim"))
+    if sum(row.status == DONE for row in rows) > 1:
+        metric = next((name for row in rows for name in row.metrics), "loss")
+        parts.append(Text(f"next: hogwild runs {folder} --select {metric}", "dim"))
+        parts.append(Text(f"      hogwild report {folder}", "dim"))
     return Group(*parts)
 
 

@@ -31,22 +31,22 @@ _PROMISES = (
 _SEVERITY_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
-def run_report(run: Run) -> RenderableType:
-    """What a training came to."""
+def run_report(run: Run, usual_lr: str = "") -> RenderableType:
+    """What a training came to; `usual_lr` says why its learning rate is the one that its optimizer begins with."""
     head = f"{title_of(run.config)} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
-    parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run)), (1, 0, 1, 2))]
+    parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run, usual_lr)), (1, 0, 1, 2))]
     parts.append(Padding(_workers(run), (0, 0, 0, 2)))
     parts.extend(Text(f"  {failure.splitlines()[0]}", "yellow") for failure in run.failures)
     return Group(*parts)
 
 
-def _results(run: Run) -> Iterable[tuple[str, str]]:
+def _results(run: Run, usual_lr: str) -> Iterable[tuple[str, str]]:
     if run.stopped:
         yield "ended early", run.stopped
     if run.config.own is not None and run.config.own.parameters:
         own = run.config.own.parameters.items()
         yield "parameters", ", ".join(f"{name} {'none' if value is None else value}" for name, value in own)
-    if told := optimizer_in_words(run):
+    if told := optimizer_in_words(run, usual_lr):
         yield "optimizer", told
     if told := resumed_in_words(run):
         yield "resumed", told

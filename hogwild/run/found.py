@@ -32,6 +32,8 @@ CHECK, STUDY, NO_RUN = "check", "study", "no run"
 _RECORD, _CONFIG = "run.json", "config.toml"
 DEFAULTS = {one.name: one.default for one in fields(RunConfig) if one.metadata}
 """The settings that have plain values → what they are where nobody says otherwise."""
+WATCHING = frozenset(one.name for one in fields(RunConfig) if one.metadata.get("watches"))
+"""Those of them that change nothing of what is trained."""
 OWN_CODE = "own."  # how the names of what is told of a person's own file begin
 _PARAMETERS = f"{OWN_CODE}parameters."
 _OTHERS = {"check.json": CHECK, "findings.json": STUDY}

@@ -64,7 +64,7 @@ WRONG = {
     "run digits --on-nonfinite cry": ["'cry'", "skip"],
     "run digits --clip-grad-norm 0": ["clip_grad_norm 0", "above 0"],
     "run digits --update racing --gradient grad": ["'grad'", "backward"],
-    "run digits --update ordered --workers 3": ["3 workers", "--staleness 2"],
+    "run digits --update ordered --workers 3": ["3 workers", "staleness=2"],
     "run digits --optimizer lbfgs": ["'lbfgs'", "sgd"],
     "run digits --epochs 1 --updates 1": ["both", "epochs", "updates"],
     "run digits --batch-size 1501": ["1501", "1500"],

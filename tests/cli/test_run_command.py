@@ -391,11 +391,11 @@ def test_optimizer_and_learning_rate_are_told_and_so_is_whose_it_is(
         row = next(line for line in out.splitlines() if line.strip().startswith("optimizer"))
         record = json.loads(Path(name, "run.json").read_text())
         told[name] = (" ".join(row.split()[1:]), record["optimizer"], record["lr"])
-        note = "hogwild: lr 0.001 is the default of adam; 0.25, that of line, is for sgd (--lr 0.25 takes it)\n"
+        note = "adam, lr 0.001 (its default; 0.25, that of line, is for sgd; --lr names another)"
         assert (note in err) == (name == "adam")
     assert told == {
         "own": ("sgd, lr 0.25", "sgd", 0.25),
-        "adam": ("adam, lr 0.001 (its default)", "adam", 0.001),
+        "adam": ("adam, lr 0.001 (its default; 0.25, that of line, is for sgd)", "adam", 0.001),
         "both": ("adam, lr 0.25", "adam", 0.25),
     }
 
@@ -419,7 +419,7 @@ def test_the_table_fits_80_columns_and_the_whole_digest_is_in_json(
     [
         ("use kind='threads', please", "use --kind threads, please"),
         ("use update='a', 'b' or 'c'; or not", "use --update a, b or c; or not"),
-        ("the limit; staleness=2 works", "the limit; --staleness 2 works"),
+        ("--set: lr=0.03 is an example", "--set: lr=0.03 is an example"),
         ("config='x' and my_kind='z' stay", "config='x' and my_kind='z' stay"),
         ("a worker raised\n  kind='threads'", "a worker raised\n  kind='threads'"),
     ],

@@ -192,3 +192,20 @@ def test_control_characters_of_names_do_not_reach_the_terminal(
         save_run(tmp_path / name, evaluate=lambda model: {"acc\x1b[2J": 0.5}, name="x")
     for command in (["runs", str(tmp_path)], ["compare", str(tmp_path / "a"), str(tmp_path / "b\x1b[31m")]):
         assert "\x1b" not in printed(capsys, *command)
+
+
+def test_in_a_narrow_terminal_paths_are_shortened_before_columns_are_left_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lr in (0.1, 0.2):
+        save_run(tmp_path / "a-sweep-with-a-name-that-is-rather-long" / f"lr{lr}", lr=lr, config={"width": 7 + lr})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    out = printed(capsys, "runs", ".")
+    headings = next(line for line in out.splitlines() if line.startswith(" run "))
+    assert " …/lr0.1 " in out and "a-sweep" not in out and "width" in headings
+    monkeypatch.setenv("COLUMNS", "140")
+    assert "rather-long/lr0.1" in printed(capsys, "runs", ".")
+    shutil.copytree(tmp_path / "a-sweep-with-a-name-that-is-rather-long", tmp_path / "again")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "again/lr0.1" in printed(capsys, "runs", "."), "their ends are equal"

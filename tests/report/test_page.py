@@ -330,4 +330,4 @@ def test_what_a_run_was_made_with_and_when_it_was_resumed_is_told(tmp_path: Path
     assert told["compensated by"].startswith("momentum 0 → ")
     table = next(table for table in sections(tmp_path)[0].tables if table.title == "All runs")
     place = list(table.headings).index("best accuracy")
-    assert [row[place] for row in table.rows] == ["–", "0.1000 at 5"]
+    assert [row[place] for row in table.rows] == ["–", "0.1000 at 5"] and table.numeric[place], "on one line each"

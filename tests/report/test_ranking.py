@@ -144,3 +144,12 @@ def test_the_best_version_can_be_sorted_and_selected_by() -> None:
     assert [choice.interval.mean for choice in choices(runs, "best_f1", lowest=False)] == [5.5, 3.5]
     with pytest.raises(ArgumentError, match="'f1' is in no run; accuracy, best_f1, loss"):
         sorted_runs(runs, "f1", lowest=False)
+
+
+def test_what_changes_nothing_of_the_training_makes_no_other_settings() -> None:
+    kept = [with_digest(replace(one, settings={**one.settings, "keep_best": "accuracy"}), "b") for one in RUNS[1:2]]
+    runs = [*(with_digest(one, "ab"[number % 2]) for number, one in enumerate(RUNS)), *kept]
+    found = choices(runs, "accuracy", lowest=False)
+    assert [dict(choice.settings) for choice in found] == [{"lr": 0.1}, {"lr": 0.5}]
+    assert [len(choice.runs) for choice in found] == [2, 2], "the same run made again counts once"
+    assert [len(choice.runs) for choice in choices(runs, "seconds", lowest=True)] == [3, 2], "its time is another"

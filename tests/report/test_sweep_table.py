@@ -49,6 +49,7 @@ def test_it_is_not_wider_than_the_terminal_and_leaves_out_what_matters_least(wid
     assert "sweep of toy · 3 runs, 2 done, 1 failed" in text and "all with epochs 3" in text
     line = next(line for line in text.splitlines() if line.split()[:3] == ["ordered", "0.1", "1"])
     assert line.split() == ["ordered", "0.1", "1", "done", *figures]
+    assert "next: hogwild runs out --select accuracy" in text
     assert "failed  lr0.1-seed2" in text and "ValueError" in text and "logs are in out/logs" in text
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hogwild.report.page.figures import Plot
 
-_NUMBER = re.compile(r"[-+±−–×÷()\d.,%\s]*(e[-+]?\d+)?( (s|ms|min|h|bytes|[KMGT]iB))?")
+_NUMBER = re.compile(r"[-+±−–×÷()\d.,%\s]*(e[-+]?\d+)?( (s|ms|min|h|bytes|[KMGT]iB))?( at [\d,]+)?")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DataTable:
 
     @property
     def numeric(self) -> list[bool]:
-        """Of each column, whether all that stands in it are numbers, perhaps with a unit."""
+        """Of each column, whether all that stands in it are numbers, perhaps with a unit, or with their update."""
         return [all(_NUMBER.fullmatch(row[place]) for row in self.rows) for place in range(len(self.headings))]
 
 
