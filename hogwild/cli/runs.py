@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
-from hogwild.cli.status import DONE
+from hogwild.cli.status import DONE, as_typed
 from hogwild.errors import ArgumentError
 
 _MORE = """Examples:
@@ -67,7 +67,8 @@ class RunsCommand:
         if self.csv:
             sys.stdout.write(run_list_csv(found.runs) if chosen is None else choices_csv(chosen, self.select))
             return DONE
-        report = run_list_report(found, folders)
+        as_here = [replace(run, why=as_typed(run.why)) for run in found.runs]
+        report = run_list_report(replace(found, runs=tuple(as_here)), folders)
         if chosen is not None:
             report = choices_report(chosen, self.select, lowest=lowest)
         show(run_list_object(found, folders, chosen, self.select, lowest=lowest), report, json=self.json)

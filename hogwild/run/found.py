@@ -47,8 +47,8 @@ class FoundRun:
 
     Attributes:
         path: the directory.
-        status: done, ended early, interrupted, running (its process lives), failed, killed, broken, or unfinished: it
-            did not end, and nothing there says why.
+        status: done, ended early, interrupted, running (its process lives), failed, killed (nobody is at work, and it
+            neither ended nor failed), broken, or unfinished: another machine is or was at work.
         why: why it ended early or failed, which process trains it, or what is broken about it; empty otherwise.
         go_on: what goes on with it from its last checkpoint: a command, or a call; empty where nothing can.
         settings: name → value, as in its config.toml and its caller's own `config`.
@@ -238,12 +238,10 @@ def _not_ended(folder: Path, settings: Mapping[str, Any], interrupted: FoundRun 
         status, why = FAILED, failure
     elif writer is not None and writer.lives is None:
         status, why = UNFINISHED, f"process {writer.pid} on {writer.host} trains it, or was killed"
-    elif writer is not None:
-        status, why = KILLED, ""
-    elif interrupted is not None:
+    elif interrupted is not None and writer is None:
         return interrupted
     else:
-        status, why = UNFINISHED, "its folder does not say why"
+        status, why = KILLED, ""
     evaluations, _ = read_metrics(folder / METRICS)
     last = evaluations[-1] if evaluations else {}
     metrics = {name: _number(value) for name, value in last.items() if name not in ("update", "seconds")}

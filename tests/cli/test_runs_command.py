@@ -26,7 +26,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
     seem_killed(killed)
     failed = shutil.copytree(folder / "runs/lr0.1-0", folder / "runs/wrong")
     (failed / "run.json").unlink()
-    (failed / "failure.json").write_text('{"kind": "ValueError", "why": "a bad batch"}')
+    (failed / "failure.json").write_text('{"kind": "ValueError", "why": "a bad batch; use kind=\'threads\'"}')
     broken = shutil.copytree(folder / "runs/lr0.1-0", folder / "runs/broken")
     (broken / "run.json").write_text("{")
     (folder / "runs/notes").mkdir()
@@ -64,7 +64,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "broken  broken: " in out
         and "killed  killed: there is no checkpoint" in out
-        and "failed  wrong: ValueError: a bad batch" in out
+        and "failed  wrong: ValueError: a bad batch; use --kind threads" in out
         and "no run  notes: it holds todo.txt" in out
     )
 

@@ -117,7 +117,7 @@ def test_it_is_not_taken_for_a_later_process_of_that_number_or_on_another_machin
     with occupied(out):
         assert read_found(out).status == RUNNING
         signed = json.loads((out / LOCK).read_text())
-    assert signed["host"] == platform.node() and read_found(out).status == UNFINISHED
+    assert signed["host"] == platform.node() and read_found(out).status == KILLED
     (out / LOCK).write_text(json.dumps({**signed, "began": signed["began"] - 60}))
     assert read_found(out).status == KILLED
     (out / LOCK).write_text(json.dumps({**signed, "host": "elsewhere"}))
@@ -138,7 +138,7 @@ def test_strange_files_are_not_believed(text: str, out: Path, tmp_path: Path) ->
     save_run(out)
     (out / "run.json").unlink()
     (out / LOCK).write_text(text)
-    assert writer_named(out / LOCK) is None and read_found(out).status == UNFINISHED
+    assert writer_named(out / LOCK) is None and read_found(out).status == KILLED
     (out / FAILURE).write_text(text)
     assert (read_found(out).status, read_found(out).why) == (FAILED, "failure.json in it cannot be read")
     shutil.copytree(out, tmp_path / "other")
