@@ -98,7 +98,7 @@ class CheckCommand:
         if self.command:
             subject = command_subject(self.command)
         else:
-            subject = experiment_subject(self.experiment, given, fresh_process=self.fresh_process)
+            subject = experiment_subject(self.experiment, given, fresh_process=self.fresh_process, quiet=self.quiet)
         with subject as (name, checked):
             return check_command(
                 name,

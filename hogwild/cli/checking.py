@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hogwild.cli.output import show
+from hogwild.cli.output import show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.determinism.check import CheckSettings, check_subject
 from hogwild.determinism.foreign import ForeignCommand
@@ -17,7 +17,7 @@ from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import OwnTraining, Subject
 from hogwild.determinism.verdict import Tolerance
 from hogwild.errors import ArgumentError
-from hogwild.experiment import Study, find, settings_of
+from hogwild.experiment import Study, find, settings_of, why_usual_lr
 from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot, plot_check
 from hogwild.report.progress import telling
@@ -48,7 +48,9 @@ def _tolerance(text: str) -> Tolerance | None:
 
 
 @contextmanager
-def experiment_subject(experiment: str, given: Mapping[str, Any], *, fresh_process: bool) -> Iterator[NamedSubject]:
+def experiment_subject(
+    experiment: str, given: Mapping[str, Any], *, fresh_process: bool, quiet: bool
+) -> Iterator[NamedSubject]:
     """An experiment with these settings.
 
     Raises:
@@ -57,7 +59,9 @@ def experiment_subject(experiment: str, given: Mapping[str, Any], *, fresh_proce
     found, saved = find(experiment)
     if isinstance(found, Study):
         raise ArgumentError(f"{found.name} is a study, and only trainings can be checked (hogwild list)")
-    subject = OwnTraining.of_experiment(found, settings_of(found, given, saved))
+    config = settings_of(found, given, saved)
+    tell_usual_lr(config, why_usual_lr(found, given, saved), quiet=quiet)
+    subject = OwnTraining.of_experiment(found, config)
     yield found.name, Fresh(subject) if fresh_process else subject
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from hogwild.config import RunConfig
 from hogwild.report.objects import to_json
+
+
+def tell_usual_lr(config: RunConfig, usual: str, *, quiet: bool) -> None:
+    """On standard error, before training: that a run has the learning rate that its optimizer begins with in place of
+    the experiment's; `usual` says why, see `hogwild.experiment.why_usual_lr`."""
+    if ";" in usual and not quiet:
+        sys.stderr.write(f"hogwild: {config.optimizer}, lr {config.lr:g} ({usual}; --lr names another)\n")
 
 
 def show(found: Any, report: RenderableType, *, json: bool) -> None:

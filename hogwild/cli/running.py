@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hogwild.cli.output import show
+from hogwild.cli.output import show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
@@ -71,8 +71,7 @@ def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
 
 def _train(training: Training, config: RunConfig, saved: Saved, usual: str, *, json: bool, quiet: bool) -> int:
     console = Console(stderr=True)
-    if ";" in usual and not quiet:
-        sys.stderr.write(f"hogwild: {config.optimizer}, lr {config.lr:g} ({usual}; --lr names another)\n")
+    tell_usual_lr(config, usual, quiet=quiet)
     out, resume = saved.out or saved.resume, saved.resume
     if out is not None and out != resume and not saved.overwrite:
         refuse_taken(out)

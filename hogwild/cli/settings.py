@@ -218,7 +218,7 @@ def _flag(setting: Field[Any], text: str, several: bool) -> tuple[Any, Any]:
 
 def _flag_off(name: str) -> tuple[str, Any, Any]:
     """(name, type, default) of the flag that turns a setting off which an earlier run, or an experiment, has on."""
-    shown = arg(help=f"Not what {flag_of(name)} does, where it is on already.", help_behavior_hint="")
+    shown = arg(help=f"Turn {flag_of(name)} off, where the run or the file has it on.", help_behavior_hint="")
     return f"no_{name}", Annotated[bool, shown], field(default=False, metadata={_OFF: name})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -17,10 +18,10 @@ from hogwild.report.ranking import setting_text
 from hogwild.report.run_list import short_path
 from hogwild.report.run_words import at_updates
 from hogwild.report.words import count, duration, figure, short_digest
-from hogwild.run.found import FoundRun
 
 _ROWS = 8  # of one section, at most
 _WIDEST = 60  # letters of a value
+_LONG = 20  # letters of a folder that is left out
 _VALUES: Mapping[str, Callable[[float], str]] = {"updates": count, "samples_per_second": count, "seconds": duration}
 
 _OF_BATCHES = ("accumulate", "batch_size", "micro_batches", "shuffle")  # settings that say which a loss is of
@@ -32,7 +33,7 @@ def comparison_report(found: RunComparison) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True, min_width=16)
     grid.add_column(overflow="fold", ratio=1)
     grid.add_column(overflow="fold", ratio=1)
-    grid.add_row("", Text(_path(found.a), "bold"), Text(_path(found.b), "bold"))
+    grid.add_row("", *(Text(name, "bold") for name in _names(found)))
     if found.titles[0] != found.titles[1]:
         grid.add_row("", *found.titles)
     for name, rows in sections(found):
@@ -159,5 +160,9 @@ def _digests(found: RunComparison) -> list[tuple[str, str, str]]:
     return [(name, one, other) for name, (one, other) in told.items() if one != "–" or other != "–"]
 
 
-def _path(run: FoundRun) -> str:
-    return short_path(run.path, ())
+def _names(found: RunComparison) -> tuple[str, str]:
+    """What the two are called: their paths, or the ends of these where they are long and in one folder."""
+    one, other = found.a.path, found.b.path
+    if one.parent == other.parent and one != other and len(str(one.parent)) > _LONG:
+        one, other = Path("…", one.name), Path("…", other.name)
+    return short_path(one, ()), short_path(other, ())

@@ -138,3 +138,9 @@ def test_wrong_arguments_are_one_line_and_leave_nothing(arguments, words, capsys
     assert told.err.count("\n") == 1
     assert not told.out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_learning_rate_that_is_not_the_experiments_is_told(capsys, tmp_path):
+    short = ["--kind", "threads", "--updates", "4", "--runs", "2", "--out", str(tmp_path / "check")]
+    main(["check", "digits", "--optimizer", "adam", *short])
+    assert "hogwild: adam, lr 0.001 (its default; 0.5, that of digits, is for sgd" in capsys.readouterr().err

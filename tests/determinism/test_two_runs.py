@@ -175,3 +175,12 @@ def test_the_moving_average_the_best_version_and_the_compensation_are_told(tmp_p
     line = next(line for line in drawn(compensated).splitlines() if line.startswith("compensated by"))
     assert "–" in line and "momentum 0 → " in line
     assert compensated.to_dict()["compensation"][0] == [] and compensated.to_dict()["compensation"][1]
+
+
+def test_long_paths_of_one_folder_are_told_by_their_ends(base: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(base, tmp_path / "a-folder-of-runs" / name)
+    found = compare_runs(tmp_path / "a-folder-of-runs" / "a", tmp_path / "a-folder-of-runs" / "b")
+    assert any(line.split() == ["…/a", "…/b"] for line in drawn(found).splitlines())
+    other = compare_runs(base, tmp_path / "a-folder-of-runs" / "b")
+    assert "…/" not in drawn(other), "of two folders"
