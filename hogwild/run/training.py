@@ -25,8 +25,8 @@ from hogwild.run.job import Evaluate, Job, Loss
 from hogwild.run.kernel_settings import kernel_steps, refuse_rules_without_kernels, refuse_what_kernels_have_not
 from hogwild.run.progress import Progress, Stop, Trace
 from hogwild.run.result import Run
-from hogwild.workers.kernel_loop import kernel_loop, step_again
 from hogwild.run.tensorboard import TensorBoard
+from hogwild.workers.kernel_loop import kernel_loop, step_again
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.loop import train_loop
 

@@ -81,7 +81,10 @@ REFUSED = [
     (("*.bias",), "'*.bias' is given no option of an optimizer; weight_decay=0 is an example"),
     (("*.bias", "decay=1"), "'decay' is no option of SGD; lr, momentum, dampening, weight_decay, nesterov"),
     (("*.bia", "lr=1"), "'*.bia lr=1' matches no parameter; left for it are "),
-    (("*", "lr=1", "--group", "*.bias", "lr=2"), "'*.bias lr=2' matches no parameter; left for it are none"),
+    (
+        ("*", "lr=1", "--group", "*.bias", "lr=2"),
+        "'*.bias lr=2' matches no parameter: 1.bias, 3.bias are taken by '*' before it",
+    ),
     (("*.bias", "lr=fast"), "'fast' is no value; 0.01, true, [0.9, 0.99] are"),
     (("*.bias", "lr"), "'lr' is not one OPTION=VALUE"),
     (("*.bias", "lr=1", "lr=2"), "'lr=2' is not one OPTION=VALUE"),

@@ -132,7 +132,7 @@ def test_overwriting_leaves_nothing_of_the_run_before(tmp_path):
 
     with pytest.raises(KeyError):
         train(tmp_path, seed=1, overwrite=True, progress=progress)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.toml", "origin.json", "notes.txt"}
+    assert {path.name for path in tmp_path.iterdir()} == {"config.toml", "origin.json", "notes.txt", "failure.json"}
     with pytest.raises(hogwild.RunDirectoryError, match=f"holds no {CHECKPOINT}"):
         train(seed=1, resume=tmp_path)
     run = train(tmp_path, seed=1, overwrite=True)
