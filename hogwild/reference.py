@@ -222,10 +222,18 @@ def _differentiate(outputs: Iterable[Any], trained: Sequence[nn.Parameter]) -> _
 
 
 def _mean(parts: Sequence[_Part]) -> _Part:
-    """Summed in order and divided by the number of parts; None only where no part has a gradient."""
+    """Summed in order and divided by the number of parts; None only where no part has a gradient. A sum of sparse ones
+    has the rows of them all, one after the other."""
     values, gradients = zip(*parts, strict=True)
     present = [[gradient for gradient in column if gradient is not None] for column in zip(*gradients, strict=True)]
-    return sum(values) / len(parts), [reduce(torch.add, some) / len(parts) if some else None for some in present]
+    return sum(values) / len(parts), [_sum(some) / len(parts) if some else None for some in present]
+
+
+def _sum(gradients: list[Tensor]) -> Tensor:
+    if len(gradients) > 1 and all(gradient.is_sparse for gradient in gradients):
+        rows, values = zip(*((gradient._indices(), gradient._values()) for gradient in gradients), strict=True)
+        return torch.sparse_coo_tensor(torch.cat(rows, 1), torch.cat(values), gradients[0].shape)
+    return reduce(torch.add, [gradient.to_dense() for gradient in gradients] if len(gradients) > 1 else gradients)
 
 
 def _shared(update: str, part: _Part, trained: Sequence[nn.Parameter]) -> _Part:
@@ -233,8 +241,6 @@ def _shared(update: str, part: _Part, trained: Sequence[nn.Parameter]) -> _Part:
     value, gradient = part
     if update == "racing":
         return value, [torch.zeros_like(p) + (0 if g is None else g) for p, g in zip(trained, gradient, strict=True)]
-    if update == "sync":
-        return value, [None if g is None else g.to_dense() for g in gradient]
     return part
 
 

@@ -65,6 +65,7 @@ def plain(model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer], upd
 
 def train(model: nn.Module, optimizer: str = "sgd", **arguments: Any) -> hogwild.Run:
     settings = {"kind": "threads", "workers": 1, "updates": UPDATES, "batch_size": BATCH, "staleness": 0}
+    settings["micro_batches"] = 1
     return hogwild.train(
         model, arguments.pop("data", words()), loss, optimizer=OPTIMIZERS[optimizer], **(settings | arguments)
     )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ArgumentError
 from hogwild.model.buffers import BufferRule
+from hogwild.model.row_parameter import RowParameter
 from hogwild.shared.copying import copy_for_worker
 from hogwild.shared.layout import Layout
 
@@ -31,14 +32,18 @@ class Binding:
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> None:
         self.module = module
         self.parameters = list(parameters)
+        self._tables = [parameter for parameter in parameters if isinstance(parameter, RowParameter)]
         self._entries = layout.entries
         self._rules = BufferRule.for_model(module, [entry.name for entry in layout.entries])
         self._homes = _homes(module, [entry.name for entry in layout.entries])
         self._own = [torch.empty_strided(e.shape, e.stride, dtype=e.dtype) for e in layout.entries]
         self._before = [torch.empty_like(own) for own in self._own]
 
-    def point_at(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> nn.Module:
-        """The replica, ready for a forward pass on that slot: its parameters views, its buffers private copies."""
+    def point_at(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], version: int = 0) -> nn.Module:
+        """The replica, ready for a forward pass on that slot: its parameters views, its buffers private copies, and its
+        tables at that version."""
+        for table in self._tables:
+            table.version = version
         for parameter, view in zip(self.parameters, parameters, strict=True):
             parameter.data = view
         for homes, own, before, shared in zip(self._homes, self._own, self._before, buffers, strict=True):

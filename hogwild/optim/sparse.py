@@ -24,7 +24,7 @@ def stay_sparse(
     optimizer: Optimizer,
     rule: str,
     *,
-    versions: bool,
+    copies: bool,
     shared: bool,
     by_row: Callable[[], str],
     private: Callable[[], str],
@@ -36,7 +36,7 @@ def stay_sparse(
         layout: of the trained parameters.
         optimizer: the caller's.
         rule: its name, for messages.
-        versions: the rule keeps several copies of every parameter.
+        copies: the rule keeps several copies of every table, for the optimizer does not step rows or the rule none.
         shared: it keeps gradients in shared memory, where they are dense.
         by_row, private: give the names of the rules that touch only the rows of a batch, and of those that share no
             gradients, for messages.
@@ -48,7 +48,7 @@ def stay_sparse(
     only_sparse = isinstance(optimizer, torch.optim.SparseAdam)
     if found is None:
         found = frozenset(range(len(layout.entries))) if only_sparse else frozenset()
-    if versions or shared:
+    if copies or shared:
         refuse_large([layout.entries[i] for i in sorted(found)], rule, shared=shared, by_row=by_row)
     if found and shared and only_sparse:
         raise ArgumentError(

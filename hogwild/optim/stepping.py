@@ -106,7 +106,7 @@ class SharedOptimizer:
 
     def gather_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in a slot of shared memory; the rows of sparse ones, where the slot takes them, as they are."""
-        if not _all_dense(gradients):
+        if not slot.holds_all or not _all_dense(gradients):
             tensors = _fill(slot.tensors, gradients, slot.takes_rows)
             return Gathered(tensors, slot.flats if self._form.flat else [])
         torch._foreach_copy_(slot.tensors, cast("list[Tensor]", gradients))
@@ -311,16 +311,14 @@ def _all_dense(gradients: Sequence[Tensor | None]) -> bool:
 def _fill(
     views: Sequence[Tensor], gradients: Sequence[Tensor | None], keeps: Callable[[int, Tensor], bool] | None = None
 ) -> list[Tensor | None]:
-    """Gradients of which some are missing or sparse, made dense in the views; as they are, the sparse ones that `keeps`
-    says so of."""
+    """Gradients of which some are missing or sparse, made dense in the views; as they are, those that `keeps` says so
+    of."""
     tensors: list[Tensor | None] = []
     for i, (view, gradient) in enumerate(zip(views, gradients, strict=True)):
         if gradient is None:
             view.zero_()
-        elif not gradient.is_sparse:
-            gradient = view.copy_(gradient)
         elif keeps is None or not keeps(i, gradient):
-            gradient = view.copy_(gradient.to_dense())
+            gradient = view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         tensors.append(gradient)
     return tensors
 

@@ -65,9 +65,10 @@ class Combining(Versioned):
     _purpose = _For.SLOT
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
-        """τ + 2 versions, two copies of the optimizer's state, and gradients of τ + 1 updates, for any workers."""
+        """τ + 2 versions, two copies of the optimizer's state, and gradients of τ + 1 updates, for any workers; of
+        tables what the last τ + 1 updates overwrote."""
         waiting = (self.staleness + 1) * self.tickets_per_update
-        return Needs(slots=self.staleness + 2, state_copies=2, gradients=waiting)
+        return Needs(slots=self.staleness + 2, state_copies=2, gradients=waiting, logs=self.staleness + 1)
 
     def attach(self, seat: Seat) -> None:
         """Versions are made in shards unless their gradients have to be seen whole before."""
@@ -111,9 +112,8 @@ class Combining(Versioned):
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica on version max(0, u − τ)."""
-        self.version_read = self._read_by(ticket.update)
-        slot = self.state.slots[self.place(self.version_read)]
-        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+        version = self._read_by(ticket.update)
+        return self.replica_at(version, self.place(version))
 
     def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Apply the gradient if its turn has come, else lay it where it waits, and make what versions can be made."""
@@ -375,6 +375,12 @@ class Combining(Versioned):
 
 
 def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
-    """The mean gradient of one parameter over the micro-batches; None where none of them has any."""
+    """The mean gradient of one parameter over the micro-batches; None where none of them has any. That of sparse ones
+    has the rows of them all, one after the other."""
     present = [gradient for gradient in gradients if gradient is not None]
+    if present and all(gradient.is_sparse for gradient in present):
+        rows = torch.cat([gradient._indices() for gradient in present], 1)
+        values = torch.cat([gradient._values() for gradient in present]).div_(len(gradients))
+        return torch.sparse_coo_tensor(rows, values, present[0].shape, check_invariants=False)
+    present = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in present]
     return mean_of(present, len(gradients), torch.empty_like(present[0])) if present else None

@@ -38,7 +38,7 @@ class Replayed(Versioned):
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """The oldest version that is read, the newest, and all between them."""
-        return Needs(slots=self._slots, state_copies=2)
+        return Needs(slots=self._slots, state_copies=2, logs=self._slots - 1)
 
     def check(self, workers: int) -> None:
         """One worker, in the order of the rows."""
@@ -51,9 +51,8 @@ class Replayed(Versioned):
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The version that the row says was read."""
-        self.version_read = self._reads[ticket.number]
-        slot = self.state.slots[self.version_read % self._slots]
-        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+        version = self._reads[ticket.number]
+        return self.replica_at(version, version % self._slots)
 
     def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Make version k + 1."""

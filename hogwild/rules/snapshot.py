@@ -5,7 +5,9 @@
 
 What holds when workers race: every gradient is computed on one whole version; no step is lost or applied twice; the
 journal's rows (update, version read) determine every bit of the run. A ring of workers + 1 slots is enough: at a
-commit the other workers pin at most workers − 1 slots and the head is one more, which leaves one to write.
+commit the other workers pin at most workers − 1 slots and the head is one more, which leaves one to write. Of tables
+there is one copy and a ring of logs: who is to reuse a log waits, holding no lock, while another worker still reads a
+version that needs it; who commits has read, and is waited for by nobody.
 What does not: which update makes which version is left to chance, so two runs differ.
 A commit killed before the head's one store has changed nothing that anybody reads; one killed after it is done.
 """
@@ -16,6 +18,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from hogwild.optim.gradients import Gathered
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.state import Needs, SharedState
@@ -23,6 +26,7 @@ from hogwild.shared.tickets import Control, Settled, Ticket
 from hogwild.shared.words import Field, Hook, Phase, Word
 
 _SLOT_BITS = 16
+_LOGS = 4  # for each worker
 
 
 class Snapshot(Versioned):
@@ -32,8 +36,9 @@ class Snapshot(Versioned):
     summary: ClassVar[str] = "computed on a whole version; the next version, first come, first served"
 
     def needs(self, workers: int) -> Needs:
-        """A ring of workers + 1 slots and two copies of the optimizer's state."""
-        return Needs(slots=workers + 1, state_copies=2)
+        """A ring of workers + 1 slots and two copies of the optimizer's state; logs of tables, so many that who commits
+        hardly ever waits for who still reads an old version."""
+        return Needs(slots=workers + 1, state_copies=2, logs=_LOGS * workers)
 
     def begin(self, control: Control, version: int) -> None:
         """The head is this version, in slot 0, which is every worker's first pin."""
@@ -44,20 +49,43 @@ class Snapshot(Versioned):
         """Pin the newest version for the first read."""
         super().attach(seat)
         with self.control.commit_lock:
-            self._version, slot = self.newest(self.state)
-            self.control.row(seat.index)[Field.PIN] = slot
+            self._pin(*self.newest(self.state))
+
+    def _pin(self, version: int, slot: int) -> None:
+        row = self.control.row(self.seat.index)
+        row[Field.PIN], row[Field.READING] = slot, version + 1
+        self._version = version
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        self.control.row(self.seat.index)[Field.READING] = 0
 
     def read(self, ticket: Ticket) -> nn.Module:  # noqa: ARG002
         """The replica on the pinned version."""
-        slot = self.state.slots[self.control.row(self.seat.index)[Field.PIN]]
-        self.version_read = self._version
-        return self.seat.binding.point_at(slot.parameters, slot.buffers)
+        return self.replica_at(self._version, self.control.row(self.seat.index)[Field.PIN])
 
     def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Make the next version of the newest one, and pin it."""
-        seat, control, update = self.seat, self.control, ticket.update
         gathered = self.prepare(ticket, gradient)
+        self.close()  # or two that have read one version would wait for each other
+        while not self._make_next(ticket, gradient, gathered):
+            self.control.wait_until(self._may_overwrite, self.seat.index)
+        return True
+
+    def _may_overwrite(self) -> bool:
+        """True where nobody reads a version so old that it needs the log that the next version is to have."""
+        if not self.state.tables:
+            return True
+        first = self.newest(self.state)[0] + 1 - self.state.plan.needs.logs
+        readings = [self.control.row(worker)[Field.READING] for worker in range(self.control.workers)]
+        return all(reading == 0 or reading > first for reading in readings)
+
+    def _make_next(self, ticket: Ticket, gradient: Gradient, gathered: Gathered | None) -> bool:
+        """Make the next version, and pin it. False: somebody still reads what it would overwrite."""
+        seat, control, update = self.seat, self.control, ticket.update
         with control.commit_lock:
+            if not self._may_overwrite():
+                return False
             control.row(seat.index)[Field.PHASE] = Phase.WRITING
             version, source = self.newest(self.state)
             if version >= control[Word.TOTAL]:
@@ -72,8 +100,7 @@ class Snapshot(Versioned):
             seat.pause(Hook.PUBLISHING)
             control.publish(Word.HEAD, (version + 1) << _SLOT_BITS | target)
             seat.pause(Hook.PUBLISHED)
-            control.row(seat.index)[Field.PIN] = target
-            self._version = version + 1
+            self._pin(version + 1, target)
         return True
 
     def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002

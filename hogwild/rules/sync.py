@@ -20,7 +20,6 @@ class Sync(Combining):
 
     name: ClassVar[str] = "sync"
     summary: ClassVar[str] = "M micro-batches on the newest version; one update from their average"
-    dense_gradients: ClassVar[bool] = True
     staleness: int = 0
 
     def __init__(self, micro_batches: int = 2) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from torch import nn
+
 from hogwild.optim.gradients import Gathered
+from hogwild.optim.table_steps import TableSteps
 from hogwild.rules.base import Rule
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Aborted, Hook, Word
@@ -25,6 +28,12 @@ class Versioned(Rule):
         control[Word.HEAD] = version
         control[Word.OBSERVED] = control[Word.EVALUATED] = version
 
+    def replica_at(self, version: int, slot: int) -> nn.Module:
+        """The replica on a version, which lies in that slot; it is the one that is read from here on."""
+        self.version_read = version
+        read = self.state.slots[slot]
+        return self.seat.binding.point_at(read.parameters, read.buffers, version)
+
     def write_version(self, update: int, version: int, source: int, target: int, gathered: Gathered | None) -> None:
         """Write version `version + 1` into slot `target` from slot `source`; None as gradients leaves all as it is.
 
@@ -36,18 +45,21 @@ class Versioned(Rule):
         self.give_up_if_aborted()
         old, new = self.state.slots[source], self.state.slots[target]
         before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
-        rows = self.state.row_versions
+        steps = TableSteps(self.state.tables, version + 1)
         if gathered is None:
             after.copy_from(before)
             new.copy_from(old)
             self.seat.optimizer.rest(new, after)
-        else:
-            if rows is not None:
-                rows.begin(gathered.tensors, version + 1)
-            self.seat.pause(Hook.WRITING)
-            self.seat.optimizer.advance(update, gathered, old, new, before, after)
-        if rows is not None:
-            rows.complete((target, len(self.state.slots) + (version + 1) % 2), version)
+            return
+        if self.state.tables:
+            gathered = steps.taken(gathered)
+            old, new, before, after = steps.slot(old), steps.slot(new), steps.state(before), steps.state(after)
+        self.seat.pause(Hook.WRITING)
+        self.seat.optimizer.advance(update, gathered, old, new, before, after)
+        if self.state.tables:
+            steps.keep()
+            self.seat.pause(Hook.LOGGED)
+            steps.store()
 
     def give_up_if_aborted(self) -> None:
         """Write no more once the run has been given up.

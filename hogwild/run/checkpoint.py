@@ -27,6 +27,7 @@ from hogwild.errors import RunDirectoryError, printable
 from hogwild.rules.base import Rule
 from hogwild.run.best import Best, load_best
 from hogwild.run.directory import CHECKPOINT, placed
+from hogwild.run.saved_tables import restore_tables, tables_at
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.shared.tickets import Settled
@@ -68,6 +69,7 @@ class Checkpointer:
         older = {v: state.slots[rule.place(v)] for v in rule.window(version) if v != version}
         tensors = {f"version {v}": as_tensor(place.bytes).clone() for v, place in older.items()}
         tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": journal}
+        tensors |= tables_at(state, version, rule.window(version))
         tensors["seals"] = state.journal.first_seals(version).clone()
         tickets = json.dumps({"next": start.following, "again": start.again, "total": start.total})
         metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule), "run": self.run}
@@ -186,6 +188,7 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
             targets["seals"] = state.journal.first_seals(version)
             for name, target in targets.items():
                 _fill(target, file.get_tensor(name), name, path)
+            restore_tables(state, rule.window(version), file.get_tensor)
             tickets = json.loads(metadata["tickets"])
             seconds = max(0.0, float(metadata.get("seconds", 0.0)))
             best = _best_in(file, metadata)
@@ -216,7 +219,7 @@ def form_of(plan: StatePlan, rule: Rule, rows: int | None = None) -> str:
         [str(entry) for layout in (plan.parameters, plan.constants, plan.buffers) for entry in layout.entries],
         optimizer,
         [rule.name, plan.needs.slots if rule.same_bits else 0, rule.tickets_per_update],
-        [plan.rows if rows is None else rows, plan.digest_every],
+        [plan.rows if rows is None else rows, plan.digest_every, *plan.tables],
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

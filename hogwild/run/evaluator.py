@@ -114,7 +114,11 @@ class Evaluator:
     def take_newest(self) -> None:
         """Give the model the newest complete version; no worker runs any more."""
         version, slot = self._rule.newest(self._state)
-        self._take(self._state.parameters(version, slot), self._state.slots[slot].buffers)
+        names = [entry.name for entry in self._state.plan.parameters.entries]
+        parameters = dict(self._model.named_parameters())
+        with torch.no_grad():
+            self._state.give_parameters(version, slot, [parameters[name] for name in names])
+        self._take_buffers(self._state.slots[slot].buffers)
 
     def _take_shown(self) -> None:
         self._take(self._state.observed.parameters, self._state.observed.buffers)
@@ -181,6 +185,10 @@ class Evaluator:
     def _take(self, own: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
         """Give the model those parameters and those buffers."""
         self._take_parameters(own)
+        self._take_buffers(others)
+
+    @torch.no_grad()
+    def _take_buffers(self, others: Sequence[torch.Tensor]) -> None:
         buffers = dict(self._model.named_buffers())
         _copy(buffers, [entry.name for entry in self._state.plan.buffers.entries], others)
 

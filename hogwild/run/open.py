@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from hogwild.data.seeding import loans_of_this_thread
@@ -158,4 +159,6 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:
-    return [parameter.clone() for parameter in state.parameters(*job.rule.newest(state))]
+    copies = [torch.empty_like(parameter) for parameter in state.parameters(*job.rule.newest(state))]
+    state.give_parameters(*job.rule.newest(state), copies)
+    return copies

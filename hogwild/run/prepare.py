@@ -128,7 +128,7 @@ def prepare(job: Job) -> Prepared:
     if optimizer_plan.compensation is None:
         _warn_of_staleness(job.rule, optimizer)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
-    tables = sorted(sparse) if steps_rows(optimizer) else []
+    tables = sorted(sparse) if _keeps_rows(job, optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates)
     limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
     draws = bool(tried.draws) or job.loss is None
@@ -225,11 +225,16 @@ def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: O
         layout,
         optimizer,
         job.rule.name,
-        versions=needs.slots > 1,
+        copies=needs.slots > 1 and not _keeps_rows(job, optimizer),
         shared=job.rule.dense_gradients,
         by_row=lambda: quoted(stepping_by_row(), "and"),
         private=lambda: quoted(names_where(lambda rule: not rule.dense_gradients), "or"),
     )
+
+
+def _keeps_rows(job: Job, optimizer: Optimizer) -> bool:
+    """True where one copy of each table is kept, and what rows held in older versions."""
+    return job.rule.needs(job.config.workers).logs > 0 and steps_rows(optimizer)
 
 
 def _plan(
@@ -253,7 +258,7 @@ def _plan(
         constants=Layout.of(list(anatomy.constant.items())),
         buffers=Layout.of(list(anatomy.buffers.items())),
         names=_names(job.model, anatomy),
-        optimizer=optimizer.form,
+        optimizer=replace(optimizer.form, tables=frozenset(tables)),
         needs=job.rule.needs(config.workers),
         audited=config.audit and _can_audit(job, optimizer),
         tables=tuple(tables),

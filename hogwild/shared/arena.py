@@ -33,7 +33,8 @@ def aligned(nbytes: int) -> int:
 
 
 class Arena:
-    """`nbytes` of zeroed shared memory, seen as tensors, arrays and 8-byte words.
+    """`nbytes` of zeroed shared memory, seen as tensors, arrays and 8-byte words; `used` is how much of it is to be
+    memory before long, all of it if None.
 
     An arena may be pickled while a worker process is being started; it arrives there as the same memory, or,
     with `private=True`, as a copy-on-write view of it (a process that writes gets its own pages).
@@ -44,9 +45,9 @@ class Arena:
 
     descriptor = -1  # none
 
-    def __init__(self, nbytes: int, *, private: bool = False) -> None:
+    def __init__(self, nbytes: int, *, private: bool = False, used: int | None = None) -> None:
         try:
-            _refuse_too_much(nbytes)
+            _refuse_too_much(nbytes if used is None else used)
             self._attach(_anonymous_file(), max(nbytes, ALIGNMENT), private)
             os.ftruncate(self.descriptor, self.nbytes)
             self._map = mmap.mmap(self.descriptor, self.nbytes)
@@ -120,17 +121,22 @@ def _anonymous_file() -> int:
 
 
 class Space:
-    """Hands out offsets in an arena that is still to be made: reserve everything, then make it once."""
+    """Hands out offsets in an arena that is still to be made: reserve everything, then make it once.
+
+    `nbytes` is what was reserved, and `used` how much of it is memory before long: a page that nobody writes is none.
+    """
 
     def __init__(self) -> None:
         self.nbytes = 0
+        self.used = 0
 
-    def reserve(self, nbytes: int) -> int:
-        """The offset of `nbytes` bytes that nobody else has."""
+    def reserve(self, nbytes: int, used: int | None = None) -> int:
+        """The offset of `nbytes` bytes that nobody else has; of which so many are `used`, all if None."""
         offset, self.nbytes = self.nbytes, self.nbytes + aligned(nbytes)
+        self.used += aligned(nbytes if used is None else used)
         return offset
 
 
 def as_tensor(view: memoryview) -> Tensor:
     """The bytes of a view as a uint8 tensor of one dimension, on the same memory."""
-    return torch.frombuffer(view, dtype=torch.uint8)
+    return torch.frombuffer(view, dtype=torch.uint8) if view.nbytes else torch.empty(0, dtype=torch.uint8)

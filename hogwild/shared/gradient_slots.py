@@ -12,7 +12,7 @@ from hogwild.shared.arena import ALIGNMENT, Arena, Space, aligned
 from hogwild.shared.layout import Block, Entry, Layout
 
 _WORDS = 6
-_NONE, _DENSE, _SPARSE, _COALESCED = range(4)
+_NONE, _DENSE, _SPARSE, _COALESCED, _TABLE = range(5)
 
 
 class GradientSlot:
@@ -22,7 +22,8 @@ class GradientSlot:
     pass. `words` are indexed by the constants below.
 
     Args:
-        parameters, buffers: their layouts.
+        parameters, buffers: their layouts, without the tables that lie in no slot.
+        entries: of all parameters.
         sparse: the positions of the parameters whose sparse gradients are kept as rows → how many rows one may name;
             of a gradient that names more, those that come twice are added up first.
         arena, offset: where it lies.
@@ -34,9 +35,15 @@ class GradientSlot:
     LEFT_OUT, NOT_FINITE, USABLE = range(3)
 
     def __init__(
-        self, parameters: Layout, buffers: Layout, sparse: Mapping[int, int], arena: Arena, offset: int
+        self,
+        parameters: Layout,
+        buffers: Layout,
+        entries: Sequence[Entry],
+        sparse: Mapping[int, int],
+        arena: Arena,
+        offset: int,
     ) -> None:
-        places = _Places(parameters, buffers, sparse)
+        places = _Places(parameters, buffers, entries, sparse)
         block = Block.shared(arena, offset)
         self.tensors = parameters.views(block)
         self.flats = parameters.flats(block)
@@ -44,14 +51,16 @@ class GradientSlot:
         self.words = arena.words(offset + places.words, _WORDS)
         self._kinds = arena.words(offset + places.kinds, len(parameters.entries))
         self._numbers = arena.bytes(offset + places.numbers, 16).cast("d")
-        self._rows = {
-            i: _Rows(parameters.entries[i], arena, offset + place, most) for (i, most), place in places.rows.items()
-        }
+        self._rows = {i: _Rows(entries[i], arena, offset + place, most) for (i, most), place in places.rows.items()}
+        self._tables = {i for i, entry in enumerate(parameters.entries) if entry.shape != entries[i].shape}
 
     @staticmethod
-    def size(parameters: Layout, buffers: Layout, sparse: Mapping[int, int]) -> int:
-        """Bytes of one gradient slot."""
-        return _Places(parameters, buffers, sparse).nbytes
+    def size(
+        parameters: Layout, buffers: Layout, entries: Sequence[Entry], sparse: Mapping[int, int]
+    ) -> tuple[int, int]:
+        """(bytes of one gradient slot, those of them that are used before long)."""
+        places = _Places(parameters, buffers, entries, sparse)
+        return places.nbytes, places.used
 
     @property
     def loss(self) -> float:
@@ -71,9 +80,16 @@ class GradientSlot:
     def factor(self, value: float) -> None:
         self._numbers[1] = value
 
+    @property
+    def holds_all(self) -> bool:
+        """True where a dense gradient of each parameter has its place in `tensors`."""
+        return not self._tables
+
     def takes_rows(self, i: int, gradient: Tensor) -> bool:
-        """True where a sparse gradient of parameter i stays one."""
-        return i in self._rows and gradient.sparse_dim() == 1
+        """True where a gradient of parameter i is kept by rows: a sparse one, or a dense one of a table."""
+        if gradient.is_sparse:
+            return i in self._rows and gradient.sparse_dim() == 1
+        return i in self._tables
 
     def hold(self, gradients: Sequence[Tensor | None], *, whole: bool = False) -> None:
         """Take in a gradient for each parameter, or None; not copied is what is in `tensors` already (`whole`: all)."""
@@ -86,6 +102,9 @@ class GradientSlot:
                 self._kinds[i] = _NONE
             elif gradient.is_sparse:
                 self._kinds[i] = _COALESCED if self._rows[i].hold(gradient) else _SPARSE
+            elif i in self._tables:
+                self._kinds[i] = _TABLE
+                self._rows[i].table().copy_(gradient)
             else:
                 self._kinds[i] = _DENSE
                 if gradient is not self.tensors[i]:
@@ -103,6 +122,8 @@ class GradientSlot:
     def _gradient(self, i: int, kind: int) -> Tensor | None:
         if kind == _NONE:
             return None
+        if kind == _TABLE:
+            return self._rows[i].table()
         return self.tensors[i] if kind == _DENSE else self._rows[i].gradient(coalesced=kind == _COALESCED)
 
 
@@ -139,6 +160,10 @@ class _Rows:
             numbers, values, self._entry.shape, is_coalesced=coalesced, check_invariants=False
         )
 
+    def table(self) -> Tensor:
+        """The place of the values of all rows."""
+        return self._views(self._entry.shape[0])[1]
+
     def _views(self, count: int) -> tuple[Tensor, Tensor]:
         rest = self._entry.shape[1:]
         numbers = self._arena.tensor(self._numbers, count, torch.int64).view(1, count)
@@ -149,12 +174,14 @@ class _Rows:
 class _Places:
     """Where each piece of a slot lies, in bytes from its start."""
 
-    def __init__(self, parameters: Layout, buffers: Layout, sparse: Mapping[int, int]) -> None:
+    def __init__(
+        self, parameters: Layout, buffers: Layout, entries: Sequence[Entry], sparse: Mapping[int, int]
+    ) -> None:
         space = Space()
         space.reserve(parameters.nbytes)
         self.buffers = space.reserve(buffers.nbytes)
         self.words = space.reserve(8 * _WORDS)
         self.kinds = space.reserve(8 * len(parameters.entries))
         self.numbers = space.reserve(16)
-        self.rows = {(i, most): space.reserve(_Rows.size(parameters.entries[i], most)) for i, most in sparse.items()}
-        self.nbytes = space.nbytes
+        self.rows = {(i, most): space.reserve(_Rows.size(entries[i], most), used=0) for i, most in sparse.items()}
+        self.nbytes, self.used = space.nbytes, space.used

@@ -5,8 +5,8 @@ slot    │ parameters: one flat range per (group, dtype), each tensor at a mult
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -80,6 +80,21 @@ class Layout:
             ranges[-1] = Range(last.group, last.dtype, last.offset, numel, (*last.members, i))
             offset = end
         return cls(tuple(entries[i] for i in range(len(tensors))), tuple(ranges), offset)
+
+    def without(self, tables: Collection[int]) -> Layout:
+        """The same with no rows of those tensors, which lie elsewhere; every tensor keeps its number."""
+        entries, ranges = dict(enumerate(self.entries)), []
+        offset = 0
+        for span in self.ranges:
+            first = offset
+            for i in span.members:
+                entry = entries[i]
+                if i in tables:
+                    entry = replace(entry, shape=(0, *entry.shape[1:]), numel=0)
+                entries[i] = replace(entry, offset=offset)
+                offset += aligned(entry.numel * entry.dtype.itemsize)
+            ranges.append(replace(span, offset=first, numel=(offset - first) // span.dtype.itemsize))
+        return Layout(tuple(entries[i] for i in range(len(entries))), tuple(ranges), offset)
 
     def views(self, block: Block) -> list[Tensor]:
         """The tensors of the layout in that block, in the order of the list."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.layout import Block, Layout, Range
-from hogwild.shared.rows import RowVersions
 
 PARAMETER = "parameter"
 """The key of the parameter itself, where it is part of the state and the slots hold what is predicted of it."""
@@ -34,12 +33,19 @@ class Cell:
 class StateForm:
     """What an optimizer's state looks like in memory: `cells[i]` is the state of parameter i by key.
 
-    `layout` is that of the parameters; `flat` says that each range of it is stepped as one tensor.
+    `layout` is that of the parameters; `flat` says that each range of it is stepped as one tensor; of `tables` what has
+    rows lies with them (`hogwild.shared.tables`), and here is the rest.
     """
 
     layout: Layout
     flat: bool
     cells: tuple[Mapping[str, Cell], ...]
+    tables: frozenset[int] = frozenset()
+
+    def by_row(self, i: int) -> dict[str, Cell]:
+        """What is kept of each row of parameter i, and lies with it."""
+        rows = self.layout.entries[i].shape[:1]
+        return {key: cell for key, cell in self.cells[i].items() if i in self.tables and cell.shape[:1] == rows}
 
     @property
     def holds_parameters(self) -> bool:
@@ -71,7 +77,7 @@ class _Places:
             (i, key): space.reserve(torch.Size(cell.shape).numel() * cell.dtype.itemsize)
             for i, cells in enumerate(form.cells)
             for key, cell in cells.items()
-            if not cell.like
+            if not cell.like and key not in form.by_row(i)
         }
         self.nbytes = space.nbytes
 
@@ -106,7 +112,6 @@ class OptimizerState:
             self.tensors[i][key] = flat.as_strided(cell.shape, cell.stride)
         self._share_scalars(layout.ranges)
         self.bytes = arena.bytes(offset, places.nbytes)
-        self.rows: tuple[RowVersions, int] | None = None  # and the number of this copy there
 
     @staticmethod
     def size(form: StateForm) -> int:
@@ -121,13 +126,17 @@ class OptimizerState:
             for key in list(flats):
                 if key not in wanted:
                     del flats[key]
-            flats.update({key: self.tensors[first][key] for key, cell in wanted.items() if not cell.like})
+            apart = self.form.by_row(first)
+            single = [key for key, cell in wanted.items() if not cell.like and key not in apart]
+            flats.update({key: self.tensors[first][key] for key in single})
 
     def prepare(self, initial: Sequence[Mapping[str, Any]]) -> None:
         """Before any worker starts: `initial[i]` is the state that parameter i had before its first step."""
         for i, state in enumerate(initial):
             for key, value in state.items():
-                self.tensors[i][key].copy_(value) if isinstance(value, Tensor) else self.tensors[i][key].fill_(value)
+                if key in self.tensors[i]:
+                    target = self.tensors[i][key]
+                    target.copy_(value) if isinstance(value, Tensor) else target.fill_(value)
             self.started[i] = int(bool(state))
         for number, span in enumerate(self.form.layout.ranges):
             self.ragged[number] = int(len({self._scalars(i) for i in span.members}) > 1)
@@ -137,7 +146,7 @@ class OptimizerState:
         own = [
             self.tensors[i][key].item()
             for key, cell in self.form.cells[i].items()
-            if torch.Size(cell.shape).numel() == 1 and not cell.like
+            if key in self.tensors[i] and torch.Size(cell.shape).numel() == 1 and not cell.like
         ]
         return (self.started[i], *own)
 
@@ -155,15 +164,8 @@ class OptimizerState:
             self.started[i] = 1
 
     def copy_from(self, other: OptimizerState) -> None:
-        """Become equal to another copy, which is that of the newest version."""
-        if self.rows is None:
-            self.bytes[:] = other.bytes
-            return
-        rows, copy = self.rows
-        self.started[:] = other.started
-        self.ragged[:] = other.ragged
-        for i, (sources, targets) in enumerate(zip(other.tensors, self.tensors, strict=True)):
-            rows.bring(copy, i, [(sources[key], targets[key]) for key in targets])
+        """Become equal to another copy."""
+        self.bytes[:] = other.bytes
 
     def make_ragged(self, number: int) -> None:
         """Give every member of a range its own scalars, before part of the range is stepped."""

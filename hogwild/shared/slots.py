@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hogwild.shared.arena import Arena
 from hogwild.shared.layout import Block, Layout
-from hogwild.shared.rows import RowVersions
 
 
 class Slot:
-    """One full copy of parameters and buffers.
+    """One full copy of parameters and buffers, but for tables that are kept by rows: of those there is one.
 
     `parameters` and `buffers` hold one view per tensor, in layout order; `flats` one 1-dim tensor per parameter range.
     """
@@ -21,16 +20,9 @@ class Slot:
         self.parameter_bytes = arena.bytes(offset, parameters.nbytes)
         self.bytes = arena.bytes(offset, parameters.nbytes + buffers.nbytes)
 
-        self.rows: tuple[RowVersions, int] | None = None  # and the number of this copy there
-
     def copy_parameters(self, other: Slot) -> None:
-        """Make the parameters equal to those of another slot, which holds the newest version."""
-        if self.rows is None:
-            self.parameter_bytes[:] = other.parameter_bytes
-            return
-        rows, copy = self.rows
-        for i, pair in enumerate(zip(other.parameters, self.parameters, strict=True)):
-            rows.bring(copy, i, [pair])
+        """Make the parameters equal to those of another slot, but for tables, which lie in none."""
+        self.parameter_bytes[:] = other.parameter_bytes
 
     def copy_from(self, other: Slot) -> None:
         """Become equal to another slot."""

@@ -22,21 +22,23 @@ from hogwild.shared.arena import ALIGNMENT, Arena, Space
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.journal import ROW, Journal, seal_bytes
 from hogwild.shared.layout import Block, Layout
-from hogwild.shared.optimizer_state import OptimizerState, StateForm
-from hogwild.shared.rows import RowVersions
+from hogwild.shared.optimizer_state import PARAMETER, OptimizerState, StateForm
 from hogwild.shared.shards import Shard
 from hogwild.shared.slots import Slot
+from hogwild.shared.tables import RowTable, forms_of
 from hogwild.shared.tickets import Control
 from hogwild.shared.totals import Totals
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a rule needs of shared memory: `slots` (K), copies of the optimizer's state, and gradients (M)."""
+    """What a rule needs of shared memory: `slots` (K), copies of the optimizer's state, gradients (M), and how many
+    versions of a table that was written can be undone for who reads an older one; 0: tables lie in the slots."""
 
     slots: int = 1
     state_copies: int = 1
     gradients: int = 0
+    logs: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,10 @@ class _Offsets:
     gradients: tuple[int, ...]
     audit: int
     average: int
-    row_versions: int
+    tables: tuple[int, ...]
     shards: int
     nbytes: int
+    used: int
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class StatePlan:
     `names` maps each entry of the model's state dict to (`"parameter"`, `"constant"` or `"buffer"`, position);
     `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient;
     `sparse` maps the positions of the parameters with sparse gradients to how many rows one may name, before those that
-    come twice are added up; `tables` are the positions of those whose rows are versioned; `shards` are what a version
-    is made in, where workers make it together.
+    come twice are added up; `tables` are the positions of those that are kept by rows, which lie in no slot; `shards`
+    are what a version is made in, where workers make it together.
     """
 
     workers: int
@@ -81,10 +84,10 @@ class StatePlan:
     sparse: Mapping[int, int] = field(default_factory=dict)
     shards: tuple[Shard, ...] = ()
 
-    @property
-    def table_copies(self) -> int:
-        """How many copies of the tables and of their state there are, where versions are made of them; else 0."""
-        return self.needs.slots + self.needs.state_copies if self.tables and self.needs.slots > 1 else 0
+    @cached_property
+    def in_slots(self) -> Layout:
+        """The layout of the parameters in a slot."""
+        return self.parameters.without(self.tables) if self.tables else self.parameters
 
     @cached_property
     def trained_names(self) -> list[str]:
@@ -95,24 +98,27 @@ class StatePlan:
     def offsets(self) -> _Offsets:
         """Where each piece starts; first asked for by the parent, before there are threads to share it."""
         space = Space()
-        slot = self.parameters.nbytes + self.buffers.nbytes
+        slot = self.in_slots.nbytes + self.buffers.nbytes
+        observed = self.parameters.nbytes + self.buffers.nbytes
         state = OptimizerState.size(self.optimizer)
-        gradient = GradientSlot.size(self.parameters, self.buffers, self.sparse)
+        gradient = GradientSlot.size(self.in_slots, self.buffers, self.parameters.entries, self.sparse)
+        tables = [
+            RowTable.size(form, self.needs.logs) for form in forms_of(self.parameters.entries, self.optimizer).values()
+        ]
         return _Offsets(
             control=Control.reserve(space, self.workers, self.spares),
             journal=space.reserve(self.rows * ROW.itemsize),
             seals=space.reserve(seal_bytes(len(self.names)) * (self.rows // self.digest_every)),
-            slots=tuple(space.reserve(slot) for _ in range(self.needs.slots + 1)),
+            slots=tuple(space.reserve(size) for size in [slot] * self.needs.slots + [observed]),
             constants=space.reserve(self.constants.nbytes),
             states=tuple(space.reserve(state) for _ in range(self.needs.state_copies)),
-            gradients=tuple(space.reserve(gradient) for _ in range(self.needs.gradients)),
+            gradients=tuple(space.reserve(*gradient) for _ in range(self.needs.gradients)),
             audit=space.reserve(Totals.size(self.parameters) if self.audited else 0),
             average=space.reserve(self.parameters.nbytes if self.optimizer.averaged else 0),
-            row_versions=space.reserve(
-                RowVersions.size(self.parameters, self.tables, self.table_copies) if self.table_copies else 0
-            ),
+            tables=tuple(space.reserve(*table) for table in tables),
             shards=space.reserve(ALIGNMENT * len(self.shards)),
             nbytes=space.nbytes,
+            used=space.used,
         )
 
 
@@ -127,7 +133,8 @@ class SharedState:
 
     `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate, and
     `observed_average` the moving average there, where one is kept;
-    `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards.
+    `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards; `tables` are those that
+    are kept by rows, by position.
     """
 
     def __init__(self, plan: StatePlan, arena: Arena) -> None:
@@ -136,24 +143,26 @@ class SharedState:
         at = plan.offsets
         self.control = Control(arena, at.control, plan.workers, plan.spares)
         self.journal = Journal(arena, at.journal, plan.rows, at.seals, plan.digest_every, len(plan.names))
-        slots = [Slot(plan.parameters, plan.buffers, arena, offset) for offset in at.slots]
-        self.slots, self.observed = slots[:-1], slots[-1]
+        self.slots = [Slot(plan.in_slots, plan.buffers, arena, offset) for offset in at.slots[:-1]]
+        self.observed = Slot(plan.parameters, plan.buffers, arena, at.slots[-1])
+        forms = forms_of(plan.parameters.entries, plan.optimizer)
+        self.tables = {
+            i: RowTable(form, plan.needs.logs, arena, offset, self.control.ordering)
+            for (i, form), offset in zip(forms.items(), at.tables, strict=True)
+        }
+        for slot in self.slots:
+            for i, table in self.tables.items():
+                slot.parameters[i] = table.columns[PARAMETER]
         averaged = plan.optimizer.averaged
         self.observed_average = plan.parameters.views(Block.shared(arena, at.average)) if averaged else []
         self.constants = plan.constants.views(Block.shared(arena, at.constants))
         self.optimizer_states = [OptimizerState(plan.optimizer, arena, offset) for offset in at.states]
         self.gradients = [
-            GradientSlot(plan.parameters, plan.buffers, plan.sparse, arena, offset) for offset in at.gradients
+            GradientSlot(plan.in_slots, plan.buffers, plan.parameters.entries, plan.sparse, arena, offset)
+            for offset in at.gradients
         ]
         self.shard_versions = [arena.words(at.shards + ALIGNMENT * shard, 1) for shard in range(len(plan.shards))]
         self.audit = Totals(plan.parameters, arena, at.audit) if plan.audited else None
-        self.row_versions: RowVersions | None = None
-        if plan.table_copies:
-            rows = RowVersions(plan.parameters, plan.tables, plan.table_copies, arena, at.row_versions)
-            copies: list[Slot | OptimizerState] = [*self.slots, *self.optimizer_states]
-            for number, copy in enumerate(copies):
-                copy.rows = rows, number
-            self.row_versions = rows
 
     @classmethod
     def create(cls, plan: StatePlan) -> SharedState:
@@ -162,7 +171,7 @@ class SharedState:
         Raises:
             ArgumentError: there is not enough memory for it.
         """
-        return cls(plan, Arena(plan.offsets.nbytes))
+        return cls(plan, Arena(plan.offsets.nbytes, used=plan.offsets.used))
 
     def prepare(
         self,
@@ -183,9 +192,11 @@ class SharedState:
             copy_all(self.optimizer_states[0].parameters(), parameters)
         if self.plan.optimizer.averaged:
             copy_all(self.average(0), parameters)
+        for i, table in self.tables.items():
+            for key, value in initial[i].items():
+                if key in table.columns:
+                    table.columns[key].copy_(value)
         self.journal.prepare()
-        if self.row_versions is not None:
-            self.row_versions.prepare()
 
     def parameters(self, version: int, slot: int) -> list[Tensor]:
         """The parameters of a version that lies in that slot: those there, unless these are predicted, and what they
@@ -194,14 +205,25 @@ class SharedState:
             return self.optimizer_states[version % len(self.optimizer_states)].parameters()
         return self.slots[slot].parameters
 
+    def give_parameters(self, version: int, slot: int, targets: Sequence[Tensor]) -> None:
+        """Copy the parameters of a version that lies in that slot, of which a later one may have been begun."""
+        for i, (target, value) in enumerate(zip(targets, self.parameters(version, slot), strict=True)):
+            if i in self.tables:
+                self.tables[i].copy_at(version, target)
+            else:
+                target.copy_(value)
+
     def average(self, version: int) -> list[Tensor]:
         """The moving average of each parameter at that version, the newest; none where none is kept."""
         return self.optimizer_states[version % len(self.optimizer_states)].average()
 
     def show(self, version: int, slot: int) -> None:
         """Copy a version that lies in that slot, and its moving average, to where the parent looks."""
-        self.observed.copy_from(self.slots[slot])
-        if self.plan.optimizer.holds_parameters:
+        if self.tables:
+            copy_all(self.observed.buffers, self.slots[slot].buffers)
+        else:
+            self.observed.copy_from(self.slots[slot])
+        if self.tables or self.plan.optimizer.holds_parameters:
             copy_all(self.observed.parameters, self.parameters(version, slot))
         copy_all(self.observed_average, self.average(version))
 

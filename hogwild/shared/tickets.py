@@ -179,7 +179,7 @@ class Control(Words):
             if settled is Settled.AGAIN:
                 self._reissue(ticket)
             self.finish(worker)
-            row[Field.AGAIN] = row[Field.PRESENT] = 0
+            row[Field.AGAIN] = row[Field.PRESENT] = row[Field.READING] = 0
             self[Word.HOLDER] = NOBODY
             return ticket if settled is Settled.DOUBTED else None
 

@@ -55,6 +55,7 @@ class Field:
     AGAIN = 10  # the ticket whose gradient it computes a second time, plus one; 0: none
     PRESENT = 11  # 1 while it may still compute one; set by the parent that starts it, and cleared where it died
     RECHECKED = 12  # gradients that it has computed a second time, and found equal
+    READING = 13  # the version that it reads, plus one, where a rule keeps no version longer than it is read; 0: none
 
 
 _WORDS = Word.BASE + _LINE
@@ -84,6 +85,7 @@ class Hook(StrEnum):
     COMPARING = "comparing"  # a gradient has been computed a second time, and is not compared yet
     COMMITTING = "committing"  # the gradient is there
     WRITING = "writing"  # while the shared model, or the next version, is written; in a lock where there is one
+    LOGGED = "logged"  # what rows of tables held is logged, and none of them is written yet
     STEPPING = "stepping"  # a shard of the next version is stepped, in its lock, and does not count yet
     PUBLISHING = "publishing"  # the next version is complete, and not yet the head
     PUBLISHED = "published"  # it is the head, and the ticket still has its owner

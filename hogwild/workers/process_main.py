@@ -20,6 +20,7 @@ from torch import nn
 
 from hogwild.errors import WorkerError
 from hogwild.model.replica import carry
+from hogwild.model.row_parameter import parameters_on
 from hogwild.shared.arena import Arena
 from hogwild.shared.locks import FileLock
 from hogwild.shared.state import SharedState, StatePlan
@@ -108,7 +109,7 @@ def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pi
 
 def _unpacked(package: Package, state: SharedState) -> Spare:
     """What a worker computes with: its own copies of all that was packed, on the shared memory."""
-    parameters = [nn.Parameter(view) for view in state.slots[0].parameters]
+    parameters = parameters_on(state)
     constants = [nn.Parameter(view, requires_grad=False) for view in state.constants]
     found: dict[tuple[str, int], nn.Parameter] = {("parameter", i): p for i, p in enumerate(parameters)}
     found.update({("constant", i): p for i, p in enumerate(constants)})

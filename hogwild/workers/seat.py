@@ -156,7 +156,7 @@ class WorkerSeat:
     def enter(self, update: int, gradients: Sequence[Tensor | None], share: float) -> None:
         """Enter gradients in the account, of which that update is made to a `share`, if there is one."""
         if self._account is not None:
-            self._account.add(gradients, self.binding.parameters, self.optimizer.rates(update), share)
+            self._account.add(gradients, [p.data for p in self.binding.parameters], self.optimizer.rates(update), share)
 
     @property
     def clips(self) -> bool:

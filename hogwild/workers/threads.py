@@ -22,6 +22,7 @@ from torch import nn
 
 from hogwild.data.sources import own_copy
 from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
+from hogwild.model.row_parameter import parameters_on
 from hogwild.shared.locks import Lock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
@@ -162,11 +163,8 @@ def make_replica(
     model: nn.Module, trained: Sequence[nn.Parameter], constant: Sequence[nn.Parameter], state: SharedState
 ) -> tuple[nn.Module, list[nn.Parameter]]:
     """A replica of the model on shared memory, and its trained parameters in layout order."""
-    substitutes = {}
-    parameters = []
-    for parameter, view in zip(trained, state.slots[0].parameters, strict=True):
-        parameters.append(nn.Parameter(view))
-        substitutes[id(parameter)] = parameters[-1]
+    parameters = parameters_on(state)
+    substitutes = {id(parameter): own for parameter, own in zip(trained, parameters, strict=True)}
     for parameter, view in zip(constant, state.constants, strict=True):
         substitutes[id(parameter)] = nn.Parameter(view, requires_grad=False)
     for parameter in (*trained, *constant):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, some_of
 from hogwild.model.replica import Binding
+from hogwild.model.row_parameter import rows_at
 from hogwild.optim.sparse import refuse_undeclared
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
@@ -248,7 +249,7 @@ class Worker:
         if self._read is not ticket:
             self.read(ticket)
         with self._quietly:
-            return self.seat.binding.parameters[i].index_select(0, rows)
+            return rows_at(self.seat.binding.parameters[i], rows)
 
     def batch(self, ticket: Ticket) -> Any:
         """The batch of that ticket; of several, the first."""
@@ -377,7 +378,7 @@ class Worker:
     def _refuse_undeclared(self, values: Sequence[Tensor | None]) -> None:
         """Refuse row gradients of tables that a rule would copy whole for them, or zero."""
         plan, rule = self.task.plan, self.rule
-        tables = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.tables}
+        tables = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.sparse}
         if tables - self._seen_tables and (plan.needs.slots > 1 or rule.dense_gradients):
             self._seen_tables |= tables
             entries = [plan.parameters.entries[i] for i in sorted(tables)]

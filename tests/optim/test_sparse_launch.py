@@ -9,13 +9,12 @@ import torch
 from tables import BATCH, OPTIMIZERS, UPDATES, WIDTH, Bag, loss, made, train, words
 from test_sparse import BIG, watched
 from torch import Tensor, nn
-from traits import KINDS, NAMES, PRIVATE_IN_PLACE, SLOTS_OF_GRADIENTS, VERSIONED
+from traits import KINDS, PRIVATE_IN_PLACE, SLOTS_OF_GRADIENTS, VERSIONED
 
 import hogwild
 from hogwild.optim.sparse import LARGEST_TABLES
 from hogwild.rules import Ordered
 
-COPYING = [name for name in NAMES if name not in PRIVATE_IN_PLACE]
 LARGE = LARGEST_TABLES // (4 * WIDTH) + 1
 
 
@@ -54,7 +53,7 @@ def launch(model: nn.Module, optimizer: str = "sgd", rows: int = 50, **arguments
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("update", COPYING)
+@pytest.mark.parametrize("update", SLOTS_OF_GRADIENTS)
 def test_a_large_table_is_refused_before_the_run(update: str, kind: str) -> None:
     def work(worker: hogwild.Worker) -> None:
         raise AssertionError("nobody was to work")
@@ -80,7 +79,7 @@ def test_one_that_could_not_be_foreseen_is_not_copied_in_silence(update: str) ->
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "sparse adam"])
 def test_a_version_is_made_without_the_whole_table(optimizer: str) -> None:
-    with watched(Ordered, first=5) as mine:
+    with watched(Ordered) as mine:
         launch(made(BIG), optimizer, rows=BIG, update=mine(2))
     assert mine.watch.seen == []
 

@@ -1,0 +1,251 @@
+"""Tables by version: one copy of each, and what the last updates overwrote in it.
+
+    newest[row]    one word: the version that wrote the row last, and the entry of that version's log; 0: none
+    log of v       of each row that version v wrote: its number, what it held before, and the word that it had before
+                   a ring: that of version v lies at v mod L
+
+    writer         makes version v, alone: log → words → (fence) → values; v is published after that
+    reader         at a version: values → (fence) → words; where a word names a later version than that, what its entry
+                   kept, or the entry that it had before, and so on while that is later too
+
+What holds whoever is fast, slow or killed: a reader gets the row as it was at its version. If a value that it read is
+of a later version, or half of it, the word that it reads afterwards names that version. A word holds the version
+itself, so that no log that was reused is followed: a version that is later than the reader's is one of the next L. For
+that the rule sees to it that version v is not begun while somebody reads at v − L − 1 or before.
+Who finds that a version was begun, by somebody who died, first puts back what its log kept, in the rows that its words
+name. The words stay, for a reader may have seen a value of that version; it finds in the log what is put back. So the
+version may be made by another update, of other rows. Memory and time of an update follow its rows, not the table.
+
+Loads are not reordered with loads, nor stores with stores, on x86-64; elsewhere the fence is a lock: a reader that let
+it go before the writer took it has loaded its values before any is stored.
+
+Legend: R rows of a table, n rows that an update names, L logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hogwild.shared.arena import Arena, Space
+from hogwild.shared.layout import Entry
+from hogwild.shared.optimizer_state import PARAMETER, Cell, StateForm
+
+_BITS = 32  # of a word, for the entry; what is above them is the version
+_ENTRY = (1 << _BITS) - 1
+_PIECE = 1 << 14  # rows that are copied at once
+
+Ordering = Callable[[], AbstractContextManager[object]]
+Words = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """A table and the optimizer's state of its rows: `columns[key]` is (dtype, shape, stride) of a tensor with R rows;
+    the table itself is the one called `PARAMETER`."""
+
+    rows: int
+    columns: Mapping[str, Cell]
+
+    @classmethod
+    def of(cls, entry: Entry, state: Mapping[str, Cell]) -> TableForm:
+        """That of a parameter and of its state by row."""
+        return cls(entry.shape[0], {PARAMETER: Cell(entry.dtype, entry.shape, entry.stride), **state})
+
+
+class RowTable:
+    """One table in shared memory; see above. Called without grad mode.
+
+    Args:
+        form: of the table.
+        logs: how many there are (L).
+        arena, offset: where it lies.
+        ordering: the fence.
+    """
+
+    def __init__(self, form: TableForm, logs: int, arena: Arena, offset: int, ordering: Ordering) -> None:
+        self.rows = form.rows
+        self._ordering = ordering
+        places = _Places(form, logs)
+        self.columns = {
+            key: arena.tensor(offset + place, torch.Size(cell.shape).numel(), cell.dtype).as_strided(
+                cell.shape, cell.stride or (1,)
+            )
+            for (key, cell), place in zip(form.columns.items(), places.columns, strict=True)
+        }
+        self._newest: Words = arena.array(offset + places.newest, form.rows, np.dtype(np.int64))
+        self._logs = [_Log(form, arena, offset + place) for place in places.logs]
+
+    @staticmethod
+    def size(form: TableForm, logs: int) -> tuple[int, int]:
+        """(bytes that it takes in the arena, those of them that are used from the beginning)."""
+        places = _Places(form, logs)
+        return places.nbytes, places.used
+
+    # --- whoever reads
+
+    def read(self, rows: Tensor, version: int, key: str = PARAMETER) -> Tensor:
+        """Those rows at that version, (n, …), in memory of the caller's; `rows` is int64 of shape (n,).
+
+        Raises:
+            IndexError: a row is outside.
+        """
+        values = self.columns[key].index_select(0, rows)
+        with self._ordering():
+            words = self._newest[rows.numpy()]
+        self._put_back(values, words, version, key)
+        return values
+
+    def copy_at(self, version: int, target: Tensor, key: str = PARAMETER) -> None:
+        """Copy the whole table at that version, piece by piece."""
+        for first in range(0, self.rows, _PIECE):
+            last = min(first + _PIECE, self.rows)
+            target[first:last] = self.columns[key][first:last]
+            with self._ordering():
+                words = self._newest[first:last].copy()
+            self._put_back(target[first:last], words, version, key)
+
+    def _put_back(self, values: Tensor, words: Words, version: int, key: str) -> None:
+        """Give rows that later versions wrote what they held at that version."""
+        newest_seen = version << _BITS | _ENTRY
+        late = np.flatnonzero(words > newest_seen)
+        while late.size:
+            made = int(words[late].max()) >> _BITS
+            here = late[words[late] >> _BITS == made]
+            log, entries = self._logs[made % len(self._logs)], words[here] & _ENTRY
+            if log.words[log.VERSION] != made:
+                raise RuntimeError(f"version {version} of a table cannot be read any more; {made} is not logged now")
+            words[here] = log.before[entries]
+            done = words[here] <= newest_seen
+            kept = log.old[key].index_select(0, torch.from_numpy(entries[done]))
+            values.index_copy_(0, torch.from_numpy(here[done]), kept)
+            late = late[words[late] > newest_seen]
+
+    # --- whoever makes a version
+
+    def begin(self, made: int) -> None:
+        """First of all: that version is about to be made. What somebody who died wrote for it is put back."""
+        log = self._logs[made % len(self._logs)]
+        if log.words[log.VERSION] != made:
+            log.words[log.COUNT] = 0
+            log.words[log.VERSION] = made
+            return
+        named = self._named(log, made)
+        rows = torch.from_numpy(log.rows[named])
+        for key, column in self.columns.items():
+            column.index_copy_(0, rows, log.old[key].index_select(0, torch.from_numpy(named)))
+        log.words[log.COUNT] = int(named.max(initial=-1)) + 1
+
+    def _named(self, log: _Log, made: int) -> Words:
+        """The entries of a log that words name."""
+        entries: Words = np.arange(log.words[log.COUNT])
+        named: Words = entries[self._newest[log.rows[: entries.size]] == (made << _BITS | entries)]
+        return named
+
+    def take(self, rows: Tensor) -> dict[str, Tensor]:
+        """The rows of the newest version and of their state, in memory of the caller's."""
+        return {key: column.index_select(0, rows) for key, column in self.columns.items()}
+
+    def keep(self, made: int, rows: Tensor) -> None:
+        """Log what those rows hold, each once, and name that version in their words."""
+        log, own = self._logs[made % len(self._logs)], rows.numpy()
+        own = own[self._newest[own] >> _BITS < made]  # of the others what they held is in the log
+        first = log.words[log.COUNT]
+        last = first + own.size
+        chosen = torch.from_numpy(own)
+        for key, column in self.columns.items():
+            torch.index_select(column, 0, chosen, out=log.old[key][first:last])
+        log.rows[first:last], log.before[first:last] = own, self._newest[own]
+        log.words[log.COUNT] = last
+        with self._ordering():
+            self._newest[own] = made << _BITS | np.arange(first, last)
+
+    def store(self, rows: Tensor, values: Mapping[str, Tensor]) -> None:
+        """Write rows, once they are logged and named."""
+        with self._ordering():
+            for key, column in self.columns.items():
+                column.index_copy_(0, rows, values[key])
+
+    # --- a checkpoint
+
+    def logged(self, made: int) -> dict[str, Tensor]:
+        """Copies of the log of a version: its rows, and by column what they held."""
+        log = self._logs[made % len(self._logs)]
+        count = log.words[log.COUNT]
+        return {"rows": torch.from_numpy(log.rows[:count].copy())} | {
+            key: old[:count].clone() for key, old in log.old.items()
+        }
+
+    def log_again(self, made: int, logged: Mapping[str, Tensor]) -> None:
+        """Put the log of a version back, the versions in order, before any worker starts.
+
+        Raises:
+            ValueError: it is no log of this table.
+        """
+        log, rows = self._logs[made % len(self._logs)], logged["rows"]
+        fits = rows.dtype == torch.int64 and rows.dim() == 1
+        if not fits or len(np.unique(rows.numpy())) < len(rows) or bool(((rows < 0) | (rows >= self.rows)).any()):
+            raise ValueError(f"the log of version {made} names rows that a table of {self.rows} has not")
+        own = rows.numpy()
+        for key, old in log.old.items():
+            if logged[key].shape != (len(rows), *old.shape[1:]) or logged[key].dtype != old.dtype:
+                raise ValueError(f"the log of version {made} holds {logged[key].dtype} {list(logged[key].shape)}")
+            old[: len(rows)] = logged[key]
+        log.rows[: own.size], log.before[: own.size] = own, self._newest[own]
+        log.words[log.VERSION], log.words[log.COUNT] = made, own.size
+        self._newest[own] = made << _BITS | np.arange(own.size)
+
+
+class _Log:
+    """What one version overwrote."""
+
+    VERSION, COUNT = range(2)
+
+    def __init__(self, form: TableForm, arena: Arena, offset: int) -> None:
+        places = _LogPlaces(form)
+        int64 = np.dtype(np.int64)
+        self.words = arena.words(offset + places.words, 2)
+        self.rows: Words = arena.array(offset + places.rows, form.rows, int64)
+        self.before: Words = arena.array(offset + places.before, form.rows, int64)
+        self.old = {
+            key: arena.tensor(offset + place, torch.Size(cell.shape).numel(), cell.dtype).view(cell.shape)
+            for (key, cell), place in zip(form.columns.items(), places.old, strict=True)
+        }
+
+
+class _LogPlaces:
+    """Where each piece of a log lies: room for every row, of which memory is what has been used."""
+
+    def __init__(self, form: TableForm) -> None:
+        space = Space()
+        self.words = space.reserve(16)
+        self.rows = space.reserve(8 * form.rows)
+        self.before = space.reserve(8 * form.rows)
+        self.old = [space.reserve(_bytes(cell)) for cell in form.columns.values()]
+        self.nbytes = space.nbytes
+
+
+class _Places:
+    """Where each piece of a table lies, in bytes from its start."""
+
+    def __init__(self, form: TableForm, logs: int) -> None:
+        space = Space()
+        self.columns = [space.reserve(_bytes(cell)) for cell in form.columns.values()]
+        self.newest = space.reserve(8 * form.rows)
+        self.logs = [space.reserve(_LogPlaces(form).nbytes, used=0) for _ in range(logs)]
+        self.nbytes, self.used = space.nbytes, space.used
+
+
+def _bytes(cell: Cell) -> int:
+    return torch.Size(cell.shape).numel() * cell.dtype.itemsize
+
+
+def forms_of(entries: Sequence[Entry], state: StateForm) -> dict[int, TableForm]:
+    """The form of each table that lies apart, by its position among the parameters."""
+    return {i: TableForm.of(entries[i], state.by_row(i)) for i in sorted(state.tables)}

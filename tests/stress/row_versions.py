@@ -1,0 +1,240 @@
+"""The protocol of `hogwild.shared.tables` as data: one copy of a table, and what the last updates overwrote.
+
+Two rows, each with a word that names the newest log entry of it. What a row holds is the version that wrote it, so that
+a reader at version v must find the last one up to v that did. Under `ordered` version u + 1 is made by ticket u in its
+turn, and a ticket is taken again after a death; under `snapshot` by whoever comes first, so that a version that was
+begun may be made by another ticket, of other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from explorer import DEAD, ENDED, NOBODY, Outcome, Protocol, State, Step, Violation, Worker, put
+from steps import TORN, changed
+
+ROWS_OF = ((0, 1), (0,), (1,), (0, 1), (1,))  # which rows each ticket touches
+_WRITING = ("begin", "restore", "log", "name", "value", "valued", "publish")
+
+
+class Entry(NamedTuple):
+    """What a version overwrote in a row, and the word that the row had before."""
+
+    row: int
+    old: int
+    before: tuple[int, int]
+
+
+class Log(NamedTuple):
+    """The log of one version; a reused buffer keeps the entries of an older one until they are written over."""
+
+    version: int = 0
+    entries: tuple[Entry, ...] = ()
+
+
+class Tables(NamedTuple):
+    """The shared words; `slots` is the table, and `made` which ticket made each version."""
+
+    kills: int
+    head: int
+    slots: tuple[int, ...]
+    newest: tuple[tuple[int, int], ...]  # of each row: (version, index of the entry)
+    logs: tuple[Log, ...]
+    made: tuple[int, ...]
+    workers: tuple[Worker, ...]
+    next: int = 0
+    reissued: tuple[int, ...] = ()
+
+
+class RowVersions:
+    """The protocol at one size.
+
+    Args:
+        workers, total, staleness, kills: how many of each; total is the number of tickets.
+        first_come: `snapshot` in place of `ordered`.
+        faults: what is done wrong.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        total: int,
+        staleness: int,
+        kills: int = 1,
+        first_come: bool = False,
+        faults: Sequence[str] = (),
+    ) -> None:
+        self.workers, self.total, self.staleness, self.kills = workers, total, staleness, kills
+        self.first_come, self.faults = first_come, frozenset(faults)
+        self.logs = staleness + 1 - ("few logs" in self.faults)
+
+    def protocol(self) -> Protocol:
+        writing = [Step("log", "RowTable.keep", self.log), Step("name", "RowTable.keep", self.name)]
+        if "name first" in self.faults:
+            writing.reverse()
+        values = [Step("value", "RowTable.store", self.value), Step("valued", "RowTable.store", self.valued)]
+        writing = [*values, *writing] if "value first" in self.faults else [*writing, *values]
+        looking = [
+            Step("read.value", "RowTable.read", self.read_value),
+            Step("read.word", "RowTable.read", self.read_word),
+        ]
+        if "word first" in self.faults:
+            looking.reverse()
+        steps = [
+            Step("claim", "Control.claim", self.claim),
+            Step("wait", "Rule.ready", self.wait),
+            *looking,
+            Step("check", "RowTable.read", self.check),
+            Step("follow", "RowTable._put_back", self.follow),
+            Step("turn", "Rule.commit", self.turn),
+            Step("begin", "RowTable.begin", self.begin),
+            Step("restore", "RowTable.begin", self.restore),
+            *writing,
+            Step("publish", "Rule.commit", self.publish),
+            Step(DEAD, "Control.owner_died", self.again),
+            Step(ENDED, "Worker.run", lambda s, i: None),
+        ]
+        first = Tables(
+            self.kills, 0, (0, 0), ((0, 0),) * 2, (Log(),) * self.logs, (), (Worker("claim"),) * self.workers
+        )
+        return Protocol("row versions", tuple(steps), first, lambda s: None, self.over, self.final)
+
+    def content(self, s: Tables, version: int, row: int) -> int:
+        """The version that wrote what a row holds at that version."""
+        wrote = [v for v in range(1, version + 1) if row in ROWS_OF[s.made[v - 1]]]
+        return wrote[-1] if wrote else 0
+
+    # --- a ticket
+
+    def claim(self, s: State, i: int) -> Outcome:
+        if s.next >= self.total:
+            return s, ENDED
+        return put(s._replace(next=s.next + 1), i, row=s.next)
+
+    def wait(self, s: State, i: int) -> Outcome:
+        ticket = s.workers[i].row
+        version = s.head if self.first_come else max(0, ticket - self.staleness)
+        return put(s, i, version=version, piece=0) if s.head >= version else None
+
+    def again(self, s: State, i: int) -> Outcome:
+        row = s.workers[i].row
+        start = "claim" if row == NOBODY else "wait"
+        return put(s, i, **Worker(start, row)._asdict()), start
+
+    # --- a row is read: its value, then its word, then, where that is too new, what was overwritten
+
+    def read_value(self, s: State, i: int) -> Outcome:
+        return put(s, i, second=s.slots[s.workers[i].piece])
+
+    def read_word(self, s: State, i: int) -> Outcome:
+        return put(s, i, own=s.newest[s.workers[i].piece])
+
+    def check(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        return s if me.own[0] > me.version else self.seen(s, i, me.second)
+
+    def follow(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        log = s.logs[me.own[0] % self.logs]
+        entry = log.entries[me.own[1]] if me.own[1] < len(log.entries) else None
+        if entry is None or entry.row != me.piece:
+            raise Violation(f"worker {i} follows {me.own} to {entry}")
+        if entry.before[0] > me.version:
+            return put(s, i, own=entry.before), "follow"
+        return self.seen(s, i, entry.old)
+
+    def seen(self, s: State, i: int, value: int) -> Outcome:
+        me = s.workers[i]
+        if value != self.content(s, me.version, me.piece):
+            raise Violation(f"worker {i} reads row {me.piece} at version {me.version} as {value}")
+        more = me.piece + 1 < len(s.slots)
+        again = "read.word" if "word first" in self.faults else "read.value"
+        if more:
+            return put(s, i, piece=me.piece + 1, own=(), second=NOBODY), again
+        kept = me.version if "pinned" in self.faults else NOBODY  # who has read lets go, or two may wait for each other
+        return put(s, i, piece=0, own=(), second=NOBODY, version=kept), "turn"
+
+    # --- a version is made: by one at a time
+
+    def turn(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        if any(w.at in _WRITING for w in s.workers):
+            return None
+        if not self.first_come:
+            return put(s, i, base=s.head, piece=0) if s.head == me.row else None
+        oldest = min((w.version for j, w in enumerate(s.workers) if j != i and w.version != NOBODY), default=s.head)
+        waits = oldest < s.head + 1 - self.logs and "no wait" not in self.faults
+        return None if waits else put(s, i, base=s.head, piece=0)
+
+    def begin(self, s: State, i: int) -> Outcome:
+        base = s.workers[i].base
+        place = (base + 1) % self.logs
+        if s.logs[place].version == base + 1:
+            return s
+        old = s.logs[place].entries if "keep" in self.faults else ()
+        return s._replace(logs=changed(s.logs, place, Log(base + 1, old))), self.first_writing()
+
+    def first_writing(self) -> str:
+        return "value" if "value first" in self.faults else "name" if "name first" in self.faults else "log"
+
+    def restore(self, s: State, i: int) -> Outcome:
+        """What whoever died had written of this version is put back; who reads does not look at it."""
+        made, table = s.workers[i].base + 1, s.slots
+        entries = s.logs[made % self.logs].entries
+        for k, entry in enumerate(entries):
+            if s.newest[entry.row] == (made, k) and "no restore" not in self.faults:
+                table = changed(table, entry.row, entry.old)
+        named = max((k + 1 for k, e in enumerate(entries) if s.newest[e.row] == (made, k)), default=0)
+        logs = changed(s.logs, made % self.logs, Log(made, entries[:named]))
+        return s._replace(slots=table, logs=logs), self.first_writing()
+
+    def log(self, s: State, i: int) -> Outcome:
+        """All rows that this version has not named yet."""
+        me = s.workers[i]
+        made = me.base + 1
+        log, entries = s.logs[made % self.logs], s.logs[made % self.logs].entries
+        for row in ROWS_OF[me.row]:
+            if s.newest[row][0] < made or "name first" in self.faults:
+                entries = (*entries, Entry(row, s.slots[row], s.newest[row]))
+        return s._replace(logs=changed(s.logs, made % self.logs, Log(log.version, entries)))
+
+    def name(self, s: State, i: int) -> Outcome:
+        """One row after the other."""
+        me = s.workers[i]
+        made = me.base + 1
+        entries = s.logs[made % self.logs].entries
+        for k, entry in enumerate(entries):
+            if s.newest[entry.row][0] < made:
+                return s._replace(newest=changed(s.newest, entry.row, (made, k))), "name"
+        return put(s, i, piece=0)
+
+    def value(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        row = ROWS_OF[me.row][me.piece]
+        if s.slots[row] != self.content(s, me.base, row):
+            raise Violation(f"version {me.base + 1} is made of {s.slots[row]} in row {row}")
+        return s._replace(slots=changed(s.slots, row, TORN))
+
+    def valued(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        row = ROWS_OF[me.row][me.piece]
+        s = s._replace(slots=changed(s.slots, row, me.base + 1))
+        if me.piece + 1 < len(ROWS_OF[me.row]):
+            return put(s, i, piece=me.piece + 1), "value"
+        return s
+
+    def publish(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        made = s._replace(head=me.base + 1, made=(*s.made, me.row))
+        return put(made, i, **Worker("claim")._asdict()), "claim"
+
+    # --- what must hold
+
+    def over(self, s: State) -> bool:
+        return s.head == self.total and all(w.at == ENDED for w in s.workers)
+
+    def final(self, s: State) -> None:
+        for row, value in enumerate(s.slots):
+            if value != self.content(s, s.head, row):
+                raise Violation(f"in the end row {row} is {value}")

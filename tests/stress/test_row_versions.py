@@ -1,0 +1,44 @@
+"""The protocol of rows by version, in every interleaving; and each way to get it wrong, found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from explorer import explore
+from row_versions import RowVersions
+
+SIZES: dict[str, dict[str, Any]] = {
+    "serial": {"workers": 1, "total": 3, "staleness": 0, "kills": 2},
+    "τ = 1": {"workers": 2, "total": 4, "staleness": 1, "kills": 2},
+    "τ = 2": {"workers": 3, "total": 5, "staleness": 2, "kills": 1},
+    "more workers than τ + 1": {"workers": 3, "total": 4, "staleness": 1, "kills": 1},
+    "first come": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "first_come": True},
+    "first come, three": {"workers": 3, "total": 4, "staleness": 1, "kills": 0, "first_come": True},
+}
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_every_row_is_read_at_its_version(size: dict[str, Any]) -> None:
+    found = explore(RowVersions(**size).protocol())
+    assert found.wrong is None, str(found)
+    assert found.ends
+
+
+@pytest.mark.parametrize(
+    ("fault", "size"),
+    [
+        ("few logs", "τ = 1"),
+        ("few logs", "τ = 2"),
+        ("word first", "τ = 1"),
+        ("value first", "τ = 1"),
+        ("name first", "τ = 1"),
+        ("no restore", "τ = 1"),
+        ("no restore", "first come"),
+        ("no wait", "first come, three"),
+        ("pinned", "first come, three"),
+    ],
+)
+def test_a_fault_is_found(fault: str, size: str) -> None:
+    found = explore(RowVersions(**SIZES[size], faults=[fault]).protocol())
+    assert found.wrong is not None
