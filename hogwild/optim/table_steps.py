@@ -45,7 +45,7 @@ class TableSteps:
             if gradient is None:
                 continue
             self._rows[i], own[i] = _numbered_anew(gradient, table.rows)
-            self._copies[i] = table.take(self._rows[i])
+            self._copies[i] = table.take(self._made, self._rows[i])
         return Gathered(own, gradients.flats)
 
     def slot(self, slot: Slot) -> Slot:

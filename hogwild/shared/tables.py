@@ -148,20 +148,35 @@ class RowTable:
         named: Words = entries[self._newest[log.rows[: entries.size]] == (made << _BITS | entries)]
         return named
 
-    def take(self, rows: Tensor) -> dict[str, Tensor]:
-        """The rows of the newest version and of their state, in memory of the caller's."""
-        return {key: column.index_select(0, rows) for key, column in self.columns.items()}
+    def take(self, made: int, rows: Tensor) -> dict[str, Tensor]:
+        """Rows of the newest version, each once, and their state, in memory of the caller's.
+
+        They are gathered into the log, where no word names them yet, and copied from there: rows that lie apart are what
+        costs time. What a version that was begun before has named stays as it is.
+        """
+        log, own = self._logs[made % len(self._logs)], rows.numpy()
+        new = self._newest[own] >> _BITS < made
+        first = log.words[log.COUNT]
+        if not new.all():
+            return {key: column.index_select(0, rows) for key, column in self.columns.items()}
+        log.rows[first : first + own.size] = own
+        for key, column in self.columns.items():
+            torch.index_select(column, 0, rows, out=log.old[key][first : first + own.size])
+        return {key: old[first : first + own.size].clone() for key, old in log.old.items()}
 
     def keep(self, made: int, rows: Tensor) -> None:
-        """Log what those rows hold, each once, and name that version in their words."""
+        """Log what those rows hold, as they were taken, and name that version in their words."""
         log, own = self._logs[made % len(self._logs)], rows.numpy()
-        own = own[self._newest[own] >> _BITS < made]  # of the others what they held is in the log
+        words = self._newest[own]
+        new = words >> _BITS < made  # of the others what they held is in the log
         first = log.words[log.COUNT]
+        if not new.all():
+            own, words = own[new], words[new]
+            for key, column in self.columns.items():
+                torch.index_select(column, 0, torch.from_numpy(own), out=log.old[key][first : first + own.size])
+            log.rows[first : first + own.size] = own
         last = first + own.size
-        chosen = torch.from_numpy(own)
-        for key, column in self.columns.items():
-            torch.index_select(column, 0, chosen, out=log.old[key][first:last])
-        log.rows[first:last], log.before[first:last] = own, self._newest[own]
+        log.before[first:last] = words
         log.words[log.COUNT] = last
         with self._ordering():
             self._newest[own] = made << _BITS | np.arange(first, last)
