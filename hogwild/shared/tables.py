@@ -151,8 +151,8 @@ class RowTable:
     def take(self, made: int, rows: Tensor) -> dict[str, Tensor]:
         """Rows of the newest version, each once, and their state, in memory of the caller's.
 
-        They are gathered into the log, where no word names them yet, and copied from there: rows that lie apart are what
-        costs time. What a version that was begun before has named stays as it is.
+        They are gathered into the log, where no word names them yet, and copied from there, for rows that lie apart are
+        what costs time. What a version that was begun before has named stays as it is.
         """
         log, own = self._logs[made % len(self._logs)], rows.numpy()
         new = self._newest[own] >> _BITS < made

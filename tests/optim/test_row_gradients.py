@@ -85,8 +85,8 @@ def test_a_loop_that_commits_rows_leaves_the_bits_of_the_plain_loop(update: str,
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("update", NAMES)
 def test_every_rule_takes_them(update: str, kind: str) -> None:
-    assert train("sgd", update=update, kind=kind, workers=2, staleness=1).updates == UPDATES
-    assert launch("sgd", update=update, kind=kind, workers=2, staleness=1).updates == UPDATES
+    assert train("sgd", update=update, kind=kind, workers=2, staleness=1, micro_batches=2).updates == UPDATES
+    assert launch("sgd", update=update, kind=kind, workers=2, staleness=1, micro_batches=2).updates == UPDATES
 
 
 @by_optimizer
