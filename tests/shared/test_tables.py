@@ -198,7 +198,16 @@ def test_what_is_evaluated_is_the_version_that_is_named(update: str) -> None:
             digests.append(hogwild.digest(model))
             return {}
 
-        train(made(), "sgd", update=update, workers=workers, staleness=1, evaluate=evaluate, evaluate_every=3)
+        train(
+            made(),
+            "sgd",
+            update=update,
+            workers=workers,
+            staleness=1,
+            micro_batches=2,
+            evaluate=evaluate,
+            evaluate_every=3,
+        )
         seen[workers] = digests
     assert len(set(seen[1])) == len(seen[1])
     if update in SAME_BITS:
