@@ -112,11 +112,14 @@ class Audit:
         return f"{share} (worst: {worst.name}, {100 * (worst.projection or 0):.6g} %)"
 
 
-def why_not(parameters: Layout, *, plain_sgd: bool, clips: bool, skips_sets: bool) -> str | None:
+def why_not(parameters: Layout, *, kernel: bool, plain_sgd: bool, clips: bool, skips_sets: bool) -> str | None:
     """Why a run cannot be audited; None where the step is p ← p − lr g on real numbers, as it must be.
 
-    `skips_sets`: micro-batches that were computed are left out on purpose, with another of their set.
+    `kernel`: a kernel trains, which tells no gradient. `skips_sets`: micro-batches that were computed are left out on
+    purpose, with another of their set.
     """
+    if kernel:
+        return "a kernel steps by itself, and tells no gradient"
     if not plain_sgd:
         return "the optimizer is not plain SGD, without momentum and weight decay"
     if clips:

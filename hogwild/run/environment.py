@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ _VARIABLES = (
     "GLIBC_TUNABLES",
     "NPY_DISABLE_CPU_FEATURES",
     "NPY_ENABLE_CPU_FEATURES",
+    "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+    "NUMBA_OPT",
     "OPENBLAS_CORETYPE",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -41,6 +45,7 @@ _LIBRARIES = {
     "mkl": re.compile(r"Math Kernel Library Version (\S+ Build \d+)"),
     "onednn": re.compile(r"MKL-DNN (v\S+ \(Git Hash \w+\))"),
 }
+_COMPILERS = ("numba", "llvmlite")
 _SETS = ("sse4", "avx", "fma", "f16c", "amx", "asimd", "sve", "bf16")  # how the names of instruction sets begin
 _TOLD_ONLY = ("command", "host")  # decide no bits
 _PATIENCE = 5.0  # seconds for git
@@ -104,9 +109,14 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _libraries() -> dict[str, str]:
-    """The versions of those that torch calls and that choose instruction sets by themselves."""
+    """The versions of those that torch calls and that choose instruction sets by themselves, and of what compiles
+    kernels."""
     found = {name: _LIBRARIES[name].search(torch.__config__.show()) for name in _LIBRARIES}
-    return {name: match.group(1) for name, match in found.items() if match is not None}
+    versions = {name: match.group(1) for name, match in found.items() if match is not None}
+    for name in _COMPILERS:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _flags() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hogwild.run.job import Loss
 kernel_steps = partial(torch.optim.SGD, lr=1.0)
 """What applies a kernel's differences where they are committed: p ← p − (before − after)."""
 
-_IDLE = ("accumulate", "gradient", "clip_grad_norm", "ema", "groups", "audit")
+_IDLE = ("accumulate", "gradient", "clip_grad_norm", "ema", "groups")
 _OPTIMIZERS = ("", "sgd")
 
 
