@@ -37,9 +37,9 @@ def test_a_variable_that_limits_instruction_sets_is_recorded_and_named(name, mon
 
 def test_the_libraries_that_choose_instruction_sets_are_recorded():
     found = environment()["libraries"]
-    assert set(found) == {"mkl", "onednn"}
+    assert set(found) - {"numba", "llvmlite"} == {"mkl", "onednn"}
     shown = torch.__config__.show()
-    assert all(version and version in shown for version in found.values())
+    assert all(found[name] and found[name] in shown for name in ("mkl", "onednn"))
     moved = {**environment(), "libraries": {**found, "mkl": "2021.1"}}
     assert environment_differences(moved, environment()) == (f"libraries.mkl was 2021.1 and is {found['mkl']}",)
 
