@@ -6,6 +6,7 @@ The folders tell a story. Read them in this order:
     model/  data/  optim/     a module, batches and steps on those bytes
     rules/                    how a gradient reaches the model
     workers/                  who computes it: threads, processes
+    nodes/                    several machines: how gradients travel between them
     run/                      one run, from its arguments to its record
     api.py                    train() and launch(), the ways in
     determinism/  bench/      judging the result, and the speed
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hogwild.errors import (
         ArgumentError,
         HogwildError,
+        NodeError,
         NonFiniteError,
         NotReproducible,
         RunDirectoryError,
@@ -85,6 +87,7 @@ _HOMES = {
     "errors": (
         "ArgumentError",
         "HogwildError",
+        "NodeError",
         "NonFiniteError",
         "NotReproducible",
         "RunDirectoryError",
@@ -124,6 +127,7 @@ __all__ = [
     "Gradient",
     "HogwildError",
     "Kernel",
+    "NodeError",
     "NonFiniteError",
     "NotReproducible",
     "Probe",

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import RunConfig
+from hogwild.nodes.party import party_from_environment
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule, schedule_of
 from hogwild.rules.base import Rule
@@ -71,6 +72,8 @@ def train(
     overwrite: bool = False,
     config: Mapping[str, Any] | None = None,
     change: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    node_timeout: float = 5.0,
 ) -> Run:
     """Train a model, in place, from several workers at once.
 
@@ -140,6 +143,8 @@ def train(
         change: settings that the run of `resume` goes on with, by name: `change={"lr": 0.03}`. All other arguments are
             those it was begun with. lr (of all groups), updates or epochs (more of them), clip_grad_norm and
             on_nonfinite can be changed. Recorded with the update that each holds from, in `run.config.changes`.
+        token: a secret that all machines must have which torchrun starts; None is HOGWILD_TOKEN in the environment.
+        node_timeout: seconds after which a machine that says nothing is taken to be lost.
 
     Raises:
         ArgumentError: an argument that cannot work, found before any worker starts.
@@ -148,6 +153,7 @@ def train(
         WorkerError: a worker raised, died or hung and was not to be replaced, or too often; `worker`, `update` and
             `batch` of the first failure are its attributes, what was raised its cause. Ends with that traceback.
         NonFiniteError: a loss or gradient was not finite, under on_nonfinite="raise".
+        NodeError: a machine was lost, or did not come, or cannot be reached.
         NotReproducible: under `ordered` or `sync`: in threads the training draws from a generator that threads share;
             or model, loss, data, schedule or optimizer keep state of their own, so that computing the first batches in
             another order gives other bits; or, during the run, a gradient that was computed twice differs (`recheck`).
@@ -173,6 +179,7 @@ def train(
         overwrite=overwrite,
         free=config,
         change=change,
+        party=party_from_environment(token, node_timeout),
     )
 
 
@@ -213,6 +220,8 @@ def launch(
     overwrite: bool = False,
     config: Mapping[str, Any] | None = None,
     change: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    node_timeout: float = 5.0,
 ) -> Run:
     """Run a loop of your own in every worker: `work(worker)`, written in the calls that our own loop is written in.
 
@@ -253,6 +262,7 @@ def launch(
         change=change or {},
         again=again,
         sparse=sparse,
+        party=party_from_environment(token, node_timeout),
     )
     return run_job(job, began)
 

@@ -41,6 +41,10 @@ class WorkerError(_OneWorkerError, RuntimeError):
     """
 
 
+class NodeError(HogwildError, RuntimeError):
+    """A machine of a run over several was lost, or cannot take part, and the run cannot go on without it."""
+
+
 class NonFiniteError(_OneWorkerError, ArithmeticError):
     """A loss or a gradient was NaN or infinite. It has not touched the shared model, unless it is a gradient under
     `racing`, which other workers may have applied before it was looked at."""

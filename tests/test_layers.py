@@ -37,7 +37,7 @@ FLOORS: list[set[str]] = [
     {"report", "testing"},
     {"api", "determinism", "bench", "sweep"},
     {"run"},
-    {"workers", "experiment"},
+    {"workers", "experiment", "nodes"},
     {"rules", "reference"},
     {"model", "data", "optim", "kernels"},
     {"shared", "config"},

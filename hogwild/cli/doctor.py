@@ -17,11 +17,15 @@ class DoctorCommand:
 
     more: ClassVar[str] = "Ends with status 1 where something will keep training from working."
 
+    fingerprint: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Print the numerical fingerprint alone: machines that have the same compute the same bits."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print the findings as one JSON object, and nothing else, on standard output."""
 
     def run(self) -> int:
         """Examine and report."""
+        if self.fingerprint:
+            return self._fingerprint()
         from hogwild.bench import doctor
         from hogwild.cli.output import show
         from hogwild.report.tables import doctor_report
@@ -31,3 +35,11 @@ class DoctorCommand:
         summary = doctor.doctor_summary(findings)
         show(summary, doctor_report(findings), json=self.json)
         return FAILED_CHECK if summary["verdict"] == "problem" else DONE
+
+    def _fingerprint(self) -> int:
+        from hogwild.cli.output import show
+        from hogwild.run.fingerprint import fingerprint
+
+        found = fingerprint()
+        show({"fingerprint": found}, found, json=self.json)
+        return DONE

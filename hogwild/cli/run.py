@@ -10,6 +10,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from hogwild.cli.own import NoOwnFlags
 from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, setting_flags, settings_in
+from hogwild.cli.values import number, whole
 from hogwild.config import DECIDE_BITS
 from hogwild.errors import ArgumentError
 
@@ -52,6 +53,14 @@ class RunCommand:
     """A setting, as its flag gives it. With --resume: go on with another one, or longer; recorded."""
     group: GroupFlag = ()
     """Options of the optimizer for parameters by name ('*.bias' weight_decay=0); the first that matches holds."""
+    nodes: Annotated[int, whole("N"), arg(help_behavior_hint="(default: those of torchrun, or 1)")] = 1
+    """Train on so many machines together; give each the same command."""
+    join: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """With --nodes: an address of one of them, where they meet."""
+    token: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: HOGWILD_TOKEN)")] = None
+    """File with a secret that all machines must have."""
+    node_timeout: Annotated[float, number("SECONDS"), arg(help_behavior_hint="(default: 5)")] = 5.0
+    """Seconds after which a machine that says nothing is taken to be lost."""
     full: Annotated[bool, arg(help_behavior_hint="")] = False
     """For studies: measure at length."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
@@ -66,10 +75,11 @@ class RunCommand:
         resumed = self.resume is not None
         changes = {name: value for name, value in found.items() if resumed and name in DECIDE_BITS}
         given |= {name: value for name, value in found.items() if name not in changes}
-        from hogwild.cli.running import Saved, run_command
+        from hogwild.cli.running import Meeting, Saved, run_command
 
         saved = Saved(self.out, self.resume, changes, overwrite=self.overwrite)
-        return run_command(wanted, given, saved, full=self.full, json=self.json, quiet=self.quiet)
+        meeting = Meeting(self.nodes, self.join, self.token, self.node_timeout)
+        return run_command(wanted, given, saved, meeting, full=self.full, json=self.json, quiet=self.quiet)
 
     def _wanted(self) -> str:
         """The name or the file of the experiment.

@@ -19,6 +19,7 @@ from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
 from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of, why_usual_lr
 from hogwild.experiment.code import place_of
+from hogwild.nodes.party import Party, invitation_to, meet, party_from_environment
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
@@ -44,7 +45,44 @@ class Saved:
     overwrite: bool = False
 
 
-def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bool, json: bool, quiet: bool) -> int:
+@dataclass(frozen=True)
+class Meeting:
+    """How many machines train together, where they meet, the file of their secret, and how long one may be silent."""
+
+    nodes: int
+    join: str | None
+    token: Path | None
+    timeout: float
+
+    def party(self) -> Party | None:
+        """The machines, once they have met; None where there is one.
+
+        Raises:
+            ArgumentError: one of --nodes and --join without the other, or they cannot meet.
+        """
+        try:
+            token = self.token.read_text(encoding="utf-8").strip() if self.token is not None else None
+        except (OSError, ValueError) as error:
+            raise ArgumentError(f"--token {self.token} cannot be read: {error}") from error
+        if self.join is not None:
+            return meet(invitation_to(self.nodes, self.join, token, self.timeout))
+        if self.nodes != 1:
+            raise ArgumentError(
+                f"--nodes {self.nodes} given without --join; give all machines one HOST:PORT to meet at"
+            )
+        return party_from_environment(token, self.timeout)
+
+
+def run_command(
+    wanted: str,
+    given: Mapping[str, Any],
+    saved: Saved,
+    meeting: Meeting,
+    *,
+    full: bool,
+    json: bool,
+    quiet: bool,
+) -> int:
     """Train or study what is wanted, save, and report; returns the exit status."""
     if place_of(wanted) is None:
         _refuse_made_by_python(wanted, saved.resume)
@@ -55,7 +93,10 @@ def run_command(wanted: str, given: Mapping[str, Any], saved: Saved, *, full: bo
     if full:
         raise ArgumentError(f"--full is for studies, and {found.name} is a training; --epochs trains longer")
     usual = why_usual_lr(found, given, earlier)
-    return _train(found, config, saved, usual, json=json, quiet=quiet)
+    party = meeting.party()
+    if party is not None and not party.leads:
+        return _help_train(found, config, saved, party)
+    return _train(found, config, saved, usual, party, json=json, quiet=quiet)
 
 
 def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
@@ -69,7 +110,22 @@ def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
     refuse_made_by_python(folder, instead, lambda name: name not in names())
 
 
-def _train(training: Training, config: RunConfig, saved: Saved, usual: str, *, json: bool, quiet: bool) -> int:
+def _help_train(training: Training, config: RunConfig, saved: Saved, party: Party) -> int:
+    """Train on a machine that keeps no record and prints nothing."""
+    train_experiment(training, config, resume=saved.resume, change=saved.change, party=party)
+    return DONE
+
+
+def _train(
+    training: Training,
+    config: RunConfig,
+    saved: Saved,
+    usual: str,
+    party: Party | None,
+    *,
+    json: bool,
+    quiet: bool,
+) -> int:
     console = Console(stderr=True)
     tell_usual_lr(config, usual, quiet=quiet)
     out, resume = saved.out or saved.resume, saved.resume
@@ -90,6 +146,7 @@ def _train(training: Training, config: RunConfig, saved: Saved, usual: str, *, j
                 overwrite=saved.overwrite,
                 progress=progress,
                 change=saved.change,
+                party=party,
             )
         except NotReproducible as error:
             if (folder / "config.toml").exists():  # workers had started, and one of them found it

@@ -17,7 +17,15 @@ from types import FrameType
 from typing import TextIO
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible, RunDirectoryError, WorkerError, flag_of
+from hogwild.errors import (
+    ArgumentError,
+    NodeError,
+    NonFiniteError,
+    NotReproducible,
+    RunDirectoryError,
+    WorkerError,
+    flag_of,
+)
 
 _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
 _SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*)")
@@ -33,7 +41,7 @@ def status_of(command: Callable[[], int]) -> int:
     except (ArgumentError, RunDirectoryError) as error:
         _tell(" ".join(str(error).split()))
         return WRONG_ARGUMENT
-    except (WorkerError, NonFiniteError, NotReproducible) as error:
+    except (WorkerError, NodeError, NonFiniteError, NotReproducible) as error:
         _tell(str(error))
         return FAILED_TRAINING
     except KeyboardInterrupt:

@@ -229,6 +229,10 @@ class Rule(ABC):
         """Who computed the first."""
         return NOBODY
 
+    def over(self) -> bool:
+        """False while there are no more tickets, and may be again: another machine has not brought all of its own."""
+        return True
+
     def close(self) -> None:  # noqa: B027
         """Called in each worker when there are no more tickets."""
 

@@ -9,7 +9,8 @@
                                read by update u      newest  being written, over a version that no update reads from
                                                              the newest on
     gradient slots         (τ + 1) M, that of ticket uM + m at (u mod (τ + 1)) M + m: free for update u once version
-                           u − τ is there, for update u − τ − 1 made it
+                           u − τ is there, for update u − τ − 1 made it; twice as many where several machines train,
+                           for one may be τ updates ahead of another
 
 A version is made under one lock that is tried, not waited for. A large one is made in shards first, each with a lock
 and a count of its own, so that several workers step it together; who then finds them all stepped does the rest.
@@ -42,6 +43,7 @@ from hogwild.optim.gradients import Gathered, mean_of
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.rechecks import Rechecks, unequal_losses, unequal_tensors
 from hogwild.rules.versioned import Versioned
+from hogwild.shared.gradient_ring import GradientRing
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Settled, Ticket
@@ -73,8 +75,12 @@ class Combining(Versioned):
     def attach(self, seat: Seat) -> None:
         """Versions are made in shards unless their gradients have to be seen whole before."""
         super().attach(seat)
-        members, waiting = self.tickets_per_update, self.state.gradients
-        self._sets = [waiting[first : first + members] for first in range(0, len(waiting), members)]
+        members = self.tickets_per_update
+        self._ring = GradientRing(self.control, self.state.gradients, members)
+        self._slot, self._sets = self._ring.slot, self._ring.sets
+        self._several = self.control.dealing.several
+        self._number = self.control.dealing.first + seat.index
+        self.control.is_there = self._ring.is_there
         whole = seat.clips and members > 1
         self._shards = range(0 if whole else len(self.state.shard_versions))
         if seat.chosen is not None:
@@ -83,15 +89,17 @@ class Combining(Versioned):
                 self.control,
                 seat.index,
                 self._slot,
+                number=self._number,
                 staleness=self.staleness,
                 per_update=members,
             )
 
     def detach(self) -> None:
         """Let go of the gradients too."""
+        del self.control.is_there
         super().detach()
         self.rechecks = None
-        del self._sets
+        del self._sets, self._slot, self._ring
 
     def ticket(self, number: int, total: int) -> Ticket:
         """A micro-batch: update u is made of those numbered uM to uM + M − 1, or to the last of the run."""
@@ -101,10 +109,15 @@ class Combining(Versioned):
     def ready(self, ticket: Ticket) -> bool:
         """Version u − τ exists. Whoever looks in vain makes what versions can be made."""
         needed = ticket.update - self.staleness
-        if self.control.observe(Word.HEAD) >= needed:
-            return True
-        self.combine()
-        return self.control.observe(Word.HEAD) >= needed
+        if self.control.observe(Word.HEAD) < needed:
+            self.combine()
+            if self.control.observe(Word.HEAD) < needed:
+                return False
+        return not self._several or self._has_left(ticket)
+
+    def _has_left(self, ticket: Ticket) -> bool:
+        """True once what lay in this ticket's slot before has been taken to be sent to other machines."""
+        return self.control.observe(Word.SENT) > ticket - len(self.state.gradients)
 
     def behind(self, ticket: Ticket) -> int:
         """Versions between the head and u − τ."""
@@ -121,6 +134,13 @@ class Combining(Versioned):
             self._store(ticket, gradient)
         self.combine()
         return True
+
+    def over(self) -> bool:
+        """True unless gradients of other machines are still to come, and versions to be made of them."""
+        if not self._several or self.control[Word.STOP]:
+            return True
+        self.combine()
+        return self.control.observe(Word.HEAD) * self.tickets_per_update >= self.control[Word.TOTAL]
 
     def close(self) -> None:
         """Make the last version, should the worker that was about to have died."""
@@ -148,7 +168,7 @@ class Combining(Versioned):
         """
         update, seat = ticket.update, self.seat
         alone = self.tickets_per_update == 1 and not self.dense_gradients  # which it becomes where it is laid
-        if not alone or self.control.observe(Word.HEAD) != update or not self._is_checked(update):
+        if not alone or self._several or self.control.observe(Word.HEAD) != update or not self._is_checked(update):
             return False
         if update >= self.control[Word.TOTAL]:  # the run was stopped at this version
             return True
@@ -158,7 +178,7 @@ class Combining(Versioned):
         if gathered is not None:
             self.write_buffers(gradient.version == update, source, target)
             seat.enter(update, gathered.tensors, 1.0)
-        self._publish(update, seat.index, gradient.version, gradient.loss)
+        self._publish(update, self._number, gradient.version, gradient.loss)
         return True
 
     def _store(self, ticket: Ticket, gradient: Gradient) -> None:
@@ -176,7 +196,7 @@ class Combining(Versioned):
         slot.loss = gradient.loss
         if self.rechecks is not None and self.rechecks.holds(ticket):
             slot.factor = seat.optimizer.factor(ticket.update)
-        words[slot.WORKER], words[slot.VERSION] = seat.index, gradient.version
+        words[slot.WORKER], words[slot.VERSION] = self._number, gradient.version
         with self.control.ordering():
             words[slot.STAMP] = ticket.update + 1
 
@@ -187,10 +207,6 @@ class Combining(Versioned):
             return self.prepare(ticket, gradient)
         finally:
             self._purpose = _For.SLOT
-
-    def _slot(self, number: int) -> GradientSlot:
-        update, member = divmod(number, self.tickets_per_update)
-        return self._sets[update % len(self._sets)][member]
 
     # --- what is computed a second time
 
@@ -355,10 +371,8 @@ class Combining(Versioned):
 
     def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
         """A ticket is done once its gradient waits, or its version is published."""
-        update, member = divmod(ticket, self.tickets_per_update)
-        words = state.gradients[update % (self.staleness + 1) * self.tickets_per_update + member].words
-        done = state.control[Word.HEAD] > update or words[GradientSlot.STAMP] == update + 1
-        return Settled.DONE if done else Settled.AGAIN
+        ring = GradientRing(state.control, state.gradients, self.tickets_per_update)
+        return Settled.DONE if ring.is_there(ticket) else Settled.AGAIN
 
     def newest(self, state: SharedState) -> tuple[int, int]:
         """The head."""

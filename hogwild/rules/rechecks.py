@@ -66,6 +66,7 @@ class Rechecks:
         chosen: which ones at all.
         control: of the run.
         worker: number of the worker.
+        number: the same among those of all machines.
         slot_of: number of a ticket → the slot in which its gradient waits.
         staleness, per_update: τ and M of the rule.
     """
@@ -77,9 +78,11 @@ class Rechecks:
         worker: int,
         slot_of: Callable[[int], GradientSlot],
         *,
+        number: int,
         staleness: int,
         per_update: int,
     ) -> None:
+        self._number = number
         self._chosen = chosen
         self._control = control
         self._worker = worker
@@ -129,7 +132,7 @@ class Rechecks:
     def alone(self, number: int) -> bool:
         """True where the gradient that lies there is this worker's own."""
         words = self._slot_of(number).words
-        return self._stamped(number) and words[GradientSlot.WORKER] == self._worker
+        return self._stamped(number) and words[GradientSlot.WORKER] == self._number
 
     def can_be_compared(self, number: int) -> bool:
         """True once the first computation is there, or it is certain that this worker has to leave off."""

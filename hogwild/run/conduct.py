@@ -8,6 +8,7 @@ From the moment at which a run has ended, or is interrupted, until it is saved n
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 from hogwild.errors import warn_caller
@@ -21,6 +22,7 @@ from hogwild.run.going_on import going_on
 from hogwild.run.held_signals import HeldSignals
 from hogwild.run.holes import naming_holes
 from hogwild.run.job import Job
+from hogwild.run.machines import Machines, machines_of, refuse_single
 from hogwild.run.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
 from hogwild.run.open import OpenRun, open_run
 from hogwild.run.prepare import prepare
@@ -40,6 +42,8 @@ def run_job(job: Job, began: float) -> Run:
     Raises:
         HogwildError: see `hogwild.train`.
     """
+    if job.party is not None:
+        job = job if job.party.leads else replace(job, out=None)  # the record is kept once
     forget_optimized_scripts()
     torch_threads.leave_lost()
     with occupied(job.out), scripts_as_written():  # the trial and the evaluations compute as the workers do
@@ -47,11 +51,13 @@ def run_job(job: Job, began: float) -> Run:
             if not (job.overwrite or job.goes_on):
                 refuse_taken(job.out)
             clear_leftovers(job.out)
-        job = going_on(job)
-        prepared = prepare(job)
-        if job.resume is not None and job.goes_on and has_ended(job.resume):
-            return _as_it_ended(job)
-        run = open_run(prepared)
+        with job.party.leaving_together() if job.party is not None else nullcontext():
+            refuse_single(job)
+            job = going_on(job)
+            prepared = prepare(job)
+            if job.resume is not None and job.goes_on and has_ended(job.resume):
+                return _as_it_ended(job)
+            run = open_run(prepared)
         del prepared  # with the caller's optimizer, whose state may be as large as the model
         with noted_failure(job.out), naming_holes(job):
             return conduct(run, began)
@@ -81,17 +87,21 @@ def conduct(run: OpenRun, began: float) -> Run:
 
 def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
     job, evaluator = run.job, run.evaluator
-    with HeldSignals() as signals:
-        supervisor, ending.tell_rest = _supervisor(run, signals)
+    with HeldSignals() as signals, machines_of(job, run.state, run.start.version) as machines:
+        supervisor, ending.tell_rest = _supervisor(run, signals, machines)
         try:
             evaluator.evaluate_start(run.start.version)
             supervisor.supervise()
             evaluator.take_newest()
             evaluator.evaluate_newest()
             evaluator.tell_divergence()
+            if machines is not None:
+                machines.finish()
             signals.hold()
         except (KeyboardInterrupt, SystemExit):
             signals.hold()
+            if machines is not None:
+                machines.interrupt()
             evaluator.take_newest()
             ending.run = _saved_interrupted(run, supervisor.history, began)
             raise
@@ -101,6 +111,9 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
         evaluator.take_newest()  # an evaluation in training mode moves running averages
         stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
         result = gather(run, supervisor.history, stopped, began)
+        if machines is not None:
+            workers, failures = machines.usage_of_all([*result.workers]), machines.failures
+            result = replace(result, workers=tuple(workers), failures=(*result.failures, *failures))
         if job.out is not None:
             result.write(job.out)
         ending.run = result
@@ -132,12 +145,14 @@ def _begun(run: OpenRun) -> OpenRun:
     return replace(run, origin=origin)
 
 
-def _supervisor(run: OpenRun, signals: HeldSignals) -> tuple[Supervisor, Callable[[], None]]:
+def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -> tuple[Supervisor, Callable[[], None]]:
     """The supervisor, and what tells the callbacks of its notes since it last looked."""
     job, evaluator = run.job, run.evaluator
 
     def look() -> None:
         signals.release()  # whoever was to be interrupted by them goes on
+        if machines is not None:
+            machines.look()
         evaluator.look()
         metrics.look()
         follower.look()
@@ -215,10 +230,10 @@ def _audit(run: OpenRun, history: WorkerHistory) -> Audit | None:
 
 
 def _usage(run: OpenRun, history: WorkerHistory, index: int) -> WorkerUsage:
-    row = run.state.control.row(index)
+    row, dealing = run.state.control.row(index), run.state.plan.dealing
     end = history.finished.get(index)
     return WorkerUsage(
-        worker=index,
+        worker=dealing.first + index,
         computed=row[Field.COMPUTED],
         skipped=row[Field.SKIPPED],
         cpu_seconds=end.cpu_seconds if end else float("nan"),
@@ -226,4 +241,5 @@ def _usage(run: OpenRun, history: WorkerHistory, index: int) -> WorkerUsage:
         rss=end.rss if end else 0,
         pss=end.pss if end else None,
         rechecked=row[Field.RECHECKED],
+        node=dealing.node,
     )

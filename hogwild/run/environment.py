@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from hogwild.errors import printable
+from hogwild.run.fingerprint import fingerprint
 from hogwild.workers.bit_flags import BitFlags
 
 _VARIABLES = (
@@ -55,7 +56,8 @@ def environment() -> dict[str, Any]:
     """What this process computes with, as JSON values.
 
     `instruction_sets.torch` is what ATen uses; MKL and oneDNN choose among those that the processor has, within what
-    the environment variables allow, and tell it only in what they print when asked to be verbose.
+    the environment variables allow, and tell it only in what they print when asked to be verbose. `fingerprint` is a
+    hash of what they compute.
     """
     flags = {name: value if isinstance(value, bool | int) else str(value) for name, value in _flags().items()}
     return {
@@ -66,6 +68,7 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu("model name") or platform.processor() or platform.machine(),
         "libraries": _libraries(),
         "instruction_sets": {"torch": torch.backends.cpu.get_cpu_capability(), "processor": _instruction_sets()},
+        "fingerprint": fingerprint(),
         "flags": flags,
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "git": _revision(),

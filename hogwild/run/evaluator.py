@@ -63,7 +63,9 @@ class Evaluator:
         self._model = job.model
         self._state = state
         self._rule = job.rule
-        self._evaluate = job.evaluate
+        self._party = job.party
+        self._judges = job.judges
+        self._evaluate = job.evaluate if job.judges else None
         self._callbacks = job.callbacks
         self._follows = bool(job.callbacks.that_have("on_progress"))
         self.keeper = keeper
@@ -78,16 +80,35 @@ class Evaluator:
         control = self._state.control
         version = control.observe(Word.OBSERVED)
         if version > control[Word.EVALUATED]:
-            self._take_shown()
-            with preserved_generators():
-                self._see(version)
-            control.publish(Word.EVALUATED, version)
+            self._look_at(version)
         if self._follows and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._callbacks.tell("on_progress", self.progress())
         if time.monotonic() - self._looked > _LOOK_EVERY:
             self._looked = time.monotonic()
             self.tell_divergence()
+
+    def _look_at(self, version: int) -> None:
+        """Evaluate that version, or hear what is decided at it where another machine does."""
+        if self._judges:
+            self._take_shown()
+            with preserved_generators():
+                self._see(version)
+        elif not self._heard(version):
+            return
+        self._state.control.publish(Word.EVALUATED, version)
+
+    def _heard(self, version: int) -> bool:
+        """True once another machine has decided whether the run ends at that version; end it there if so."""
+        assert self._party is not None
+        decided = self._party.decided(f"stop {version}")
+        if decided:
+            self._end_at(version)
+        return decided is not None
+
+    def _end_at(self, version: int) -> None:
+        control = self._state.control
+        control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
 
     def tell_divergence(self) -> None:
         """Log, once, that the loss has left where it began, if it has."""
@@ -102,14 +123,18 @@ class Evaluator:
 
     def _see(self, version: int) -> None:
         """Trace and evaluate that version, whichever is due, and end the run there if a callback says so."""
-        control = self._state.control
         if self._trace is not None and version in self._trace.at:
             self._trace.see(version, self._model.state_dict())
         if not self._evaluate_every or version % self._evaluate_every:
             return
         self._evaluate_model(version, self._take_shown, self._state.observed_average)
-        if self._callbacks.may_stop and self._callbacks.says_stop(self.progress(version)):
-            control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
+        if not self._callbacks.may_stop:
+            return
+        stops = bool(self._callbacks.says_stop(self.progress(version)))
+        if self._party is not None:
+            stops = bool(self._party.decide(f"stop {version}", stops))
+        if stops:
+            self._end_at(version)
 
     def take_newest(self) -> None:
         """Give the model the newest complete version; no worker runs any more."""
@@ -125,7 +150,7 @@ class Evaluator:
 
     def evaluate_start(self, version: int) -> None:
         """Evaluate the version that a run goes on from, where that was due and its parent was killed before."""
-        if version and self._evaluate_every and version % self._evaluate_every == 0:
+        if version and self._judges and self._evaluate_every and version % self._evaluate_every == 0:
             self.take_newest()
             if not self._has_evaluated(version):
                 self._evaluate_newest()

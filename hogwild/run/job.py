@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, Source, TensorSource, batches_of
+from hogwild.nodes.party import Party
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import RateTable, SchedulerFactory
 from hogwild.rules.base import Rule
@@ -50,6 +51,7 @@ class Job:
     tickets_before: int = 0  # of the run that it goes on with
     again: Again | None = None  # computes a gradient a second time, where `work` is the caller's
     sparse: Sequence[str] = ()  # the tables that `work` commits row gradients of
+    party: Party | None = None  # the machines that train together, where there are several
 
     @property
     def factors(self) -> Callable[[int], float] | None:
@@ -61,6 +63,11 @@ class Job:
     def goes_on(self) -> bool:
         """True where it goes on with a run in that run's own folder."""
         return self.out is not None and self.resume is not None and self.out.resolve() == self.resume.resolve()
+
+    @property
+    def judges(self) -> bool:
+        """True where versions are evaluated here: of several machines one does."""
+        return self.party is None or self.party.leads
 
     @property
     def batches(self) -> int:
@@ -89,8 +96,8 @@ class Job:
 
     @property
     def evaluate_every(self) -> int:
-        """Updates between evaluations; 0 where nothing is to be evaluated on the way."""
-        if self.evaluate is None and not self.callbacks.may_stop:
+        """Updates between evaluations; 0 where nothing is to be evaluated on the way, or waited for."""
+        if not self.callbacks.may_stop and (self.evaluate is None or not self.judges):
             return 0
         length = getattr(self.source, "__len__", None)  # batches of an epoch
         return self.config.evaluate_every or self._updates_of(int(length()) if length is not None else 0)

@@ -16,6 +16,7 @@ from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
 from hogwild.run.directory import METRICS
 from hogwild.run.evaluator import Evaluator
 from hogwild.run.job import Job
+from hogwild.run.machines import agree, dealt
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin
 from hogwild.run.prepare import Prepared
@@ -81,10 +82,14 @@ def open_run(prepared: Prepared) -> OpenRun:
     """Lay out the memory of a run and make its workers ready.
 
     Raises:
-        ArgumentError: there is not enough memory, or something cannot be sent to worker processes.
+        ArgumentError: there is not enough memory, or something cannot be sent to worker processes, or the machines
+            of the run do not fit together.
+        NodeError: one of them did not come.
         RunDirectoryError: there is nothing to resume, or it is damaged.
     """
     job = prepared.job
+    if job.party is not None:
+        prepared = dealt(prepared, job.party)
     state, compensation = SharedState.create(prepared.plan), prepared.optimizer_plan.compensation
     initial = initial_of(prepared.optimizer, prepared.optimized, prepared.sparse)
     state.prepare(prepared.trained, prepared.constant, list(prepared.anatomy.buffers.values()), initial)
@@ -97,6 +102,8 @@ def open_run(prepared: Prepared) -> OpenRun:
     total = prepared.tickets if start.total == job.tickets_before else min(start.total, prepared.tickets)
     state.control.prepare(start.following, total, start.again)
     job.rule.begin(state.control, start.version)
+    if job.party is not None:
+        agree(prepared, job.party, state, start.version)
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
     keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, start.best)
     return OpenRun(

@@ -6,6 +6,7 @@ Job → anatomy → optimizer, once, on stand-ins → dry run → second look �
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -55,6 +56,7 @@ class Prepared:
         sparse: positions of the trained parameters whose gradients stay sparse.
         first_samples: samples in the first batch.
         plan, optimizer_plan: what lies where, and how it is stepped.
+        training: what it trains, as plain values; empty where nobody asks.
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
     """
 
@@ -67,6 +69,7 @@ class Prepared:
     first_samples: int
     plan: StatePlan
     optimizer_plan: OptimizerPlan
+    training: dict[str, Any]
     origin: Origin | None = None
     draws: bool = True
 
@@ -110,7 +113,8 @@ def prepare(job: Job) -> Prepared:
     anatomy = anatomy.restricted_to(set(groups))
     tried = _try(job, anatomy)
     names = {id(stand_ins[id(p)]): name for name, p in job.model.named_parameters()}
-    origin = _origin(job, optimizer, names, anatomy, tried)
+    training = _training(job, optimizer, names, anatomy, tried)
+    origin = _origin(job, training)
     if copies is not None:
         with as_in_a_worker(job.intra_op):
             look_again(job, anatomy, copies)
@@ -133,7 +137,10 @@ def prepare(job: Job) -> Prepared:
     limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
     draws = bool(tried.draws) or job.loss is None
     return Prepared(
-        job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan, origin, draws
+        *(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan),
+        training,
+        origin,
+        draws,
     )
 
 
@@ -177,11 +184,17 @@ def _refuse_one_rate_for_several(job: Job, optimizer: Optimizer) -> None:
         )
 
 
-def _origin(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: Anatomy, tried: DryRun) -> Origin | None:
+def _training(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: Anatomy, tried: DryRun) -> dict[str, Any]:
+    """What it trains, where that is recorded or compared."""
+    if job.out is None and job.resume is None and job.party is None:
+        return {}
+    return describe(job, optimizer, names, anatomy.trained, tried.batch)
+
+
+def _origin(job: Job, training: dict[str, Any]) -> Origin | None:
     """That of the run; of one that is resumed, its own, once it is sure that it trained the same."""
     if job.out is None and job.resume is None:
         return None
-    training = describe(job, optimizer, names, anatomy.trained, tried.batch)
     if job.resume is None:
         return Origin.new(job, training)
     saved = origin_to_go_on(job.resume)
@@ -249,9 +262,13 @@ def _plan(
     config, parameters = job.config, optimizer.form.layout
     rows = frozenset() if job.rule.dense_gradients else sparse | tables_of(job.model, list(anatomy.trained.values()))
     before = peek(job.resume) if job.resume is not None else Peek()
+    needs = job.rule.needs(config.workers)
+    several = job.party is not None
+    if several:  # one machine may be τ updates ahead of another
+        needs = replace(needs, gradients=2 * needs.gradients)
     return StatePlan(
         workers=config.workers,
-        spares=2 * config.workers + before.again,
+        spares=2 * config.workers + before.again + (needs.gradients if several else 0),
         rows=updates,
         digest_every=config.digest_every or before.digest_every or _seal_every(updates, parameters.nbytes),
         parameters=parameters,
@@ -259,7 +276,7 @@ def _plan(
         buffers=Layout.of(list(anatomy.buffers.items())),
         names=_names(job.model, anatomy),
         optimizer=replace(optimizer.form, tables=frozenset(tables)),
-        needs=job.rule.needs(config.workers),
+        needs=needs,
         audited=config.audit and _can_audit(job, optimizer),
         tables=tuple(tables),
         sparse={i: max(_FEW, parameters.entries[i].shape[0], _ROOM * tried.rows.get(i, 0)) for i in sorted(rows)},

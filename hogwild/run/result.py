@@ -73,7 +73,7 @@ class WorkerUsage:
     """What one worker did and used.
 
     Attributes:
-        worker: its number, from 0.
+        worker: its number, from 0; of several machines, among the workers of all.
         computed: gradients, without those of `rechecked`.
         skipped: updates that it left out because their gradient was not finite.
         cpu_seconds: of processor time.
@@ -81,6 +81,7 @@ class WorkerUsage:
         rss: bytes of memory of its process; a thread has that of the whole program.
         pss: the same with shared pages divided among those who share them; None where it is not Linux.
         rechecked: gradients that it computed a second time, and found equal.
+        node: the machine that it is of, from 0.
     """
 
     worker: int
@@ -91,6 +92,7 @@ class WorkerUsage:
     rss: int
     pss: int | None
     rechecked: int = 0
+    node: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,11 @@ class Run:
     origin: Origin | None = field(default=None, compare=False, repr=False)
     best: Best | None = None
     ema_state: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def nodes(self) -> int:
+        """Machines whose workers trained."""
+        return len({usage.node for usage in self.workers})
 
     @property
     def samples_per_second(self) -> float:
@@ -238,6 +245,7 @@ class Run:
             "update": config.update,
             "kind": config.kind,
             "workers": config.workers,
+            "nodes": self.nodes,
             **self.optimizer_settings,
             "staleness": asdict(self.staleness),
             "updates": self.updates,
@@ -255,7 +263,7 @@ class Run:
             "stopped": self.stopped,
             "failures": list(self.failures),
             "in_doubt": list(self.in_doubt),
-            "usage": [{**asdict(usage), "cpu_seconds": finite_or_none(usage.cpu_seconds)} for usage in self.workers],
+            "usage": [{key: _known(value) for key, value in asdict(usage).items()} for usage in self.workers],
             "audit": self.audit.to_dict() if self.audit else None,
             "rechecked": self.rechecked,
             "compensation": list(self.compensation),
@@ -324,3 +332,8 @@ class Run:
         texts["run.json"] = json.dumps(record, indent=2) + "\n"
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
+
+
+def _known(value: Any) -> Any:
+    """A figure as JSON has it; None where it is not known."""
+    return finite_or_none(value) if isinstance(value, float) else value

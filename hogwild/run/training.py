@@ -15,6 +15,7 @@ from hogwild.data.sources import as_source
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.kernels.kernel import Kernel
+from hogwild.nodes.party import Party
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule, SchedulerFactory, schedule_of
 from hogwild.rules.base import Rule
@@ -55,13 +56,15 @@ def train_config(
     free: Mapping[str, Any] | None = None,
     looks_again: bool = True,
     change: Mapping[str, Any] | None = None,
+    party: Party | None = None,
 ) -> Run:
     """Train as the configuration says; arguments and errors are those of `train`.
 
     `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked;
     `trace` is shown versions on the way; `intra_op` is the number of torch threads that each worker computes with;
     `maker` and `free` are recorded.
-    `looks_again` is False where it is to be found out what differs, and nothing to be refused.
+    `looks_again` is False where it is to be found out what differs, and nothing to be refused; `party`: the machines
+    that train together.
     """
     began = time.monotonic() if began is None else began
     kernel = data if isinstance(data, Kernel) else None
@@ -105,6 +108,7 @@ def train_config(
         change=change or {},
         again=None if kernel is None else step_again,
         sparse=() if kernel is None else tuple(kernel.tables),
+        party=party,
     )
     return run_job(job, began)
 
@@ -120,6 +124,7 @@ def train_experiment(
     progress: Callable[[Progress], None] | None = None,
     callbacks: Sequence[Callback] = (),
     change: Mapping[str, Any] | None = None,
+    party: Party | None = None,
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`. `callbacks` come after those
     of the experiment and what writes for TensorBoard, where the settings ask for it."""
@@ -141,6 +146,7 @@ def train_experiment(
         maker="experiment",
         progress=progress,
         change=change,
+        party=party,
     )
 
 

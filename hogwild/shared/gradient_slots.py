@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hogwild.shared.arena import ALIGNMENT, Arena, Space, aligned
+from hogwild.shared.arena import ALIGNMENT, Arena, Space, aligned, as_tensor
 from hogwild.shared.layout import Block, Entry, Layout
 
 _WORDS = 6
@@ -19,7 +19,7 @@ class GradientSlot:
     """One gradient in shared memory, and what belongs to it.
 
     `tensors` holds one view per parameter and `flats` one tensor per range; `buffers` are the buffers after the forward
-    pass. `words` are indexed by the constants below.
+    pass. `words` are indexed by the constants below. `bytes` are those of all of it.
 
     Args:
         parameters, buffers: their layouts, without the tables that lie in no slot.
@@ -49,6 +49,8 @@ class GradientSlot:
         self.flats = parameters.flats(block)
         self.buffers = buffers.views(Block.shared(arena, offset + places.buffers))
         self.words = arena.words(offset + places.words, _WORDS)
+        self.bytes = arena.bytes(offset, places.nbytes)
+        self._words_at = places.words
         self._kinds = arena.words(offset + places.kinds, len(parameters.entries))
         self._numbers = arena.bytes(offset + places.numbers, 16).cast("d")
         self._rows = {i: _Rows(entries[i], arena, offset + place, most) for (i, most), place in places.rows.items()}
@@ -112,6 +114,15 @@ class GradientSlot:
                 continue
             whole = False
         self.words[self.WHOLE] = whole
+
+    def load(self, content: Tensor) -> bool:
+        """Take in the bytes of another machine's slot for the same plan, uint8; it is still to be said that they are
+        there. False: no slot without sparse gradients looks like that."""
+        words = content[self._words_at : self._words_at + 8 * _WORDS].view(torch.int64)
+        words[self.STAMP] = words[self.CHECKED] = 0
+        as_tensor(self.bytes).copy_(content)
+        sound = self.words[self.STATUS] in (self.LEFT_OUT, self.NOT_FINITE, self.USABLE)
+        return sound and self.words[self.WHOLE] in (0, 1) and all(kind in (_NONE, _DENSE) for kind in self._kinds)
 
     def gradients(self) -> list[Tensor | None]:
         """One for each parameter: a view of the slot, rows in the slot, or None."""

@@ -70,6 +70,36 @@ class AnnouncedLock:
         self._row[self._waiting] = self._before
 
 
+class PairedLock:
+    """Two locks as one: `inner` excludes the threads of this process from each other, `outer` other processes."""
+
+    def __init__(self, inner: Lock, outer: Lock) -> None:
+        self._inner = inner
+        self._outer = outer
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take both. False: somebody has one of them."""
+        if not self._inner.acquire(blocking):
+            return False
+        if not self._outer.acquire(blocking):
+            self._inner.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let both go."""
+        self._outer.release()
+        self._inner.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
 class FileLock:
     """An exclusive lock on byte `number` of an open file, held by the process."""
 

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from hogwild.shared.arena import ALIGNMENT, Arena, Space
+from hogwild.shared.dealing import Dealing
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.journal import ROW, Journal, seal_bytes
 from hogwild.shared.layout import Block, Layout
@@ -26,7 +27,7 @@ from hogwild.shared.optimizer_state import PARAMETER, OptimizerState, StateForm
 from hogwild.shared.shards import Shard
 from hogwild.shared.slots import Slot
 from hogwild.shared.tables import RowTable, forms_of
-from hogwild.shared.tickets import Control
+from hogwild.shared.tickets import ALONE, Control
 from hogwild.shared.totals import Totals
 
 
@@ -66,7 +67,7 @@ class StatePlan:
     `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient;
     `sparse` maps the positions of the parameters with sparse gradients to how many rows one may name, before those that
     come twice are added up; `tables` are the positions of those that are kept by rows, which lie in no slot; `shards`
-    are what a version is made in, where workers make it together.
+    are what a version is made in, where workers make it together; `dealing` says which machine computes what.
     """
 
     workers: int
@@ -83,6 +84,7 @@ class StatePlan:
     tables: tuple[int, ...] = ()
     sparse: Mapping[int, int] = field(default_factory=dict)
     shards: tuple[Shard, ...] = ()
+    dealing: Dealing = ALONE
 
     @cached_property
     def in_slots(self) -> Layout:
@@ -106,7 +108,7 @@ class StatePlan:
             RowTable.size(form, self.needs.logs) for form in forms_of(self.parameters.entries, self.optimizer).values()
         ]
         return _Offsets(
-            control=Control.reserve(space, self.workers, self.spares),
+            control=Control.reserve(space, self.workers, self.spares, self.dealing),
             journal=space.reserve(self.rows * ROW.itemsize),
             seals=space.reserve(seal_bytes(len(self.names)) * (self.rows // self.digest_every)),
             slots=tuple(space.reserve(size) for size in [slot] * self.needs.slots + [observed]),
@@ -141,7 +143,7 @@ class SharedState:
         self.plan = plan
         self.arena = arena
         at = plan.offsets
-        self.control = Control(arena, at.control, plan.workers, plan.spares)
+        self.control = Control(arena, at.control, plan.workers, plan.spares, plan.dealing)
         self.journal = Journal(arena, at.journal, plan.rows, at.seals, plan.digest_every, len(plan.names))
         self.slots = [Slot(plan.in_slots, plan.buffers, arena, offset) for offset in at.slots[:-1]]
         self.observed = Slot(plan.parameters, plan.buffers, arena, at.slots[-1])

@@ -2,7 +2,7 @@
 
 Invariants that survive a worker killed between any two lines:
   - a ticket below NEXT is finished, or lies in the reissue list, or is named in the row of a worker (living, or
-    dead with its death not yet dealt with);
+    dead with its death not yet dealt with), or is another machine's;
   - no ticket has two owners: a row names its ticket before NEXT passes it or the list lets go of it; whoever takes
     the ticket lock from a dead holder first undoes what it had begun; and what a dead worker owned is reissued only
     after the operating system has confirmed the death.
@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from hogwild.shared.arena import Arena, Space
+from hogwild.shared.dealing import Dealing
 from hogwild.shared.words import NOBODY, Field, Hook, Phase, Word, Words, nothing_planted
 
 
@@ -64,31 +65,44 @@ class Settled(Enum):
     DOUBTED = "it may have been applied in part; nobody computes it again"
 
 
+ALONE = Dealing()
+"""All tickets are this machine's."""
 Settle = Callable[[int, Phase], Settled]
 """(number of a ticket, what its owner was doing) → what becomes of it."""
 
 
 class Control(Words):
-    """The counters of one run and its tickets, as one worker, or the parent, sees them."""
+    """The counters of one run and its tickets, as one worker, or the parent, sees them.
 
-    def __init__(self, arena: Arena, offset: int, workers: int, spares: int) -> None:
-        super().__init__(arena, offset, workers)
-        self._reissued = arena.words(offset + self.size(workers), spares)
+    Where several machines train together, the tickets of others are passed over, and the row after those of the
+    workers is that of the courier, which owns a ticket while it lays a gradient of another machine where it waits.
+    """
+
+    is_there: Callable[[int], bool]  # ticket → its gradient waits, or is applied; given by whoever knows the rule
+
+    def __init__(self, arena: Arena, offset: int, workers: int, spares: int, dealing: Dealing = ALONE) -> None:
+        couriers = int(dealing.several)
+        super().__init__(arena, offset, workers, couriers)
+        self.dealing = dealing
+        self._several = dealing.several  # asked once an update
+        self._reissued = arena.words(offset + self.size(workers + couriers), spares)
 
     @classmethod
-    def reserve(cls, space: Space, workers: int, spares: int) -> int:
+    def reserve(cls, space: Space, workers: int, spares: int, dealing: Dealing = ALONE) -> int:
         """Reserve what a control of that many workers and reissued tickets needs.
 
-        No more tickets than there are workers wait to be taken again, or than the run left undone that is resumed: the
-        counter moves only while none does.
+        No more tickets than there are workers wait to be taken again, or than the run left undone that is resumed, or
+        than other machines owed: the counter moves only while none does.
         """
-        return space.reserve(cls.size(workers) + 8 * spares)
+        return space.reserve(cls.size(workers + int(dealing.several)) + 8 * spares)
 
     def prepare(self, first: int, total: int, again: Sequence[int] = ()) -> None:
         """Before any worker starts: tickets `first` to `total` - 1 are to be handed out, and before them `again`."""
         self[Word.NEXT] = first
         self[Word.HOLDER] = NOBODY
         self[Word.TOTAL] = total
+        self[Word.LIVING] = self.dealing.all_living
+        self[Word.SENT] = first
         for row in self._rows:
             row[Field.TICKET] = NOBODY
         for i in range(len(self._reissued)):
@@ -110,12 +124,50 @@ class Control(Words):
             self._reissued[where] = NOBODY
             return ticket
         words = self._words  # once an update: without the calls of `self[...]`
+        if self._several and not words[Word.STOP]:
+            words[Word.NEXT] = self._next_own(words[Word.NEXT])
         ticket = words[Word.NEXT]
         if words[Word.STOP] or ticket >= words[Word.TOTAL]:
             return None
         self._own(worker, ticket, pause)
         words[Word.NEXT] = ticket + 1
         return ticket
+
+    def _next_own(self, ticket: int) -> int:
+        """The first ticket from that one on that this machine is to compute, or the number of all tickets."""
+        total, living, dealing = self[Word.TOTAL], self[Word.LIVING], self.dealing
+        while ticket < total and (dealing.owner(ticket, living) != dealing.node or self._is_dealt_with(ticket)):
+            ticket += 1
+        return ticket
+
+    def _is_dealt_with(self, ticket: int) -> bool:
+        """True where somebody of this machine owns that ticket, or its gradient is there: in this order, for whoever
+        lays a gradient down says so before the row lets go of the ticket."""
+        return any(row[Field.TICKET] == ticket for row in self._rows) or self.is_there(ticket)
+
+    def receive(self, ticket: int) -> bool:
+        """Let the courier own a ticket whose gradient came from another machine. False: it is not needed."""
+        me = self.workers
+        with self.ticket_lock:
+            self._enter(me)
+            needed = not self._is_dealt_with(ticket)
+            if needed:
+                self._own(me, ticket, nothing_planted)
+                if ticket in self._reissued:
+                    self._reissued[list(self._reissued).index(ticket)] = NOBODY
+            self[Word.HOLDER] = NOBODY
+            return needed
+
+    def adopt(self, ticket: int) -> bool:
+        """Let a worker of this machine compute a ticket that was passed over as another machine's. False: no need."""
+        with self.ticket_lock:
+            self._enter(self.workers)
+            passed = ticket < self[Word.NEXT] and ticket not in self._reissued
+            needed = passed and not self._is_dealt_with(ticket)
+            if needed:
+                self._reissue(ticket)
+            self[Word.HOLDER] = NOBODY
+            return needed
 
     def _own(self, worker: int, ticket: int, pause: Callable[[Hook], None]) -> None:
         row = self._rows[worker]

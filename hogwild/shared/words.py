@@ -37,6 +37,8 @@ class Word:
     EVALUATED = 6 * _LINE  # the last version evaluated; written by the parent, or by a worker that shows one anew
     HOLDER = 7 * _LINE  # the worker that holds the ticket lock, or NOBODY; written under the lock
     BASE = 8 * _LINE  # updates applied before this run, for rules that count commits; written by the parent
+    LIVING = 9 * _LINE  # the machines that live, as bits; written by the courier
+    SENT = 10 * _LINE  # tickets below it that were computed here have left their slots; written by the courier
 
 
 class Field:
@@ -58,7 +60,7 @@ class Field:
     READING = 13  # the version that it reads, plus one, where a rule keeps no version longer than it is read; 0: none
 
 
-_WORDS = Word.BASE + _LINE
+_WORDS = Word.SENT + _LINE
 _ROW = 2 * _LINE  # words of a row
 
 
@@ -112,17 +114,20 @@ def unforeseen() -> int:
 
 
 class Words:
-    """The counters of one run, and a row of words for each worker, as one worker, or the parent, sees them."""
+    """The counters of one run, and a row of words for each worker, as one worker, or the parent, sees them.
+
+    After the rows of the workers there may be some of `others`, who own tickets too, and compute none.
+    """
 
     ticket_lock: Lock
     commit_lock: Lock
     shard_locks: Sequence[Lock] = ()
 
-    def __init__(self, arena: Arena, offset: int, workers: int) -> None:
+    def __init__(self, arena: Arena, offset: int, workers: int, others: int = 0) -> None:
         self.workers = workers
         self._words = arena.words(offset, _WORDS)
         rows = offset + 8 * _WORDS
-        self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers)]
+        self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers + others)]
         self._spins = workers <= usable_cores()  # else a yield takes a core from somebody who computes
         self._seen = 0, 0  # the head when this worker last began to wait, and the time then
 

@@ -22,9 +22,8 @@ from hogwild.errors import WorkerError
 from hogwild.model.replica import carry
 from hogwild.model.row_parameter import parameters_on
 from hogwild.shared.arena import Arena
-from hogwild.shared.locks import FileLock
+from hogwild.shared.file_locks import set_locks
 from hogwild.shared.state import SharedState, StatePlan
-from hogwild.shared.tickets import Control
 from hogwild.shared.words import Aborted
 from hogwild.workers.allocator import keep_freed_memory
 from hogwild.workers.package import Package
@@ -34,15 +33,7 @@ from hogwild.workers.team import Event, Failed, Logged, failure, usage
 from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
-_TICKET_BYTE, _COMMIT_BYTE, _SHARD_BYTES = 0, 1, 2  # of the arena's file, whatever they hold; one for each shard
 EXTRAS = "a parameter's attributes or hooks"
-
-
-def set_locks(control: Control, arena: Arena, shards: int) -> None:
-    """Give a control the locks that processes share: bytes of the arena's file."""
-    control.ticket_lock = FileLock(arena.descriptor, _TICKET_BYTE)
-    control.commit_lock = FileLock(arena.descriptor, _COMMIT_BYTE)
-    control.shard_locks = [FileLock(arena.descriptor, _SHARD_BYTES + shard) for shard in range(shards)]
 
 
 def process_main(
@@ -56,7 +47,7 @@ def process_main(
     """Open the shared memory, unpack what came with the start, and do the work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)  # while it unpacks; then the task says
     call_vector_functions()  # code of the user's may have threads of its own
@@ -71,7 +62,8 @@ def process_main(
         _tell(pipe, failure(worker, index, error))
 
 
-def _leave_with_parent() -> None:
+def leave_with_parent() -> None:
+    """End this process once its parent has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

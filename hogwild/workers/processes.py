@@ -23,9 +23,10 @@ from torch import nn
 
 from hogwild.errors import ArgumentError, WorkerError
 from hogwild.model.replica import extras_of
+from hogwild.shared.file_locks import set_locks
 from hogwild.shared.state import SharedState
 from hogwild.workers.package import Package
-from hogwild.workers.process_main import EXTRAS, process_main, set_locks
+from hogwild.workers.process_main import EXTRAS, process_main
 from hogwild.workers.spawn import refuse_removed_folder, start_context, start_lock, start_server, without_main
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Failed, Finished

@@ -23,7 +23,8 @@ from torch import nn
 from hogwild.data.sources import own_copy
 from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.model.row_parameter import parameters_on
-from hogwild.shared.locks import Lock
+from hogwild.shared.file_locks import ticket_lock_of
+from hogwild.shared.locks import Lock, PairedLock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
 from hogwild.workers.recompute import Spare
@@ -69,6 +70,8 @@ class ThreadTeam:
         self._threads: dict[int, threading.Thread] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
+        if state.plan.dealing.several:  # the courier, a process, deals with tickets too
+            self._locks[0] = PairedLock(self._locks[0], ticket_lock_of(state.arena))
         self._give_locks(state)
         self._lent = False
 

@@ -21,12 +21,11 @@ from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, some_of
 from hogwild.model.replica import Binding
 from hogwild.model.row_parameter import rows_at
-from hogwild.optim.sparse import refuse_undeclared
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
 from hogwild.rules.gradients import losses_of
 from hogwild.rules.rechecks import Chosen
-from hogwild.rules.registry import is_ours, quoted, stepping_by_row
+from hogwild.rules.registry import is_ours
 from hogwild.rules.row_gradients import checked_rows, named_gradients
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
@@ -40,6 +39,7 @@ from hogwild.workers.scripted import scripts_as_written
 from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.shared_generator import SharedGenerators
 from hogwild.workers.task import Task
+from hogwild.workers.undeclared import Undeclared
 from hogwild.workers.worker_info import Log, WorkerInfo, informed
 
 _UNUSED = torch.Generator()
@@ -75,7 +75,7 @@ class Worker:
         self.info = WorkerInfo(index, task.config.workers, task.config.seed, log)
         self.rule = copy.deepcopy(task.rule)
         self._state = state
-        self._seen_tables: set[int] = set()
+        self._undeclared = Undeclared(task.plan, self.rule)
         self._read: Ticket | None = None
         self._row = self.control.row(index)
         self._quietly = WithoutGrad()
@@ -169,6 +169,8 @@ class Worker:
             pause(Hook.CLAIMING)
             number = control.claim(self.index, pause)
             if number is None:
+                if self._stays():
+                    continue
                 self._close()
                 return None
             ticket = rule.deal(number, control[Word.TOTAL])
@@ -197,6 +199,16 @@ class Worker:
 
     def _may_go_on(self, ticket: Ticket, recompute: Recompute) -> bool:
         return self._may_start(ticket) or recompute.is_due(before=ticket)
+
+    def _stays(self) -> bool:
+        """True once there may be more tickets after all, or gradients to compute again; False where the run is over."""
+        if not self.rule.over():
+            self.control.wait_until(self._may_stay_no_longer, self.index)
+        return not self.rule.over()
+
+    def _may_stay_no_longer(self) -> bool:
+        again = self._recompute is not None and self._recompute.is_due()
+        return again or self.control.orphan_before(self.control[Word.TOTAL]) or self.rule.over()
 
     def _close(self) -> None:
         """There are no more tickets."""
@@ -368,21 +380,11 @@ class Worker:
         else:
             for i, value in zip(self._order, gradients, strict=True):
                 values[i] = value
-        if any(value is not None and value.is_sparse for value in values):
-            self._refuse_undeclared(values)
+        self._undeclared.look(values)
         gradient = Gradient(values, loss, self.rule.version_read)
         with self._quietly:
             self.rule.take(gradient)
         return gradient
-
-    def _refuse_undeclared(self, values: Sequence[Tensor | None]) -> None:
-        """Refuse row gradients of tables that a rule would copy whole for them, or zero."""
-        plan, rule = self.task.plan, self.rule
-        tables = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.sparse}
-        if tables - self._seen_tables and (plan.needs.slots > 1 or rule.dense_gradients):
-            self._seen_tables |= tables
-            entries = [plan.parameters.entries[i] for i in sorted(tables)]
-            refuse_undeclared(entries, rule.name, by_row=quoted(stepping_by_row(), "and"), shared=rule.dense_gradients)
 
     def _enter(self, ticket: Ticket, gradient: Gradient) -> None:
         """Enter a gradient in the account, unless it was left out on purpose."""

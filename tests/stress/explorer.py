@@ -131,6 +131,15 @@ class Protocol:
             if worker.at not in (DEAD, ENDED, GONE) and not worker.at.startswith(PARENT):
                 yield "KILLED", i, replaced(state._replace(kills=state.kills - 1), i, killed(worker))
 
+    def line(self, name: str, i: int, state: State) -> str:
+        """What a trace shows of a step that worker i has taken, and of the state after it."""
+        worker = state.workers[i]
+        by = "parent for" if name.startswith(PARENT) else "worker"
+        mirrors = "" if name == "KILLED" else f"[{self.table[name][0].mirrors}]"
+        held = "" if worker.ticket == NOBODY else f"ticket {worker.ticket}, "
+        counts = f"next {state.next}, head {state.head}, reissued {list(state.reissued)}"
+        return f"  {f'{by} {i}':12}  {name:18} {mirrors:30} {held}{counts}, slots {list(state.slots)}"
+
 
 def put(state: State, i: int, **changes: Any) -> State:
     """The state with worker i changed."""
@@ -250,19 +259,10 @@ def _trace(protocol: Protocol, states: list[State], parent: list[int], last: int
     for wanted in reversed(way):
         moves = protocol.moves(state)
         name, i, state = next(move for move in moves if move[2] is not None and canonical(move[2]) == wanted)
-        lines.append(_line(protocol, name, i, state))
+        lines.append(protocol.line(name, i, state))
     for i, worker in enumerate(state.workers):
         try:
             protocol.after(state, i)
         except Violation as wrong:
             lines.append(f"  worker {i}      {worker.at:18} {wrong}")
     return lines
-
-
-def _line(protocol: Protocol, name: str, i: int, state: State) -> str:
-    worker = state.workers[i]
-    by = "parent for" if name.startswith(PARENT) else "worker"
-    mirrors = "" if name == "KILLED" else f"[{protocol.table[name][0].mirrors}]"
-    held = "" if worker.ticket == NOBODY else f"ticket {worker.ticket}, "
-    shown = f"{held}next {state.next}, head {state.head}, reissued {list(state.reissued)}, slots {list(state.slots)}"
-    return f"  {f'{by} {i}':12}  {name:18} {mirrors:30} {shown}"

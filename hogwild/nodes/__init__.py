@@ -1,0 +1,1 @@
+"""Several machines: who takes part, and how gradients travel between them."""

@@ -1,0 +1,343 @@
+"""The machines of one run: how they meet, what they tell each other before it, and what is decided for all.
+
+    invitation (environment of torchrun, or --nodes and --join) → store of torch.distributed → secret → Party
+
+All of it goes through the store, which machine 0 hosts, or torchrun's agent there. What is told is JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from hogwild.errors import ArgumentError, NodeError, one_line
+
+TOKEN = "HOGWILD_TOKEN"
+_MEETING = 300.0  # seconds for all machines to come
+_LEAVING = 5.0  # seconds for the others to hear that nothing comes of it
+_LOOK_EVERY = 0.02
+_MOST_TOLD = 1 << 22  # bytes of JSON
+_stores: dict[tuple[str, int], Store] = {}  # those that this process has opened, which live as long as it does
+_met: dict[tuple[str, int], int] = {}  # runs that have met there
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Where machines meet.
+
+    Attributes:
+        nodes: how many.
+        host, port: of the store.
+        node: the number of this one; None: whoever comes first is 0.
+        hosted: somebody else hosts the store.
+        attempt: how often torchrun has restarted all of them.
+        token: the secret that all must have.
+        timeout: seconds after which a machine that says nothing is lost.
+
+    Raises:
+        ArgumentError: the timeout is not above 0.
+    """
+
+    nodes: int
+    host: str
+    port: int
+    node: int | None = None
+    hosted: bool = False
+    attempt: int = 0
+    token: str = ""
+    timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise ArgumentError(f"node_timeout {self.timeout} is not above 0; 5 seconds is a good start")
+
+
+def invitation_from_environment(token: str | None, timeout: float) -> Invitation | None:
+    """That of torchrun; None where this process is none of several that it started.
+
+    Raises:
+        ArgumentError: its variables are incomplete.
+    """
+    found = os.environ
+    if found.get("WORLD_SIZE", "1") == "1":
+        return None
+    try:
+        return Invitation(
+            nodes=int(found["WORLD_SIZE"]),
+            host=found["MASTER_ADDR"],
+            port=int(found["MASTER_PORT"]),
+            node=int(found["RANK"]),
+            hosted=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            attempt=int(found.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            token=found.get(TOKEN, "") if token is None else token,
+            timeout=timeout,
+        )
+    except (KeyError, ValueError) as error:
+        raise ArgumentError(
+            f"WORLD_SIZE is {found['WORLD_SIZE']!r}, and {one_line(error)} is not as torchrun sets it; it sets RANK, "
+            f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all four (unset WORLD_SIZE to train on one machine)"
+        ) from None
+
+
+def invitation_to(nodes: int, address: str, token: str | None, timeout: float) -> Invitation:
+    """The invitation that `--nodes` and `--join` are.
+
+    Raises:
+        ArgumentError: the address is not a host and a port.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ArgumentError(f"--join {address!r} is not HOST:PORT; 10.0.0.1:29500 is, on every machine the same")
+    if nodes < 2:
+        raise ArgumentError(f"--nodes {nodes} given with --join; 2 or more machines can join each other")
+    token = os.environ.get(TOKEN, "") if token is None else token
+    return Invitation(nodes, host.strip("[]"), int(port), token=token, timeout=timeout)
+
+
+class Party:
+    """The machines of one run, as one of them sees them.
+
+    Attributes:
+        invitation: by which they met.
+        node: the number of this one.
+        prefix: how the keys of this run begin in the store.
+        crews: how many workers each machine has, once that is told.
+        lost: the machines that were lost while they trained.
+    """
+
+    def __init__(self, invitation: Invitation, node: int, store: Store, prefix: str) -> None:
+        self.invitation = invitation
+        self.node = node
+        self.prefix = prefix
+        self.crews: dict[int, int] = {}
+        self.lost: set[int] = set()
+        self._store = PrefixStore(prefix, store)
+
+    @property
+    def nodes(self) -> int:
+        """How many machines there are."""
+        return self.invitation.nodes
+
+    @property
+    def leads(self) -> bool:
+        """True on the machine that evaluates, decides and keeps the record."""
+        return self.node == 0
+
+    def tell(self, what: str, value: Any) -> None:
+        """Tell all machines something, as JSON, once."""
+        with _reported("the store of machine 0 cannot be reached"):
+            self._store.set(f"{what}/{self.node}", json.dumps(value))
+
+    def hear(self, what: str, node: int) -> Any:
+        """What that machine has told; None where it has not yet."""
+        key = f"{what}/{node}"
+        with _reported("the store of machine 0 cannot be reached"):
+            if not self._store.check([key]):
+                return None
+            told = self._store.get(key)
+        if len(told) > _MOST_TOLD:
+            raise NodeError(f"machine {node} told {len(told)} bytes of {what}")
+        return json.loads(told)
+
+    def hear_all(self, what: str, patience: float, nodes: Iterable[int] | None = None) -> dict[int, Any]:
+        """What all machines have told, or those; it is waited for so many seconds.
+
+        Raises:
+            NodeError: one has not.
+        """
+        missing, found = set(range(self.nodes) if nodes is None else nodes), {}
+        deadline = time.monotonic() + patience
+        while missing:
+            for node in sorted(missing):
+                told = self.hear(what, node)
+                if told is not None:
+                    found[node] = told
+            missing -= found.keys()
+            if missing and time.monotonic() > deadline:
+                names = ", ".join(map(str, sorted(missing)))
+                raise NodeError(f"machine {names} of {self.nodes} did not come within {patience:g} s ({what})")
+            if missing:
+                time.sleep(_LOOK_EVERY)
+        return found
+
+    @contextmanager
+    def leaving_together(self) -> Iterator[None]:
+        """Inside, what is raised on machine 0 is raised once the others have heard why: the store ends with it."""
+        try:
+            yield
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Say that this machine ends; on machine 0, wait a moment until the others have."""
+        with suppress(NodeError):
+            self.tell("left", True)
+            if self.leads:
+                self.hear_all("left", _LEAVING, set(range(self.nodes)) - self.lost)
+
+    def decide(self, what: str, value: Any) -> Any:
+        """What is decided for all: the value of whoever came first."""
+        text = json.dumps(value)
+        with _reported("the store of machine 0 cannot be reached"):
+            return json.loads(self._store.compare_set(f"decided/{what}", "", text))
+
+    def decided(self, what: str) -> Any:
+        """What was decided; None where nothing is yet."""
+        key = f"decided/{what}"
+        with _reported("the store of machine 0 cannot be reached"):
+            return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+
+class _reported:  # noqa: N801 - used as a function
+    """Inside, what the store raises is a `NodeError`."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DistError):
+            raise NodeError(f"{self._what}: {one_line(error)}") from error
+
+
+def meet(invitation: Invitation) -> Party:
+    """Meet the other machines; returns once all are there and have the same secret.
+
+    Raises:
+        ArgumentError: the address cannot be reached, or a machine has another secret.
+        NodeError: not all came.
+    """
+    place = invitation.host, invitation.port
+    store, node = _opened(invitation)
+    number = _met[place] = _met.get(place, -1) + 1
+    party = Party(invitation, node, store, f"hogwild/{invitation.attempt}/{number}")
+    with party.leaving_together():
+        _check_secret(party)
+    return party
+
+
+def party_from_environment(token: str | None, timeout: float) -> Party | None:
+    """The machines that torchrun started, once they have met; None where there is one.
+
+    Raises:
+        ArgumentError, NodeError: see `meet`.
+    """
+    invitation = invitation_from_environment(token, timeout)
+    return meet(invitation) if invitation is not None else None
+
+
+def connect(invitation: Invitation) -> Store:
+    """The store of an invitation that was accepted, for another process of the same machine."""
+    return _client(invitation)
+
+
+def _opened(invitation: Invitation) -> tuple[Store, int]:
+    place = invitation.host, invitation.port
+    node = invitation.node
+    if place in _stores:
+        store = _stores[place]
+        return store, _nodes_here[place] if node is None else node
+    if invitation.hosted or (node is not None and node > 0):
+        store = _client(invitation)
+    elif node == 0:
+        store = _host(invitation)
+    else:
+        store, node = _first_or_next(invitation)
+    assert node is not None
+    _stores[place], _nodes_here[place] = store, node
+    return store, node
+
+
+_nodes_here: dict[tuple[str, int], int] = {}
+
+
+def _host(invitation: Invitation) -> Store:
+    try:
+        return TCPStore(
+            invitation.host, invitation.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+        )
+    except DistError as error:
+        raise ArgumentError(
+            f"machine 0 cannot listen at {invitation.host}:{invitation.port}: {one_line(error)}"
+        ) from error
+
+
+def _client(invitation: Invitation) -> Store:
+    try:
+        return TCPStore(
+            invitation.host,
+            invitation.port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=_MEETING),
+        )
+    except DistError as error:
+        raise ArgumentError(f"nobody listens at {invitation.host}:{invitation.port}: {one_line(error)}") from error
+
+
+def _first_or_next(invitation: Invitation) -> tuple[Store, int]:
+    """Whoever is at the address and comes first hosts the store, and is machine 0."""
+    if _is_here_and_free(invitation.host, invitation.port):
+        with suppress(ArgumentError):  # somebody else of this machine was faster
+            return _host(invitation), 0
+    store = _client(invitation)
+    node = store.add("hogwild/machines", 1)
+    if node >= invitation.nodes:
+        raise ArgumentError(
+            f"{node + 1} machines came to {invitation.host}:{invitation.port}; --nodes is {invitation.nodes}"
+        )
+    return store, node
+
+
+def _is_here_and_free(host: str, port: int) -> bool:
+    """True where the address is one of this machine, and nobody listens there."""
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with suppress(OSError), socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+            return True
+    return False
+
+
+def _check_secret(party: Party) -> None:
+    """Tell a number that is used once, and prove by all of them that the secret is known, without telling it."""
+    party.tell("nonce", secrets.token_hex(16))
+    nonces = party.hear_all("nonce", _MEETING)
+    said = json.dumps([party.prefix, *(nonces[node] for node in range(party.nodes))])
+
+    def proof(node: int) -> str:
+        return hmac.new(party.invitation.token.encode(), f"{node} {said}".encode(), hashlib.sha256).hexdigest()
+
+    party.tell("proof", proof(party.node))
+    proofs = party.hear_all("proof", _MEETING)
+    wrong = [node for node in range(party.nodes) if not hmac.compare_digest(str(proofs[node]), proof(node))]
+    if wrong:
+        raise ArgumentError(
+            f"machine {', '.join(map(str, wrong))} has another token than machine {party.node}; --token, or "
+            f"{TOKEN} in the environment, must be the same on all machines"
+        )
+
+
+def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """What machines told that is not what machine 0 told, a short text each."""
+    first = facts[0]
+    return [
+        f"{name} is {facts[node].get(name)!r} on machine {node} and {first.get(name)!r} on machine 0"
+        for node in sorted(facts)
+        for name in dict.fromkeys([*first, *facts[node]])
+        if facts[node].get(name) != first.get(name)
+    ]

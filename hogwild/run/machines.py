@@ -1,0 +1,230 @@
+"""The other machines of a run, as its parent sees them: what is agreed upon before, the courier, what is told after.
+
+prepared → crews told, tickets dealt → memory laid out → all that decides bits compared → courier started → …
+… all versions made → courier ends when every machine has them → usage told
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from math import nan
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from hogwild.config import DECIDE_BITS
+from hogwild.errors import ArgumentError, NodeError, printable
+from hogwild.nodes.party import Party, differences
+from hogwild.nodes.peer import Lost
+from hogwild.rules.registry import names_where, quoted
+from hogwild.run.checkpoint import form_of
+from hogwild.run.courier_main import Ended, courier_main
+from hogwild.run.fingerprint import fingerprint
+from hogwild.run.job import Job
+from hogwild.run.prepare import Prepared
+from hogwild.run.result import WorkerUsage
+from hogwild.shared.dealing import Dealing
+from hogwild.shared.hashing import digest_bytes
+from hogwild.shared.state import SharedState
+from hogwild.workers.spawn import start_context, start_lock, without_main
+
+_log = logging.getLogger("hogwild")
+_PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
+_ASK_EVERY = 0.2  # seconds
+_INTERRUPTED = "interrupted"
+_TELLING = 30.0  # seconds for the others to tell what they used
+_OWN = ("data",)  # a folder may be elsewhere
+_ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
+
+
+def refuse_single(job: Job) -> None:
+    """Refuse what cannot be done by several machines, where it is to be.
+
+    Raises:
+        ArgumentError: the rule cannot.
+    """
+    if job.party is not None and not job.rule.combines:
+        having = quoted(names_where(lambda one: one.combines), "and")
+        raise ArgumentError(f"update {job.rule.name!r} trains on one machine; {having} train on several")
+
+
+def dealt(prepared: Prepared, party: Party) -> Prepared:
+    """The same with tickets dealt to all machines.
+
+    Raises:
+        ArgumentError: there are too many workers, or sparse gradients.
+        NodeError: a machine did not come.
+    """
+    job, plan = prepared.job, prepared.plan
+    if plan.sparse:
+        names = ", ".join(plan.parameters.entries[i].name for i in plan.sparse)
+        raise ArgumentError(f"{names} has sparse gradients, which do not travel between machines; use sparse=False")
+    party.tell("workers", plan.workers)
+    party.crews = workers = party.hear_all("workers", _PREPARING)
+    try:
+        job.rule.check(sum(workers.values()))
+    except ArgumentError as error:
+        raise ArgumentError(f"{party.nodes} machines together: {error}") from None
+    first = sum(workers[node] for node in range(party.node))
+    return replace(prepared, plan=replace(plan, dealing=Dealing(party.nodes, party.node, first)))
+
+
+def agree(prepared: Prepared, party: Party, state: SharedState, version: int) -> None:
+    """Make sure that all machines train the same from the same version on.
+
+    Raises:
+        ArgumentError: they do not; told is what differs.
+        NodeError: a machine did not come.
+    """
+    job, config = prepared.job, prepared.job.config
+    values = {name: getattr(config, name) for name in (*DECIDE_BITS, *_ALSO)}
+    facts = {
+        "torch": torch.__version__,
+        "fingerprint (hogwild doctor --fingerprint)": fingerprint(),
+        **{
+            name: value if isinstance(value, str | int | float | None) else str(value) for name, value in values.items()
+        },
+        "updates": job.updates,
+        **_flat(prepared.training),
+        "layout": form_of(prepared.plan, job.rule),
+        "version": version,
+        "model": digest_bytes(state.state_dict(version, job.rule.place(version))).hex(),
+    }
+    party.tell("facts", facts)
+    if found := differences(party.hear_all("facts", _PREPARING)):
+        raise ArgumentError(f"the machines do not train the same: {printable('; '.join(found), 600)}")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted names, as JSON has them; lists as texts."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str | int | float | None) else str(value)
+    return flat
+
+
+class Machines:
+    """The courier of this machine, and what it tells.
+
+    Args:
+        job: what is done.
+        party: by whom.
+        state: the parent's view of the shared state.
+        start: the version that the run begins with.
+    """
+
+    def __init__(self, job: Job, party: Party, state: SharedState, start: int) -> None:
+        self.failures: list[str] = []
+        self._party = party
+        self._state = state
+        self._rule = job.rule
+        self._ended = False
+        self._asked = 0.0
+        receiver, sender = start_context().Pipe(duplex=False)
+        invitation = replace(party.invitation, token="", node=party.node)
+        arguments = (state.plan, state.arena, start, job.rule.tickets_per_update, invitation, party.prefix, sender)
+        self._pipe = receiver
+        self._process: BaseProcess = start_context().Process(  # type: ignore[attr-defined]
+            target=courier_main, args=arguments, name="hogwild-courier", daemon=True
+        )
+        with start_lock, without_main():
+            self._process.start()
+        sender.close()
+
+    def look(self) -> None:
+        """Hear what the courier tells, and now and then whether another machine was interrupted.
+
+        Raises:
+            KeyboardInterrupt: one was.
+            NodeError: the machine that keeps the record was lost, or the courier of this one.
+        """
+        try:
+            while not self._ended and self._pipe.poll():
+                self._handle(self._pipe.recv())
+        except (EOFError, OSError):
+            raise NodeError(f"the courier of machine {self._party.node} was killed") from None
+        if not self._ended and time.monotonic() - self._asked > _ASK_EVERY:
+            self._asked = time.monotonic()
+            if self._party.decided(_INTERRUPTED) is not None:
+                raise KeyboardInterrupt
+
+    def interrupt(self) -> None:
+        """Interrupt the others too, for this machine was."""
+        with suppress(NodeError):
+            self._party.decide(_INTERRUPTED, self._party.node)
+
+    def _handle(self, news: Lost | Ended) -> None:
+        if isinstance(news, Lost):
+            self._lose(news)
+            return
+        self._ended = True
+        if news.why:
+            raise NodeError(f"machine {self._party.node} is cut off from the others: {printable(news.why)}")
+
+    def _lose(self, lost: Lost) -> None:
+        """Go on without a machine, unless it was the one that keeps the record."""
+        version, _ = self._rule.newest(self._state)
+        what = f"machine {lost.node} was lost at update {version}: {printable(lost.why)}"
+        self._party.lost.add(lost.node)
+        if lost.node == 0:
+            raise NodeError(
+                f"{what}; it decides and keeps the record, so the run ends: go on from its last checkpoint (resume)"
+            )
+        self.failures.append(what)
+        _log.warning("%s; the others go on", what)
+
+    def finish(self) -> None:
+        """Wait until every machine has all versions; errors are those of `look`."""
+        while not self._ended:
+            connection.wait([self._pipe], _ASK_EVERY)
+            self.look()
+
+    def close(self) -> None:
+        """End the courier, should it still run."""
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._pipe.close()
+
+    def usage_of_all(self, own: list[WorkerUsage]) -> list[WorkerUsage]:
+        """The usage of the workers of all machines, on the machine that leads; elsewhere, its own."""
+        party = self._party
+        if not party.leads:
+            party.tell("usage", [asdict(usage) for usage in own])
+            return own
+        told = party.hear_all("usage", _TELLING, set(range(1, party.nodes)) - party.lost)
+        found = [*own, *(WorkerUsage(**usage) for node in sorted(told) for usage in told[node])]
+        for node in party.lost:
+            first = sum(party.crews[other] for other in range(node))
+            found.extend(self._of_a_lost(worker, node) for worker in range(first, first + party.crews[node]))
+        return sorted(found, key=lambda usage: usage.worker)
+
+    def _of_a_lost(self, worker: int, node: int) -> WorkerUsage:
+        """What is known of a worker whose machine was lost: the gradients of it that were applied."""
+        computed = int((self._state.journal.rows()["worker"] == worker).sum())
+        return WorkerUsage(worker, computed, 0, nan, nan, 0, None, node=node)
+
+
+@contextmanager
+def machines_of(job: Job, state: SharedState, start: int) -> Iterator[Machines | None]:
+    """The other machines while a run is made; None where there are none."""
+    if job.party is None:
+        yield None
+        return
+    machines = Machines(job, job.party, state, start)
+    try:
+        yield machines
+    except (KeyboardInterrupt, SystemExit):
+        job.party.leave()
+        raise
+    finally:
+        machines.close()

@@ -1,0 +1,87 @@
+"""Machines for tests: programs of their own that meet at a port of this one, as torchrun would start them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from programs import Program, started
+
+_SOURCE = """
+import json, os, sys
+sys.path.insert(0, {tests!r})
+os.environ.update(json.loads(sys.argv[1]))
+arguments = json.loads(sys.argv[2])
+import problems
+{before}
+try:
+    model = getattr(problems, arguments.pop("model", "mlp"))()
+    if (optimizer := arguments.pop("optimizer", None)) is not None:
+        arguments["optimizer"] = getattr(problems, optimizer)
+    arguments.update(extra)
+    run = problems.train(model, **{{"kind": "processes", **arguments}})
+    told = {{
+        "digest": run.digest,
+        "updates": run.updates,
+        "stopped": run.stopped,
+        "nodes": run.nodes,
+        "workers": [[usage.node, usage.worker, usage.computed] for usage in run.workers],
+        "journal": run.journal["worker"].tolist(),
+        "evaluations": len(run.evaluations),
+        "rechecked": run.rechecked,
+        "failures": list(run.failures),
+    }}
+except (hogwild.HogwildError, KeyboardInterrupt) as error:
+    told = {{"error": type(error).__name__, "message": str(error)}}
+print(json.dumps(told), flush=True)
+"""
+_BEFORE = "import hogwild, torch\nextra = {}\n"
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def machines(
+    nodes: int, folder: Path, before: str = "", own: Sequence[dict[str, Any]] = (), **arguments: Any
+) -> Iterator[list[Program]]:
+    """So many machines that train together by `problems.train` with these arguments, and with those that each has of
+    its own; `before` runs in each first, and may put what is no JSON into `extra`."""
+    variables = {"WORLD_SIZE": str(nodes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    source = _SOURCE.format(tests=str(Path(__file__).parent), before=_BEFORE + before)
+    with ExitStack() as stack:
+        programs = []
+        for node in range(nodes):
+            special = dict(own[node]) if own else {}
+            environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
+            texts = json.dumps(environment), json.dumps({**arguments, **special})
+            errors = folder / f"errors {node}"
+            programs.append(stack.enter_context(started(source, *texts, errors=errors)))
+        yield programs
+
+
+def told_by(program: Program) -> dict[str, Any]:
+    """What a machine says in the end."""
+    line = program.output.readline()
+    assert line, "it ended without a word"
+    told: dict[str, Any] = json.loads(line)
+    return told
+
+
+def together(nodes: int, folder: Path, *arguments: Any, **named: Any) -> list[dict[str, Any]]:
+    """What so many machines say at the end of a training together."""
+    with machines(nodes, folder, *arguments, **named) as programs:
+        told = [told_by(program) for program in programs]
+        assert [program.ended() for program in programs] == [0] * nodes
+    for node in range(nodes):
+        print((folder / f"errors {node}").read_text())
+    return told

@@ -1,0 +1,140 @@
+"""Several machines train one model: the same bits as on one, whoever computes what."""
+
+from __future__ import annotations
+
+import problems
+import pytest
+from machines import together
+from traits import SAME_BITS
+
+import hogwild
+
+pytestmark = pytest.mark.filterwarnings("ignore:staleness")
+SETTINGS = {"staleness": 5, "micro_batches": 6, "updates": 60, "recheck": 0.1}
+
+
+def alone(model="mlp", optimizer="SGD", **arguments):
+    made = getattr(problems, model)()
+    return problems.train(made, optimizer=getattr(problems, optimizer), **{**SETTINGS, **arguments})
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+@pytest.mark.parametrize(("nodes", "workers"), [(2, 1), (3, 2)])
+def test_the_bits_are_those_of_one_machine(update, nodes, workers, tmp_path):
+    of = {"model": "conv_bn", "optimizer": "ADAM" if nodes == 2 else "MOMENTUM"}
+    found = together(nodes, tmp_path, update=update, workers=workers, **of, **SETTINGS)
+    wanted = alone(update=update, workers=1, **of)
+    assert [told.get("digest", told) for told in found] == [wanted.digest] * nodes
+    first = found[0]
+    assert first["nodes"] == nodes
+    assert [(node, worker) for node, worker, _ in first["workers"]] == [
+        (node, node * workers + worker) for node in range(nodes) for worker in range(workers)
+    ]
+    tickets = SETTINGS["updates"] * (SETTINGS["micro_batches"] if update == "sync" else 1)
+    assert sum(computed for _, _, computed in first["workers"]) == tickets, "each gradient was computed once"
+    assert all(told["journal"] == first["journal"] for told in found), "every machine writes the same journal"
+    assert first["rechecked"] > 0
+
+
+def test_workers_may_be_threads_on_one_machine_and_processes_on_another(tmp_path):
+    own = [{"kind": "threads", "workers": 2}, {"kind": "processes", "workers": 1}]
+    found = together(2, tmp_path, own=own, update="ordered", model="conv_bn", optimizer="MOMENTUM", **SETTINGS)
+    wanted = alone(update="ordered", model="conv_bn", optimizer="MOMENTUM", workers=1)
+    assert [told.get("digest", told) for told in found] == [wanted.digest] * 2
+    assert [node for node, _, _ in found[0]["workers"]] == [0, 0, 1]
+
+
+STOPS = """
+torch.manual_seed(1)
+asked = []
+def evaluate(model):
+    return {"accuracy": 0.5}
+def stop(progress):
+    asked.append(progress.updates)
+    if os.environ["RANK"] != "0":
+        raise AssertionError("only one machine asks")
+    return progress.updates >= 20
+extra = {"evaluate": evaluate, "stop": stop}
+"""
+
+
+def test_the_machine_that_evaluates_ends_the_run_for_all(tmp_path):
+    found = together(2, tmp_path, STOPS, update="ordered", workers=1, evaluate_every=10, **SETTINGS)
+    stopped = alone(
+        update="ordered",
+        workers=1,
+        evaluate=lambda model: {"accuracy": 0.5},
+        evaluate_every=10,
+        stop=lambda progress: progress.updates >= 20,
+    )
+    assert [told.get("digest", told) for told in found] == [stopped.digest] * 2
+    assert [told["updates"] for told in found] == [20, 20]
+    assert [told["stopped"] for told in found] == ["stop", "stop"]
+    assert [told["evaluations"] for told in found] == [2, 0]
+
+
+def test_only_the_first_machine_keeps_a_record(tmp_path):
+    own = [{"out": str(tmp_path / "first")}, {"out": str(tmp_path / "second")}]
+    found = together(2, tmp_path, own=own, update="ordered", workers=1, checkpoint_every=30, **SETTINGS)
+    assert not (tmp_path / "second").exists()
+    run = hogwild.load_run(tmp_path / "first")
+    assert run.digest == found[1]["digest"] == alone(update="ordered", workers=1).digest
+    assert {usage.worker: usage.node for usage in run.workers} == {0: 0, 1: 1}
+    assert set(run.journal["worker"]) == {0, 1}
+
+
+def test_a_run_over_several_machines_goes_on_on_one_and_on_more(tmp_path):
+    settings = {"update": "ordered", "staleness": 5, "optimizer": problems.MOMENTUM, "recheck": 0.0}
+    whole = problems.train(**settings, updates=60, workers=1)
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(
+            **settings,
+            updates=60,
+            workers=2,
+            out=tmp_path / "run",
+            evaluate=problems.interrupting(2),
+            evaluate_every=20,
+        )
+    on_two = {"resume": str(tmp_path / "run"), "optimizer": "MOMENTUM", "recheck": 0.0}
+    found = together(2, tmp_path, update="ordered", staleness=5, updates=60, workers=1, **on_two)
+    assert [told.get("digest", told) for told in found] == [whole.digest] * 2
+
+
+# --- refusals
+
+
+def refusals(found):
+    assert {told.get("error") for told in found} == {"ArgumentError"}, found
+    return found[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own", "message"),
+    [
+        ({"update": "hogwild"}, (), "update 'hogwild' trains on one machine; 'ordered' and 'sync' train on several"),
+        (
+            {"update": "ordered", "workers": 4},
+            (),
+            "2 machines together: 8 workers are over the 6 that staleness 5 keeps busy; set staleness=7",
+        ),
+        (
+            {"update": "ordered"},
+            [{"seed": 1}, {"seed": 2, "batch_size": 8}],
+            "the machines do not train the same: batch_size is 8 on machine 1 and 16 on machine 0; seed is 2 on",
+        ),
+        ({"update": "ordered"}, [{"model": "mlp"}, {"model": "conv_bn"}], "model.parameters.0.weight is"),
+        (
+            {"update": "ordered"},
+            [{"environment": {"HOGWILD_TOKEN": "a"}}, {"environment": {"HOGWILD_TOKEN": "b"}}],
+            "has another token than machine",
+        ),
+    ],
+)
+def test_what_cannot_train_together_is_refused_everywhere(arguments, own, message, tmp_path):
+    assert message in refusals(together(2, tmp_path, own=own, **{**SETTINGS, "workers": 1, **arguments}))
+
+
+def test_machines_with_the_same_token_train(tmp_path):
+    own = [{"environment": {"HOGWILD_TOKEN": "a secret"}}] * 2
+    found = together(2, tmp_path, own=own, update="ordered", workers=1, staleness=5, updates=8)
+    assert found[0]["digest"] == found[1]["digest"]

@@ -1,0 +1,47 @@
+"""How machines are invited: what the environment and the flags may say, and what is compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from hogwild import ArgumentError
+from hogwild.nodes.party import differences, invitation_from_environment, invitation_to
+from hogwild.shared.dealing import Dealing
+
+
+def test_the_environment_of_torchrun_is_an_invitation(monkeypatch):
+    assert invitation_from_environment(None, 5.0) is None
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ArgumentError, match="WORLD_SIZE is '3', and 'MASTER_ADDR' is not as torchrun sets it"):
+        invitation_from_environment(None, 5.0)
+    for name, value in (("RANK", "2"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "29500"), ("HOGWILD_TOKEN", "secret")):
+        monkeypatch.setenv(name, value)
+    found = invitation_from_environment(None, 5.0)
+    assert (found.nodes, found.node, found.host, found.port, found.token) == (3, 2, "host", 29500, "secret")
+    assert invitation_from_environment("another", 5.0).token == "another"
+    with pytest.raises(ArgumentError, match="node_timeout 0 is not above 0"):
+        invitation_from_environment(None, 0)
+
+
+@pytest.mark.parametrize("address", ["host", "host:", ":29500", "host:0", "host:70000", "host:port"])
+def test_an_address_is_a_host_and_a_port(address):
+    with pytest.raises(ArgumentError, match=r"--join '.*' is not HOST:PORT; 10\.0\.0\.1:29500 is"):
+        invitation_to(2, address, None, 5.0)
+
+
+def test_one_machine_joins_nobody():
+    assert invitation_to(2, "[::1]:29500", None, 5.0).host == "::1"
+    with pytest.raises(ArgumentError, match="--nodes 1 given with --join; 2 or more"):
+        invitation_to(1, "host:29500", None, 5.0)
+
+
+def test_what_differs_is_told_with_both_values():
+    facts = {0: {"lr": 0.1, "torch": "2"}, 1: {"lr": 0.1, "torch": "2"}, 2: {"lr": 0.2, "torch": "2"}}
+    assert differences(facts) == ["lr is 0.2 on machine 2 and 0.1 on machine 0"]
+
+
+def test_tickets_of_the_lost_go_to_the_next_that_lives():
+    dealing = Dealing(nodes=3, node=0)
+    assert [dealing.owner(ticket, 0b111) for ticket in range(4)] == [0, 1, 2, 0]
+    assert [dealing.owner(ticket, 0b101) for ticket in range(4)] == [0, 2, 2, 0]
+    assert [dealing.owner(ticket, 0b001) for ticket in range(4)] == [0, 0, 0, 0]
