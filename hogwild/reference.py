@@ -27,6 +27,7 @@ but what was predicted of it when it was made.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ def train_serially(
     update: str = "hogwild",
     staleness: int = 1,
     compensation: str = "none",
+    measured: bool = True,
     micro_batches: int = 2,
     accumulate: int = 1,
     journal: Iterable[tuple[int, int]] | None = None,
@@ -68,22 +70,25 @@ def train_serially(
 
     The arguments are those of `hogwild.train`, `lr_schedule` as a function; `updates` goes before `epochs`. `data` is a
     tuple of equally long tensors, or a `Source`. `journal` has the (update, version_read) of each commit of a run that
-    is to be made again.
+    is to be made again. Without `measured` the curvature is not known before the run, as `hogwild.launch` does not.
     """
     source = data if hasattr(data, "batch") else _Batches(data, batch_size, shuffle, seed)
     M, N = micro_batches if update == "sync" else 1, accumulate
     batches = epochs * len(source) if updates is None else updates * M * N
     plan = _plan(update, -(-batches // N), staleness, M) if journal is None else [(u, [u], v) for u, v in journal]
     stepper = optimizer(list(model.named_parameters()))
-    stale = _Stale(stepper, staleness) if (update, compensation) == ("ordered", "auto") and staleness else None
-    rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
     stepped = {parameter for group in stepper.param_groups for parameter in group["params"]}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter in stepped]
     oldest = max((k - v for k, (_, _, v) in enumerate(plan)), default=0)  # how many commits ago a version may be read
     versions, losses = {0: _version(model)}, []
-    predicted: _Version = {}
     read = {0: versions[0]}  # what gradients are computed on: the version, or what was predicted of it
     with _as_in_a_worker():
+        stale = None
+        if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(stepper):
+            first = range(0, N * min(2, len(plan)), N) if measured else ()
+            stale = _Stale(stepper, staleness, _curvature(model, loss, source, seed, first, trained))
+            _load(model, versions[0])
+        rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
         for k, (u, numbers, v) in enumerate(plan):
             parts, newest = [], versions[k]
             for b in numbers:
@@ -103,12 +108,9 @@ def train_serially(
             if lr_schedule is not None:
                 for group, rate in zip(stepper.param_groups, rates, strict=True):
                     group["lr"] = rate * lr_schedule(u)
-            if stale is None:
-                stepper.step()
-            else:
-                predicted = stale.step(u, dict(model.named_parameters()))
+            predicted = stepper.step() if stale is None else stale.step(u, dict(model.named_parameters()))
             versions[k + 1] = _version(model)
-            read[k + 1] = versions[k + 1] | predicted
+            read[k + 1] = versions[k + 1] | (predicted or {})
             for kept in (versions, read):
                 kept.pop(k - oldest, None)  # read for the last time
             losses.append(value)
@@ -127,7 +129,7 @@ def _plan(update: str, batches: int, staleness: int, M: int) -> list[tuple[int, 
 class _Stale:
     """The steps of SGD and of Adam by gradients that are τ updates old, as `hogwild.optim.compensation` has them."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, staleness: int) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, staleness: int, curvature: float) -> None:
         self.groups, self.staleness, self.state = optimizer.param_groups, staleness, dict[Tensor, list[Any]]()
         for group in self.groups:
             far = (staleness + 1) ** 0.5
@@ -136,14 +138,21 @@ class _Stale:
                 group["lr"] *= 1 / far
                 group["weight_decay"] *= far if group["decoupled_weight_decay"] else 1
             else:
-                momentum = 1 - (1 - max(group["momentum"], 0.9)) / (staleness + 1)
-                longer = (1 - group["momentum"]) / (1 - momentum)
-                group["lr"] *= min(1.0, longer**0.5 / (staleness + 1)) / longer
-                group["momentum"] = momentum
+                own, group["shortest"] = (
+                    1 / (1 - group["momentum"]),
+                    (staleness + 1) / (1 - max(group["momentum"], 0.9)),
+                )
+                scale = own / group["shortest"] / far
+                if scale * 3 * curvature * group["lr"] * (staleness + 1) ** 2 > 1:
+                    scale = 1 / (3 * curvature * group["lr"] * (staleness + 1) ** 2)
+                group["lr"] *= scale
+                group["longest"] = own / scale
 
     @torch.no_grad()
     def step(self, update: int, named: _Version) -> _Version:
         """Step in place; returns what is predicted of the parameters by name, where it is something else."""
+        for group in [group for group in self.groups if "shortest" in group]:
+            group["momentum"] = 1 - 1 / min(group["longest"], max(group["shortest"], update / 5))
         predicted, delay = {}, min(update, self.staleness)
         names = {parameter: name for name, parameter in named.items()}
         for group in self.groups:
@@ -175,6 +184,40 @@ class _Stale:
         s = g.lerp(m, beta1**delay) if delay else m
         size = v.sqrt().div((1 - beta2**t) ** 0.5).add(group["eps"])
         p.addcdiv_(s, size, value=-rate / (1 - beta1**t))
+
+
+def _is_studied(optimizer: torch.optim.Optimizer) -> bool:
+    """True where `_Stale` is made for that optimizer and its options."""
+    others = ("dampening", "amsgrad", "maximize", "foreach", "fused", "capturable", "differentiable")
+    known = type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+    return known and not any(group.get(name) for group in optimizer.param_groups for name in others)
+
+
+def _curvature(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Any],
+    source: Any,
+    seed: int,
+    first: Sequence[int],
+    trained: Sequence[nn.Parameter],
+) -> float:
+    """The largest eigenvalue of the loss's Hessian on the `first` batches, by four products with a vector; 0 where
+    there are none."""
+    start, vector, length = _version(model), None, 0.0
+    for _ in range(5 if first else 0):
+        parts = []
+        for b in first:
+            _load(model, start)
+            scalar = loss(model, source.batch(b, _seeded(mix(seed, b))))
+            part = torch.autograd.grad(scalar, trained, create_graph=vector is not None, materialize_grads=True)
+            if vector is not None:
+                along = torch.stack([(g * v).sum() for g, v in zip(part, vector, strict=True)]).sum()
+                part = torch.autograd.grad(along, trained, materialize_grads=True)
+            parts.append(part)
+        product = [reduce(torch.add, column) / len(first) for column in zip(*parts, strict=True)]
+        length = math.sqrt(sum(float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2 for one in product))
+        vector = [one * (1 / length) for one in product]
+    return length
 
 
 class _Batches:

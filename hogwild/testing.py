@@ -13,14 +13,17 @@ from __future__ import annotations
 import os
 import random
 import signal
+import tempfile
 import time
+import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from hogwild._moved import names_from
@@ -125,9 +128,8 @@ class PlantedError(RuntimeError):
     """What `Fault.RAISE` raises."""
 
 
-def _unfired() -> torch.Tensor:
-    shared: torch.Tensor = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-    return shared
+def _mark() -> Path:
+    return Path(tempfile.gettempdir()) / f"hogwild-fault-{uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True)
@@ -135,24 +137,31 @@ class PlantedFault:
     """A fault that befalls, once, the worker that is at `hook` with ticket `update`.
 
     At the hooks at which a worker has no ticket, or may act for others, it befalls the first one that comes there once
-    that ticket has been handed out.
+    that ticket has been handed out. Of several that come there at once, it befalls the one that makes an empty file,
+    which goes with the fault.
     """
 
     fault: Fault
     hook: Hook
     update: int
-    _fired: torch.Tensor = field(default_factory=_unfired, repr=False)
+    _mark: Path = field(default_factory=_mark, repr=False)
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self._mark.unlink, missing_ok=True)
 
     @property
     def fired(self) -> bool:
         """True once it has befallen somebody."""
-        return bool(self._fired.item())
+        return self._mark.exists()
 
     def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
         """Called at every hook."""
-        if hook is not self.hook or self.fired or not self._meets(seat):
+        if hook is not self.hook or not self._meets(seat):
             return
-        self._fired.fill_(1)
+        try:
+            self._mark.touch(exist_ok=False)
+        except FileExistsError:
+            return
         if self.fault is Fault.EXIT:
             os._exit(0)
         if self.fault is Fault.RAISE:

@@ -1,12 +1,13 @@
 """What is done so that a stale gradient costs no accuracy: momentum stretched, spikes compensated, weights predicted.
 
-A gradient that is d updates old, d = min(u, τ), is applied to weights that d others have moved since. So, with the
-momentum μ′ = 1 − (1 − max(μ, 0.9)) / (τ + 1), which remembers S = (1 − μ) / (1 − μ′) times as long,
+A gradient that is d updates old, d = min(u, τ), is applied to weights that d others have moved since. So
 
     SGD           v ← μ′ v + g              s = μ′ᵈ v + g (1 − μ′ᵈ) / (1 − μ′)       w ← w − η′ s
                   the next gradient is computed on   w − η′ (1 + τ) s,   where w was before this step
-                  η′ = η / S × min(1, √S / (τ + 1)), so √(τ + 1) times less far in the end where μ is 0.9 or more
-    Adam, AdamW   β₁ is stretched as it is, S = τ + 1
+                  μ′ = 1 − 1 / M, where M is the memory in updates: at first M₀ = (τ + 1) / (1 − max(μ, 0.9)), and
+                  later a fifth of the updates so far, until M is so long that η′ M = η / (1 − μ)
+                  η′ = η / (1 − μ) / M₀ / √(τ + 1), and at most 1 / (3 λ (τ + 1)²)
+    Adam, AdamW   β₁′ = 1 − (1 − β₁) / (τ + 1)
                   m ← β₁′ m + (1 − β₁′) g   s = β₁′ᵈ m + (1 − β₁′ᵈ) g in place of m      all else as it is
                   η′ = η / √(τ + 1), and AdamW's weight decay times √(τ + 1), so that their product is what it was
 
@@ -15,9 +16,11 @@ The spike in s is what the gradient would have added to the velocity in the d up
 than what it is computed on moves (Ajanthan et al. 2025, arXiv 2505.01099); and the weights that a gradient is computed
 on are where the velocity says they will be once it is applied (Chen et al. 2018, arXiv 1809.02839; Kosson et al.).
 
-Where the loss is curved, none of this makes a delay harmless: with the curvature λ a step stays stable only up to some
-η λ, which falls with τ. A longer memory raises that limit in proportion, a smaller step too; `hogwild run staleness`
-shows what both cost. Weight decay enters g with the weights that it is applied to. With τ = 0 nothing of this is done.
+Where the loss is curved, none of this makes a delay harmless: with a curvature λ these steps stay stable, whatever the
+memory, up to η′ λ of about 1 / (τ + 1)² (`hogwild.optim.stability`). λ is measured where the run begins, and a factor
+of 3 is left for what it grows to. What shorter steps lose in the end, the longer memory gives back: as many updates by
+one gradient as without a delay, for which a training that is at its beginning has no time yet. Weight decay enters g
+with the weights that it is applied to. With τ = 0 nothing of this is done.
 """
 
 from __future__ import annotations
@@ -31,6 +34,27 @@ import torch
 from torch.optim import Optimizer
 
 _LEAST_MOMENTUM = 0.9  # what is stretched of SGD without momentum, or with less
+_YOUNG = 5  # times as many updates as the velocity remembers have been made, before it remembers more
+_MARGIN = 3  # times as much as where the run begins, the loss may be curved
+
+
+@dataclass(frozen=True)
+class Instead:
+    """What a parameter group gets in place of its own options: `options`, its learning rate times `scale`, and, where
+    its momentum grows, the shortest and the longest memory in updates. `curvature`: that for which the rate is as low
+    as it is, if any."""
+
+    options: Mapping[str, Any]
+    scale: float
+    memory: tuple[float, float] | None = None
+    curvature: float | None = None
+
+    def momentum(self, update: int) -> dict[str, float]:
+        """That of an update, where it grows; otherwise nothing."""
+        if self.memory is None:
+            return {}
+        shortest, longest = self.memory
+        return {"momentum": 1 - 1 / min(longest, max(shortest, update / _YOUNG))}
 
 
 @dataclass(frozen=True)
@@ -40,49 +64,61 @@ class Compensation:
     Attributes:
         staleness: τ, in updates.
         predicts: what is read is predicted, and the parameters themselves are part of the optimizer's state.
-        options: for each parameter group, those that are others than its own.
-        scales: for each parameter group, by what its learning rate is multiplied.
+        groups: for each parameter group, what it gets.
         changes: the same in words, each told once.
     """
 
     staleness: int
     predicts: bool
-    options: tuple[Mapping[str, Any], ...]
-    scales: tuple[float, ...]
+    groups: tuple[Instead, ...]
     changes: tuple[str, ...]
 
     @classmethod
-    def of(cls, optimizer: Optimizer, staleness: int) -> Compensation | None:
+    def of(
+        cls,
+        optimizer: Optimizer,
+        staleness: int,
+        curvature: float | None = None,
+        rates: Sequence[float] | None = None,
+    ) -> Compensation | None:
         """That of an optimizer whose step is written here; None where there is nothing to compensate, or nobody has
-        studied how."""
+        studied how.
+
+        Args:
+            optimizer: with the caller's options.
+            staleness: τ, in updates.
+            curvature: the largest eigenvalue of the loss's Hessian where the run begins; None where it is not known.
+            rates: the largest learning rate that each group will have; its own where there are none.
+        """
         if not staleness:
             return None
-        if type(optimizer) is torch.optim.SGD and all(map(_forgets, optimizer.param_groups)):
-            made = [_for_sgd(group, staleness) for group in optimizer.param_groups]
+        groups = optimizer.param_groups
+        if type(optimizer) is torch.optim.SGD and all(map(_forgets, groups)):
+            largest = rates or [group["lr"] for group in groups]
+            made = [_for_sgd(g, staleness, curvature, rate) for g, rate in zip(groups, largest, strict=True)]
         elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
-            made = [_for_adam(group, staleness) for group in optimizer.param_groups]
+            made = [_for_adam(group, staleness) for group in groups]
         else:
             return None
-        options, scales = (tuple(column) for column in zip(*made, strict=True))
-        return cls(
-            staleness,
-            isinstance(optimizer, torch.optim.SGD),
-            options,
-            scales,
-            tuple(dict.fromkeys(_changes(optimizer, options, scales))),
-        )
+        changes = tuple(dict.fromkeys(_changes(optimizer, made)))
+        return cls(staleness, isinstance(optimizer, torch.optim.SGD), tuple(made), changes)
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """For each parameter group, by what its learning rate is multiplied."""
+        return tuple(group.scale for group in self.groups)
 
     def apply(self, optimizer: Optimizer) -> None:
-        """Set the options of an optimizer with the caller's; `delay` and `ahead` are read by the written steps."""
-        for group, own, scale in zip(optimizer.param_groups, self.options, self.scales, strict=True):
-            group.update(own, lr=group["lr"] * scale, delay=self.delay(0), ahead=self.staleness)
+        """Set the options of an optimizer with the caller's, as they are at the first update."""
+        for group, instead in zip(optimizer.param_groups, self.groups, strict=True):
+            group.update(instead.options, lr=group["lr"] * instead.scale, ahead=self.staleness)
+        self.set_for(0, optimizer)
 
-    def delay(self, update: int) -> int:
-        """How many updates old that update's gradient is."""
-        return min(update, self.staleness)
-
-
-_Made = tuple[dict[str, Any], float]  # options, and by what the learning rate is multiplied
+    def set_for(self, update: int, optimizer: Optimizer) -> None:
+        """Set what changes from update to update; `delay`, how many updates old a gradient is, and `ahead` are read by
+        the written steps."""
+        for group, instead in zip(optimizer.param_groups, self.groups, strict=True):
+            group.update(instead.momentum(update), delay=min(update, self.staleness))
 
 
 def _forgets(group: Mapping[str, Any]) -> bool:
@@ -90,29 +126,35 @@ def _forgets(group: Mapping[str, Any]) -> bool:
     return group["momentum"] < 1 and not group["dampening"]
 
 
-def _for_sgd(group: Mapping[str, Any], staleness: int) -> _Made:
-    momentum = _stretched(max(group["momentum"], _LEAST_MOMENTUM), staleness)
-    longer = (1 - group["momentum"]) / (1 - momentum)
-    return {"momentum": momentum}, min(1.0, math.sqrt(longer) / (staleness + 1)) / longer
+def _for_sgd(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float) -> Instead:
+    own = 1 / (1 - group["momentum"])
+    shortest = (staleness + 1) / (1 - max(group["momentum"], _LEAST_MOMENTUM))
+    scale = own / shortest / math.sqrt(staleness + 1)
+    if curvature is not None and scale * _MARGIN * curvature * rate * (staleness + 1) ** 2 > 1:
+        scale = 1 / (_MARGIN * curvature * rate * (staleness + 1) ** 2)
+    else:
+        curvature = None
+    return Instead({"momentum": 1 - 1 / shortest}, scale, (shortest, own / scale), curvature)
 
 
-def _for_adam(group: Mapping[str, Any], staleness: int) -> _Made:
+def _for_adam(group: Mapping[str, Any], staleness: int) -> Instead:
     beta1, beta2 = group["betas"]
-    options: dict[str, Any] = {"betas": (_stretched(beta1, staleness), beta2)}
+    options: dict[str, Any] = {"betas": (1 - (1 - beta1) / (staleness + 1), beta2)}
     if group["weight_decay"] and group["decoupled_weight_decay"]:
         options["weight_decay"] = group["weight_decay"] * math.sqrt(staleness + 1)
-    return options, 1 / math.sqrt(staleness + 1)
+    return Instead(options, 1 / math.sqrt(staleness + 1))
 
 
-def _stretched(momentum: float, staleness: int) -> float:
-    """The momentum that remembers τ + 1 times as long."""
-    return 1 - (1 - momentum) / (staleness + 1)
-
-
-def _changes(optimizer: Optimizer, options: Sequence[Mapping[str, Any]], scales: Sequence[float]) -> Iterator[str]:
-    for group, own, scale in zip(optimizer.param_groups, options, scales, strict=True):
-        for name, value in {**own, "lr": group["lr"] * scale}.items():
-            yield f"{name} {_short(group[name])} → {_short(value)}"
+def _changes(optimizer: Optimizer, made: Sequence[Instead]) -> Iterator[str]:
+    for group, instead in zip(optimizer.param_groups, made, strict=True):
+        for name, value in {**instead.options, "lr": group["lr"] * instead.scale}.items():
+            more = ""
+            if name == "momentum" and instead.memory is not None:
+                shortest, longest = instead.memory
+                more = f" … {_short(1 - 1 / longest)}, from update {round(shortest * _YOUNG):,} on"
+            elif name == "lr" and instead.curvature is not None:
+                more = f", for a curvature of {instead.curvature:.3g}"
+            yield f"{name} {_short(group[name])} → {_short(value)}{more}"
 
 
 def _short(value: Any) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim import optimizer as optimizer_module
 
 from hogwild.errors import ArgumentError, one_line
 
 Named = list[tuple[str, nn.Parameter]]
 Factory = Callable[[Named], Optimizer]
+_MARK, _MARKED = "__dynamo_disable", ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # attributes of an optimizer
 
 
@@ -29,7 +34,7 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
             f"parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
     try:
-        optimizer = factory(named)
+        optimizer = made_by(factory, named)
     except ArgumentError:
         raise
     except Exception as error:
@@ -50,6 +55,52 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
             f"given; write lambda named: torch.optim.SGD(named, lr=0.1)"
         )
     return optimizer
+
+
+def made_by(factory: Factory, named: Named) -> Optimizer:
+    """What the factory makes; torch's compiler is not imported for it."""
+    with _compiler_left_out():
+        return factory(named)
+
+
+@contextmanager
+def _compiler_left_out() -> Iterator[None]:
+    """Inside, an optimizer of torch is made without importing torch's compiler, which takes longer than torch itself.
+
+    Some methods of `Optimizer` import it when they are first called, to mark themselves as nothing to be compiled; here
+    they are told that they are what that would give. Where the compiler is there already, nothing is done.
+    """
+    marked = []
+    if "torch._dynamo" not in sys.modules:
+        methods = [getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _MARKED]
+        marked = [method for method in methods if method is not None and not hasattr(method, _MARK)]
+    for method in marked:
+        setattr(method, _MARK, method)
+    try:
+        yield
+    finally:
+        for method in marked:
+            delattr(method, _MARK)
+
+
+def try_step(optimizer: Optimizer) -> None:
+    """One step; where nothing else happens in a step of torch's own, without importing its compiler."""
+    if type(optimizer).__module__.startswith("torch.optim.") and not is_watched(optimizer):
+        with torch.no_grad():
+            inspect.unwrap(type(optimizer).step)(optimizer)
+    else:
+        optimizer.step()
+
+
+def is_watched(optimizer: Optimizer) -> bool:
+    """True where something else than its own step happens in a step, to the tensors that it was given."""
+    step: Any = optimizer.step
+    if getattr(getattr(step, "__code__", None), "co_filename", None) == lr_scheduler.__file__:
+        step = step.__wrapped__  # a scheduler only counts its calls
+    own = getattr(step, "__func__", None) is type(optimizer).step
+    hooks = [getattr(optimizer, name) for name in STEP_HOOKS]
+    hooks += [optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks]
+    return any(hooks) or not own
 
 
 def group_of(optimizer: Optimizer) -> dict[int, int]:

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer, lr_scheduler
-from torch.optim import optimizer as optimizer_module
+from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, one_line
 from hogwild.optim.compensation import Compensation
-from hogwild.optim.factory import STEP_HOOKS, group_of, with_parameters
+from hogwild.optim.factory import group_of, is_watched, try_step, with_parameters
 from hogwild.optim.kernels import (
     FLAT_DTYPES,
     is_plain_sgd,
@@ -92,17 +91,6 @@ def steps_rows(optimizer: Optimizer) -> bool:
     return type(optimizer) in _BY_ROW and not is_watched(optimizer)
 
 
-def is_watched(optimizer: Optimizer) -> bool:
-    """True where something else than its own step happens in a step, to the tensors that it was given."""
-    step: Any = optimizer.step
-    if getattr(getattr(step, "__code__", None), "co_filename", None) == lr_scheduler.__file__:
-        step = step.__wrapped__  # a scheduler only counts its calls
-    own = getattr(step, "__func__", None) is type(optimizer).step
-    hooks = [getattr(optimizer, name) for name in STEP_HOOKS]
-    hooks += [optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks]
-    return any(hooks) or not own
-
-
 @dataclass(frozen=True)
 class OptimizerPlan:
     """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
@@ -141,12 +129,14 @@ class OptimizerPlan:
         layout: Layout,
         sparse: frozenset[int],
         staleness: int,
+        curvature: float | None = None,
+        rates: Sequence[float] | None = None,
     ) -> OptimizerPlan:
         """`of`, with what is known to help against gradients that are so many updates old; the optimizer is given the
-        options for that."""
+        options for that. `curvature` and `rates` are those of `Compensation.of`."""
         plan = cls.of(optimizer, parameters, layout, sparse)
         known = plan.written is not None and not sparse
-        compensation = Compensation.of(optimizer, staleness) if known else None
+        compensation = Compensation.of(optimizer, staleness, curvature, rates) if known else None
         if compensation is None:
             return plan
         compensation.apply(optimizer)
@@ -279,7 +269,7 @@ class _Try:
         kind = "sparse" if self._sparse else "dense"
         own, options = _numbers_of(self._trial), self._options()
         try:
-            self._trial.step()
+            try_step(self._trial)
         except Exception as error:
             raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}") from error
         after = self._options()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError
-from hogwild.optim.factory import Factory, Named, with_parameters
+from hogwild.optim.factory import Factory, Named, made_by, with_parameters
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import FLAT_DTYPES
 from hogwild.optim.plan import OptimizerPlan
@@ -59,7 +59,7 @@ class SharedOptimizer:
         self._plan = plan
         self._form = form = plan.form
         self._parameters = list(parameters)
-        self._by_tensor = factory(named)
+        self._by_tensor = made_by(factory, named)
         if plan.compensation is not None:
             plan.compensation.apply(self._by_tensor)
         self._by_tensor.state = defaultdict(dict)
@@ -248,8 +248,8 @@ class SharedOptimizer:
     def _set_options(self, update: int) -> None:
         compensation = self._plan.compensation
         if compensation is not None:
-            for group in (*self._by_tensor.param_groups, *self._by_range.param_groups):
-                group["delay"] = compensation.delay(update)
+            compensation.set_for(update, self._by_tensor)
+            compensation.set_for(update, self._by_range)
         if not self._rates:
             return
         later = [rate for begin, rate in self._plan.rates if begin <= update]

@@ -215,6 +215,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         samples_before=run.samples_before,
         seconds_before=run.start.seconds,
         compensation=run.compensation,
+        curvature=run.curvature,
         origin=run.origin,
         best=run.evaluator.keeper.best,
         ema_state=own_copies(state.state_dict(version, slot, average)) if average else None,

@@ -44,6 +44,7 @@ class OpenRun:
         logged: what workers logged in the parts before it was resumed.
         initial: the parameters it begins with, where it is audited; else none.
         compensation: what is changed of the optimizer because gradients are stale, in words.
+        curvature: of the loss where it begins, where it is known.
         evaluator: what the parent does meanwhile.
         team: the workers.
     """
@@ -57,6 +58,7 @@ class OpenRun:
     logged: list[dict[str, float]]
     initial: list[Tensor]
     compensation: tuple[str, ...]
+    curvature: float | None
     evaluator: Evaluator
     team: Team
 
@@ -116,6 +118,7 @@ def open_run(prepared: Prepared) -> OpenRun:
         logged=logged,
         initial=_newest_parameters(job, state) if prepared.plan.audited else [],
         compensation=compensation.changes if compensation is not None else (),
+        curvature=prepared.curvature,
         evaluator=Evaluator(job, state, samples, keeper, evaluations, start.seconds),
         team=_make_team(prepared, state, start),
     )

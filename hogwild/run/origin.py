@@ -41,6 +41,7 @@ class Origin:
         maker: what made it: "experiment", "train" or "launch".
         training: what it trains.
         environment: where it was begun.
+        curvature: of the loss where it began (`hogwild.run.curvature`), where it was measured.
         resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
             on purpose, and the SHA-256 of the file that the experiment stands in.
     """
@@ -50,6 +51,7 @@ class Origin:
     training: Mapping[str, Any]
     environment: Mapping[str, Any]
     resumed: tuple[Mapping[str, Any], ...] = field(default=())
+    curvature: float | None = None
 
     @classmethod
     def new(cls, job: Job, training: Mapping[str, Any]) -> Origin:
@@ -122,7 +124,8 @@ def read_origin(folder: Path) -> Origin | None:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             raise ValueError("it is no plain file, or too long")
         found = Origin(**json.loads(path.read_text(encoding="utf-8")))
-        forms = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
+        forms: dict[str, Any] = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
+        forms |= {"curvature": float | None}
         wrong = [name for name, form in forms.items() if not isinstance(getattr(found, name), form)]
         if wrong or not all(map(_is_part, found.resumed)):
             raise ValueError(f"{', '.join(wrong) or 'resumed'} is malformed")

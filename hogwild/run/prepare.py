@@ -16,12 +16,10 @@ from hogwild.errors import ArgumentError, NotReproducible, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
-from hogwild.optim.compensation import Compensation
 from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.plan import OptimizerPlan, steps_rows
 from hogwild.optim.rates import RateTable, SchedulerFactory, factor_of, tabulated
 from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
-from hogwild.rules.base import Rule
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import Peek, peek
@@ -30,6 +28,7 @@ from hogwild.run.job import Job
 from hogwild.run.origin import Origin, describe, refuse_other_training
 from hogwild.run.record import origin_to_go_on
 from hogwild.run.second_look import copies_for_another, look_again
+from hogwild.run.staleness import curvature_of, stale_plan
 from hogwild.run.try_kernel import try_kernel
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
@@ -40,7 +39,6 @@ from hogwild.workers.kinds import TEAMS
 _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
 _SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
-_STALE = 3  # staleness from which on momentum may keep a model from learning
 _ROOM, _FEW = 4, 1 << 14  # times the rows that the first sparse gradient names, and at least, for those of others
 
 
@@ -58,6 +56,7 @@ class Prepared:
         plan, optimizer_plan: what lies where, and how it is stepped.
         training: what it trains, as plain values; empty where nobody asks.
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
+        curvature: of the loss where the run begins, where it is known.
     """
 
     job: Job
@@ -72,6 +71,7 @@ class Prepared:
     training: dict[str, Any]
     origin: Origin | None = None
     draws: bool = True
+    curvature: float | None = None
 
     @property
     def run(self) -> str:
@@ -125,12 +125,10 @@ def prepare(job: Job) -> Prepared:
         found = declared_sparse(job.model, optimizer, anatomy.trained, job.sparse)
     sparse = _sparse(job, found, layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
-    stale = job.rule.staleness if job.rule.compensation != "none" else None
-    optimizer_plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, stale or 0)
+    curved = curvature_of(job, anatomy, optimizer, origin) if not sparse else None
+    optimizer_plan = stale_plan(job, optimizer, optimized, layout, sparse, curved)
     rates = () if isinstance(job.source, Kernel) else job.config.values_of("lr")  # a kernel steps by itself
     optimizer_plan = optimizer_plan.with_rates(rates).with_average(job.config.ema)
-    if optimizer_plan.compensation is None:
-        _warn_of_staleness(job.rule, optimizer)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     tables = sorted(sparse) if _keeps_rows(job, optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates)
@@ -139,8 +137,9 @@ def prepare(job: Job) -> Prepared:
     return Prepared(
         *(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan),
         training,
-        origin,
+        origin if origin is None else replace(origin, curvature=curved),
         draws,
+        curved,
     )
 
 
@@ -312,24 +311,6 @@ def _names(model: nn.Module, anatomy: Anatomy) -> dict[str, tuple[str, int]]:
     kept = {name for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     members = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: places[id(tensor)] for name, tensor in members if name in kept}
-
-
-def _warn_of_staleness(rule: Rule, optimizer: Optimizer) -> None:
-    """Asynchrony acts as momentum (Mitliagkas et al. 2016); on top of momentum it can keep a model from learning."""
-    stale, name = f"staleness {rule.staleness}", type(optimizer).__name__
-    if rule.staleness and rule.compensation != "none":
-        warn_caller(
-            f"{stale} of {name} is not compensated: nothing is known that would help it as it is set here; SGD, Adam "
-            f"and AdamW can be, without dampening, amsgrad, foreach, fused and sparse gradients"
-        )
-        return
-    momentum = any(group.get("momentum") or "betas" in group for group in optimizer.param_groups)
-    if momentum and (rule.staleness or 0) >= _STALE:
-        known = "compensation='auto' makes up for it, or " if Compensation.of(optimizer, rule.staleness or 0) else ""
-        warn_caller(
-            f"{stale} with {name} and its momentum may not learn; {known}lower the momentum or the learning rate "
-            f"(`hogwild run staleness` compares)"
-        )
 
 
 def _warn_of_large_steps(job: Job, optimizer: Optimizer, plan: OptimizerPlan) -> None:

@@ -208,6 +208,7 @@ def saved_run(run_dir: Path) -> Run:
             samples_before=int(content.get("samples_before", 0)),
             seconds_before=float(content.get("seconds_before", 0.0)),
             compensation=tuple(map(str, content.get("compensation", ()))),
+            curvature=None if (curved := content.get("curvature")) is None else float(curved),
             origin=origin,
             best=_best(run_dir, content),
             ema_state=load_file(record.average) if record.average is not None else None,

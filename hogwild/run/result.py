@@ -148,6 +148,7 @@ class Run:
     samples_before: int = 0
     seconds_before: float = 0.0
     compensation: tuple[str, ...] = ()
+    curvature: float | None = None
     origin: Origin | None = field(default=None, compare=False, repr=False)
     best: Best | None = None
     ema_state: Mapping[str, Tensor] | None = field(default=None, repr=False)
@@ -267,6 +268,7 @@ class Run:
             "audit": self.audit.to_dict() if self.audit else None,
             "rechecked": self.rechecked,
             "compensation": list(self.compensation),
+            "curvature": self.curvature,
             "diverged": self.diverged,
             "changes": [asdict(change) for change in config.changes],
             "parameters": dict(config.own.parameters) if config.own is not None else {},

@@ -20,8 +20,7 @@ from torch.optim import Optimizer
 from hogwild.data.seeding import mix, seed_generators
 from hogwild.errors import NotReproducible
 from hogwild.model.anatomy import Anatomy
-from hogwild.optim.factory import Factory
-from hogwild.optim.plan import is_watched
+from hogwild.optim.factory import Factory, is_watched, made_by
 from hogwild.run.job import Job
 from hogwild.shared.hashing import equal_bits
 
@@ -81,7 +80,7 @@ class _Stepper:
             name: nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
             for name, parameter in job.model.named_parameters()
         }
-        self._optimizer: Optimizer = factory(list(self._own.items()))
+        self._optimizer: Optimizer = made_by(factory, list(self._own.items()))
         self._stepped = [self._own[name] for name in anatomy.trained]
         self._first = [parameter.detach() for parameter in anatomy.trained.values()]
         self.name = type(self._optimizer).__name__

@@ -10,49 +10,21 @@ are computed, with the threads and the generators of a worker. State that shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
-from hogwild.data.seeding import seed_generators
-from hogwild.data.sources import Source, own_copy
+from hogwild.data.sources import own_copy
 from hogwild.errors import NotReproducible
 from hogwild.model.anatomy import Anatomy
-from hogwild.model.replica import Binding, carry, extras_of, replicate, stand_ins_of
-from hogwild.optim.factory import Factory
-from hogwild.rules.gradients import gradients_of
+from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.rules.rechecks import unequal_losses, unequal_tensors
-from hogwild.run.job import Job, Loss
+from hogwild.run.job import Job
 from hogwild.run.same_steps import refuse_uneven_steps
-from hogwild.shared.layout import Layout
+from hogwild.run.trainee import Computed, Copies, Factors, Trainee, own_parts
 from hogwild.workers.package import twins_of
-from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 _ADVICE = "docs/same-bits.md says what may keep state, and where"
-
-_Factors = Callable[[int], float]
-
-
-@dataclass(frozen=True)
-class Copies:
-    """What another worker would have; nothing of it has been used. `stand_ins`: id of a parameter → the copy's."""
-
-    model: nn.Module
-    stand_ins: dict[int, nn.Parameter]
-    source: Source
-    loss: Loss
-    lr_schedule: _Factors | None
-    optimizer: Factory
-
-
-@dataclass(frozen=True)
-class _Computed:
-    """What one batch came to."""
-
-    loss: float
-    gradients: Sequence[Tensor | None]
-    buffers: Sequence[Tensor]
 
 
 def copies_for_another(job: Job) -> Copies | None:
@@ -91,9 +63,9 @@ def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
     _refuse_uneven_schedule(job, copies.lr_schedule)
     k = min(1, job.batches - 1)
     try:
-        first = _Trainee(job, anatomy, _own(job), 0)
+        first = Trainee(job, anatomy, own_parts(job), 0)
         zero, other, again = first.compute(0), first.compute(k), first.compute(0)
-        second = _Trainee(job, anatomy, copies, min(1, job.config.workers - 1))
+        second = Trainee(job, anatomy, copies, min(1, job.config.workers - 1))
         others_other, others_zero = second.compute(k), second.compute(0)
     except Exception:
         return
@@ -104,42 +76,7 @@ def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
     refuse_uneven_steps(job, anatomy, copies.optimizer, (zero.gradients, other.gradients))
 
 
-def _own(job: Job) -> Copies:
-    """What the first worker has."""
-    assert job.source is not None
-    assert job.loss is not None
-    stand_ins = stand_ins_of(job.model)
-    replica = replicate(job.model, stand_ins)
-    return Copies(replica, stand_ins, own_copy(job.source), job.loss, job.factors, job.optimizer)
-
-
-class _Trainee:
-    """Computes gradients on the caller's values as a worker would."""
-
-    def __init__(self, job: Job, anatomy: Anatomy, parts: Copies, index: int) -> None:
-        self._job, self._parts = job, parts
-        self._info = WorkerInfo(index, job.config.workers, job.config.seed, log_to_no_run)
-        self._values = [parameter.detach() for parameter in anatomy.trained.values()]
-        self._names = list(anatomy.trained)
-        self._buffers = list(anatomy.buffers.values())
-        parameters = [parts.stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
-        self._binding = Binding(parts.model, parameters, Layout.of(list(anatomy.buffers.items())))
-
-    def compute(self, number: int) -> _Computed:
-        """The batch of that number."""
-        parts, rule = self._parts, self._job.rule
-        ticket = rule.ticket(number, self._job.tickets)
-        with informed(self._info):
-            seed_generators(self._info.start(ticket.update, ticket.batch))
-            replica = self._binding.point_at(self._values, self._buffers)
-            batch = parts.source.batch(ticket.batch, self._info.generator)
-            output = parts.loss(replica, batch)
-            value, gradients = gradients_of(output, self._binding.parameters, self._names, rule.gradient_by)
-        own = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
-        return _Computed(value, own, [buffer.clone() for buffer in self._binding.changed_buffers()])
-
-
-def _difference(a: _Computed, b: _Computed, trained: Sequence[str], buffers: Sequence[str]) -> str | None:
+def _difference(a: Computed, b: Computed, trained: Sequence[str], buffers: Sequence[str]) -> str | None:
     """What differs, in words; None where nothing does."""
     return (
         unequal_losses(a.loss, b.loss)
@@ -156,7 +93,7 @@ def _refuse(job: Job, number: int, difference: str | None, how: str) -> None:
         )
 
 
-def _refuse_uneven_schedule(job: Job, theirs: _Factors | None) -> None:
+def _refuse_uneven_schedule(job: Job, theirs: Factors | None) -> None:
     """Refuse a schedule whose factors depend on what it was asked before."""
     own = job.factors
     if own is None or theirs is None:

@@ -1,8 +1,6 @@
-"""What the fork server imports, so that workers find it imported: torch, and what its first optimizer would import."""
+"""What the fork server imports, so that workers find it imported: torch, and what stands on it."""
 
 import signal
-
-import torch._dynamo  # noqa: F401
 
 import hogwild.workers.process_main  # noqa: F401
 

@@ -21,6 +21,7 @@ from typing import Any
 from hogwild.errors import ArgumentError
 
 _PRELOAD = "hogwild.workers.preload"
+_COMPILER = "torch._dynamo"  # a step of torch's own imports it, and so has the one that was tried here
 start_lock = threading.Lock()
 """Held while a process is being started: what is set for the start is the whole program's."""
 
@@ -90,7 +91,8 @@ def _as_the_server_starts() -> Iterator[None]:
 def start_context() -> BaseContext:
     """The way in which processes are started here."""
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    context.set_forkserver_preload([_PRELOAD])
+    compiler = [_COMPILER] if _COMPILER in sys.modules else []
+    context.set_forkserver_preload([*compiler, _PRELOAD])  # which lets go of the signals that are held back
     return context
 
 

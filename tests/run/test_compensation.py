@@ -138,11 +138,82 @@ def test_groups_are_stretched_each_by_itself():
     run = train(workers=2, optimizer=two_groups)
     assert run.digest == by_reference(optimizer=two_groups)
     assert run.compensation == (
-        "momentum 0.95 → 0.9875",
+        "momentum 0.95 → 0.9875 … 0.99375, from update 400 on",
         "lr 0.05 → 0.00625",
-        "momentum 0 → 0.975",
-        "lr 0.02 → 0.0005",
+        "momentum 0 → 0.975 … 0.9875, from update 200 on",
+        "lr 0.02 → 0.00025",
     )
+
+
+def test_the_momentum_grows_with_the_updates():
+    """Over twenty updates at first, and from update 100 on over a fifth of those so far."""
+    arguments = {"staleness": 1, "updates": 140, "optimizer": problems.MOMENTUM, "model": problems.mlp}
+    run = train(workers=2, **arguments)
+    assert run.digest == by_reference(**arguments)
+    (words, _) = run.compensation
+    assert words.endswith("from update 100 on")
+
+
+@pytest.mark.parametrize("model", [problems.mlp, problems.conv_bn])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_curved_loss_is_stepped_on_less_far(model, workers):
+    arguments = {"optimizer": partial(torch.optim.SGD, lr=2.0), "model": model}
+    run = train(workers=workers, **arguments)
+    assert run.digest == by_reference(**arguments)
+    assert run.curvature is not None
+    words = run.compensation[-1]
+    assert words.startswith("lr 2 → ") and words.endswith(f"for a curvature of {run.curvature:.3g}")
+
+
+def listed(model: nn.Module, batch: Any) -> list[torch.Tensor]:
+    """A loss in two parts."""
+    return [problems.cross_entropy(model, batch), problems.cross_entropy(model, batch) / 2]
+
+
+def one_by_one(model: nn.Module, batch: Any) -> Any:
+    """The same, one after the other."""
+    yield from listed(model, batch)
+
+
+def test_the_curvature_is_that_of_whatever_the_loss_returns():
+    found = [
+        train(loss=loss, optimizer=problems.SGD, model=problems.mlp).curvature
+        for loss in (problems.cross_entropy, listed, one_by_one)
+    ]
+    assert found[1] == pytest.approx(0.75 * found[0], rel=1e-5)
+    assert found[2] == pytest.approx(found[1], rel=1e-5)
+
+
+def once_only(model: nn.Module, batch: Any) -> torch.Tensor:
+    """A loss whose second derivative raises."""
+    return problems.cross_entropy(nn.Sequential(model[:2], model[2], OnceOnly()), batch)
+
+
+class OnceOnly(nn.Module):
+    """The identity, differentiable once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Once.apply(x)
+
+
+class Once(torch.autograd.Function):
+    """The identity."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        assert not torch.is_grad_enabled(), "nobody knows the second derivative"
+        return gradient
+
+
+def test_a_loss_that_cannot_be_differentiated_twice_is_compensated_without_its_curvature():
+    arguments = {"optimizer": partial(torch.optim.SGD, lr=2.0), "model": problems.mlp}
+    run = train(loss=once_only, **arguments)
+    assert run.curvature is None
+    assert run.digest == by_reference(measured=False, **arguments)
 
 
 # --- what is shown, saved and gone on with
@@ -157,7 +228,7 @@ def test_what_is_evaluated_sealed_and_given_back_is_the_model_not_what_is_predic
 
     arguments = {"optimizer": problems.MOMENTUM, "model": problems.mlp}
     run = train(workers=2, evaluate=evaluate, evaluate_every=1, **arguments)
-    for version in (1, 5, UPDATES):
+    for version in (2, 5, UPDATES):
         assert seen[version] == by_reference(**arguments | {"updates": version})
     assert run.digest == seen[UPDATES]
     assert run.seals[5] == train(**arguments | {"updates": 5}).seals[5]
@@ -175,6 +246,23 @@ def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not(optimizer, tmp_p
     run = train(workers=4, out=tmp_path, resume=tmp_path, **arguments)
     assert run.digest == by_reference(optimizer=arguments["optimizer"])
     assert hogwild.load_run(tmp_path).compensation == run.compensation != ()
+
+
+def test_a_run_that_is_resumed_steps_by_the_curvature_where_it_began(tmp_path):
+    arguments = {"optimizer": partial(torch.optim.SGD, lr=2.0), "model": problems.mlp}
+    interrupts = problems.interrupting(2)
+    with pytest.raises(KeyboardInterrupt):
+        train(out=tmp_path, evaluate=interrupts, evaluate_every=7, stop=lambda progress: False, **arguments)
+
+    def trained() -> nn.Module:
+        model = problems.mlp()
+        with torch.no_grad():
+            model[0].weight.mul_(3)
+        return model
+
+    run = train(workers=4, out=tmp_path, resume=tmp_path, **arguments | {"model": trained})
+    assert run.digest == by_reference(**arguments)
+    assert hogwild.load_run(tmp_path).curvature == run.curvature is not None
 
 
 def test_another_learning_rate_is_scaled_as_the_first_was(tmp_path):
@@ -203,7 +291,8 @@ def test_a_loop_of_ones_own(kind):
     arguments = {"optimizer": problems.MOMENTUM}
     run = hogwild.launch(own_loop, problems.mlp(), workers=2, kind=kind, **FIXED, **arguments)
     assert run.compensation
-    assert run.digest == by_reference(model=problems.mlp, **arguments)
+    assert run.curvature is None, "nobody knows the loss before it is computed"
+    assert run.digest == by_reference(model=problems.mlp, measured=False, **arguments)
 
 
 def own_loop(worker: hogwild.Worker) -> None:
@@ -251,9 +340,19 @@ def test_tables_with_gradients_by_row_are_left_as_they_are():
 
 
 @pytest.mark.filterwarnings("default:staleness")
+@pytest.mark.parametrize(("lr", "told"), [(1.0, True), (0.001, False)])
+def test_who_steps_too_far_for_the_curvature_is_told_so(lr, told):
+    arguments = {"optimizer": partial(torch.optim.SGD, lr=lr, momentum=0.9), "model": problems.mlp}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run = train(compensation="none", staleness=1, updates=500, **arguments)
+    (words,) = [str(one.message) for one in seen if "staleness" in str(one.message)] or [""]
+    assert bool(words) == told
+    assert not told or f"curvature of {run.curvature:.3g}, which times lr {lr:g}" in words
+
+
+@pytest.mark.filterwarnings("default:staleness")
 def test_who_is_not_compensated_is_told_so():
-    with pytest.warns(UserWarning, match="staleness 3 of Adagrad is not compensated"):
-        train(optimizer=OPTIMIZERS["adagrad"], model=problems.mlp)
     with pytest.warns(UserWarning, match="Adam and its momentum may not learn; compensation='auto' makes up"):
         train(optimizer=OPTIMIZERS["adam"], model=problems.mlp, compensation="none")
     with pytest.warns(UserWarning, match="NAdam and its momentum may not learn; lower the momentum"):
@@ -267,7 +366,7 @@ def test_what_an_optimizer_is_given():
     named = [nn.Parameter(torch.zeros(1))]
     sgd = Compensation.of(torch.optim.SGD(named, lr=0.1, momentum=0.9), 3)
     assert sgd is not None and sgd.predicts
-    assert sgd.changes == ("momentum 0.9 → 0.975", "lr 0.1 → 0.0125")
+    assert sgd.changes == ("momentum 0.9 → 0.975 … 0.9875, from update 200 on", "lr 0.1 → 0.0125")
     adam = Compensation.of(torch.optim.Adam(named, lr=0.1, weight_decay=0.5), 3)
     assert adam is not None and not adam.predicts
     assert adam.changes == ("betas (0.9, 0.999) → (0.975, 0.999)", "lr 0.1 → 0.05")
@@ -282,17 +381,36 @@ def test_what_an_optimizer_is_given():
     assert Compensation.of(torch.optim.SGD(named, lr=0.1, momentum=1.0), 3) is None, "which forgets nothing"
 
 
-@pytest.mark.parametrize(
-    ("momentum", "staleness", "less"), [(0.9, 3, 2), (0.99, 3, 2), (0.9, 15, 4), (0.0, 7, 1), (0.0, 39, 2), (0.5, 4, 1)]
-)
-def test_a_constant_gradient_moves_the_weights_by_so_much_less_in_the_end(momentum, staleness, less):
-    """By η / (1 − μ), divided by √(τ + 1) where the memory is τ + 1 times as long, by less where it was short."""
+@pytest.mark.parametrize(("momentum", "staleness"), [(0.9, 3), (0.99, 3), (0.9, 15), (0.0, 7), (0.5, 4)])
+@pytest.mark.parametrize("curvature", [None, 0.001, 2.0, 300.0])
+def test_a_constant_gradient_moves_the_weights_as_far_as_without_a_delay_in_the_end(momentum, staleness, curvature):
+    """By η / (1 − μ); at first by √(τ + 1) times less, and by as much less as the curvature asks for."""
     sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=momentum)
-    found = Compensation.of(sgd, staleness)
+    found = Compensation.of(sgd, staleness, curvature)
     assert found is not None
     found.apply(sgd)
     (group,) = sgd.param_groups
-    assert group["lr"] / (1 - group["momentum"]) == pytest.approx(0.1 / (1 - momentum) / less)
+    far = group["lr"] / (1 - group["momentum"])
+    steady = 0.1 / (1 - momentum) / (staleness + 1) ** 0.5
+    assert far == pytest.approx(steady) or (far < steady and curvature and curvature > 1)
+    if curvature:
+        assert group["lr"] * 3 * curvature * (staleness + 1) ** 2 <= 1 + 1e-9
+    remembered = []
+    for update in (0, 100, 1_000, 10_000, 1_000_000_000):
+        found.set_for(update, sgd)
+        remembered.append(1 / (1 - group["momentum"]))
+        assert remembered[-1] <= max(remembered[0], update / 5) * (1 + 1e-9)
+    assert remembered == sorted(remembered)
+    assert group["lr"] * remembered[-1] == pytest.approx(0.1 / (1 - momentum))
+
+
+def test_a_rate_is_no_lower_than_the_largest_of_a_schedule_asks_for():
+    """A scheduler that warms up begins with a rate that any curvature allows."""
+    sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1e-6, momentum=0.9)
+    warm, cold = Compensation.of(sgd, 3, 10.0, [0.1]), Compensation.of(sgd, 3, 10.0)
+    assert warm is not None and cold is not None
+    assert warm.scales[0] * 0.1 * 3 * 10 * 16 == pytest.approx(1)
+    assert cold.scales == (0.125,)
 
 
 def test_memory_is_what_is_stated():

@@ -1,0 +1,48 @@
+"""How far may SGD step by gradients that are τ updates old? On a quadratic loss, the answer is exact.
+
+With the curvature λ the gradient is λ w[u − τ], so that w and the velocity follow a linear recurrence with constant
+coefficients: (w[u], …, w[u − τ], v) is multiplied by one matrix at each update. Training is stable where no eigenvalue
+of that matrix is larger than 1. Without momentum, that is lr λ ≤ 2 sin(π / (4 τ + 2)).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+_PRECISION = 1e-3  # of the answer, relative
+_MOST_DELAY = 64  # updates; beyond, the limit falls as 1 / (2 τ + 1), and eigenvalues would take a while
+
+
+@cache
+def largest_stable_step(staleness: int, momentum: float, nesterov: bool = False) -> float:
+    """The largest lr × λ with which SGD stays stable on a quadratic loss of the curvature λ.
+
+    Args:
+        staleness: τ, in updates.
+        momentum: μ of torch's SGD, without dampening; below 1.
+        nesterov: as torch has it.
+    """
+    if staleness > _MOST_DELAY:
+        return largest_stable_step(_MOST_DELAY, momentum, nesterov) * (2 * _MOST_DELAY + 1) / (2 * staleness + 1)
+    low, high = 0.0, 4.0  # gradient descent with momentum, without delay, is stable up to 2 (1 + μ)
+    while high - low > _PRECISION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _radius(middle, staleness, momentum, nesterov) <= 1 + 1e-9 else (low, middle)
+    return low
+
+
+def _radius(step: float, staleness: int, momentum: float, nesterov: bool) -> float:
+    """The largest modulus among the eigenvalues."""
+    size = staleness + 1
+    gradient = np.zeros(size + 1)
+    gradient[staleness] = 1.0
+    velocity = gradient.copy()
+    velocity[size] = momentum
+    update = np.zeros((size + 1, size + 1))
+    update[0] = -step * (gradient + momentum * velocity if nesterov else velocity)
+    update[0, 0] += 1
+    update[range(1, size), range(size - 1)] = 1
+    update[size] = velocity
+    return float(np.abs(np.linalg.eigvals(update)).max())

@@ -1,0 +1,94 @@
+"""What a run does about gradients that are τ updates old: the curvature that tells how far it may step, the plan of the
+optimizer for it, and who is warned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hogwild.errors import warn_caller
+from hogwild.model.anatomy import Anatomy
+from hogwild.optim.compensation import Compensation
+from hogwild.optim.plan import OptimizerPlan
+from hogwild.optim.rates import RateTable
+from hogwild.optim.stability import largest_stable_step
+from hogwild.run.curvature import curvature
+from hogwild.run.dry_run import as_in_a_worker
+from hogwild.run.job import Job
+from hogwild.run.origin import Origin
+from hogwild.shared.layout import Layout
+
+_LONG = 500  # updates of a run that are worth the twenty gradients of a curvature that is only warned of
+_SAFE = 0.5  # of the largest stable step: the loss gets more curved than where it begins
+_STALE = 3  # staleness from which on Adam, and momentum where no curvature is known, may keep a model from learning
+
+
+def curvature_of(job: Job, anatomy: Anatomy, optimizer: Optimizer, origin: Origin | None) -> float | None:
+    """Of the loss where the run begins, or began; None where it is not known, or nobody asks for it."""
+    compensated = job.rule.compensation != "none"
+    if not job.rule.staleness or type(optimizer) is not torch.optim.SGD or not (compensated or job.updates >= _LONG):
+        return None
+    if origin is not None and job.resume is not None:
+        return origin.curvature
+    with as_in_a_worker(job.intra_op):
+        return curvature(job, anatomy)
+
+
+def stale_plan(
+    job: Job,
+    optimizer: Optimizer,
+    optimized: Sequence[nn.Parameter],
+    layout: Layout,
+    sparse: frozenset[int],
+    curved: float | None,
+) -> OptimizerPlan:
+    """The plan of an optimizer, with what is done about staleness; with a warning where that may not be enough."""
+    rule, staleness = job.rule, job.rule.staleness or 0
+    rates = _largest_rates(job, optimizer)
+    asked = staleness if rule.compensation != "none" else 0
+    plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, asked, curved, rates)
+    if staleness and plan.compensation is None:
+        known = not asked and Compensation.of(optimizer, staleness) is not None
+        _warn_of_what_is_left(optimizer, staleness, curved, rates, known)
+    return plan
+
+
+def _largest_rates(job: Job, optimizer: Optimizer) -> list[float]:
+    """Of each group, by a table of learning rates or its own."""
+    table = job.lr_schedule
+    if isinstance(table, RateTable):
+        return [max(column) for column in zip(*map(table.at, range(job.updates)), strict=True)]
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def _warn_of_what_is_left(
+    optimizer: Optimizer, staleness: int, curved: float | None, rates: Sequence[float], known: bool
+) -> None:
+    """Say so where steps by gradients that old are likely to go wrong; `known`: something would make up for it."""
+    name = type(optimizer).__name__
+    helps = "compensation='auto' makes up for it, or " if known else ""
+    if curved is not None:
+        pairs = zip(optimizer.param_groups, rates, strict=True)
+        over = [(rate, limit) for group, rate in pairs if rate * curved > _SAFE * (limit := _limit(group, staleness))]
+        for rate, limit in over[:1]:
+            warn_caller(
+                f"staleness {staleness} with {name} is likely to learn worse, or to diverge: the loss begins with a "
+                f"curvature of {curved:.3g}, which times lr {rate:g} is {rate * curved:.2g}, and by gradients that old "
+                f"{limit:.2g} is just stable; {helps}lower the learning rate or the momentum"
+            )
+    elif staleness >= _STALE and any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
+        warn_caller(
+            f"staleness {staleness} with {name} and its momentum may not learn; {helps}lower the momentum or the "
+            f"learning rate (`hogwild run staleness` compares)"
+        )
+
+
+def _limit(group: Mapping[str, Any], staleness: int) -> float:
+    """What a learning rate times the curvature may be, for SGD to stay stable; dampening is left out."""
+    if group["momentum"] >= 1:
+        return 0.0
+    return largest_stable_step(staleness, group["momentum"], group["nesterov"])

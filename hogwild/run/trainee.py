@@ -1,0 +1,87 @@
+"""Before a run, in the caller's process: a batch computed on the caller's values, as a worker would compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from hogwild.data.seeding import seed_generators
+from hogwild.data.sources import Source, own_copy
+from hogwild.model.anatomy import Anatomy
+from hogwild.model.replica import Binding, replicate, stand_ins_of
+from hogwild.optim.factory import Factory
+from hogwild.rules.gradients import gradients_of
+from hogwild.run.job import Job, Loss
+from hogwild.shared.layout import Layout
+from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
+
+Factors = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What another worker would have; nothing of it has been used. `stand_ins`: id of a parameter → the copy's."""
+
+    model: nn.Module
+    stand_ins: dict[int, nn.Parameter]
+    source: Source
+    loss: Loss
+    lr_schedule: Factors | None
+    optimizer: Factory
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What one batch came to."""
+
+    loss: float
+    gradients: Sequence[Tensor | None]
+    buffers: Sequence[Tensor]
+
+
+def own_parts(job: Job) -> Copies:
+    """What the first worker has."""
+    assert job.source is not None
+    assert job.loss is not None
+    stand_ins = stand_ins_of(job.model)
+    replica = replicate(job.model, stand_ins)
+    return Copies(replica, stand_ins, own_copy(job.source), job.loss, job.factors, job.optimizer)
+
+
+class Trainee:
+    """Computes gradients on the caller's values as a worker would."""
+
+    def __init__(self, job: Job, anatomy: Anatomy, parts: Copies, index: int) -> None:
+        self._job, self._parts = job, parts
+        self._info = WorkerInfo(index, job.config.workers, job.config.seed, log_to_no_run)
+        self._values = [parameter.detach() for parameter in anatomy.trained.values()]
+        self._names = list(anatomy.trained)
+        self._buffers = list(anatomy.buffers.values())
+        parameters = [parts.stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
+        self._binding = Binding(parts.model, parameters, Layout.of(list(anatomy.buffers.items())))
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained parameters that the loss is computed on, in layout order."""
+        return self._binding.parameters
+
+    @contextmanager
+    def losing(self, number: int) -> Iterator[Any]:
+        """Inside, as a worker at the batch of that number: what the loss returns."""
+        parts = self._parts
+        ticket = self._job.rule.ticket(number, self._job.tickets)
+        with informed(self._info):
+            seed_generators(self._info.start(ticket.update, ticket.batch))
+            replica = self._binding.point_at(self._values, self._buffers)
+            yield parts.loss(replica, parts.source.batch(ticket.batch, self._info.generator))
+
+    def compute(self, number: int) -> Computed:
+        """The batch of that number."""
+        with self.losing(number) as output:
+            value, gradients = gradients_of(output, self.parameters, self._names, self._job.rule.gradient_by)
+        own = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+        return Computed(value, own, [buffer.clone() for buffer in self._binding.changed_buffers()])
