@@ -154,7 +154,12 @@ def _fails(sight: Sight, row: tuple[Task, float], tau: int) -> bool:
 
 def _warned(sight: Sight, row: tuple[Task, float], tau: int) -> bool:
     curvatures = [one for one in sight.cell(row, tau, "none").curvatures if one is not None]
-    return bool(curvatures) and row[1] * statistics.median(curvatures) > SAFE * largest_stable_step(tau, 0.9)
+    return bool(curvatures) and warns(statistics.median(curvatures), row[1], tau)
+
+
+def warns(curvature: float, rate: float, tau: int) -> bool:
+    """True where a run of SGD with momentum 0.9 is warned."""
+    return rate * curvature > SAFE * largest_stable_step(tau, 0.9)
 
 
 def table(sight: Sight) -> Table:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import problems
 import pytest
-from traits import NAMES
+from traits import KINDS, NAMES
 
 SCRIPT = """
 import sys
@@ -25,3 +25,38 @@ def test_a_run_imports_its_own_rule_alone(update):
     # `hogwild.reference` and the tests' helpers import no rule
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert {*done.stdout.split()} & {*NAMES} == {update}
+
+
+COMPILER = """
+import sys
+sys.path.insert(0, {tests!r})
+import problems
+import torch
+
+def imported(model, batch):
+    import sys
+    import hogwild
+    hogwild.worker_info().log(compiler=float("torch._dynamo" in sys.modules))
+    return problems.cross_entropy(model, batch)
+
+run = problems.train(
+    loss=imported, optimizer=getattr(problems, {optimizer!r}), kind={kind!r}, update="ordered", updates=4
+)
+print(*sorted({{row["compiler"] for row in run.logged}}), "torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "MOMENTUM", "ADAM"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_run_imports_torchs_compiler_for_its_optimizer(kind, optimizer):
+    script = COMPILER.format(tests=str(Path(problems.__file__).parent), kind=kind, optimizer=optimizer)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["0.0", "False"]
+
+
+def test_an_optimizer_is_as_torch_makes_it_afterwards():
+    """What was told to a method of `Optimizer`, so that it does not import the compiler, is taken back."""
+    script = COMPILER.format(tests=str(Path(problems.__file__).parent), kind="threads", optimizer="SGD")
+    script += "torch.optim.SGD([torch.zeros(1)], lr=0.1)\nprint('torch._dynamo' in sys.modules)\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["0.0", "False", "True"]

@@ -1,0 +1,90 @@
+"""The compensation study settles its claims on a table like the one seen, and names the claim that one wrong number
+breaks; its tasks are trained as it says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+pytest.importorskip("gymnasium")
+
+from hogwild.experiments import _delays, compensation
+from hogwild.experiments._delays import Delays, Trained, tasks
+from hogwild.experiments.compensation import Sight
+
+SERIAL = {"accuracy": 0.97, "return": 400.0, "loss": 0.005}
+CURVATURE = 2.0  # of every task; with SGD and momentum 0.9 more than lr 0.05 bears at τ = 3, not at 1
+
+
+class Imagined(Delays):
+    """Cells that are made up: no training."""
+
+    def __init__(self, wrong):
+        super().__init__(seeds=(0,))
+        object.__setattr__(self, "wrong", wrong)
+
+    def trained(self, task, rate, tau, compensation="none"):
+        serial, goes_wrong = SERIAL[task.metric], compensation == "none" and compensation_free_fails(task, rate, tau)
+        usual = (math.inf if task.is_loss else 0.1 * serial) if goes_wrong else serial
+        value = self.wrong.get((str(task), tau, compensation), usual)
+        return Trained(task, (value,), (100.0 if tau == 0 else 200.0,), (CURVATURE,))
+
+
+def compensation_free_fails(task, rate, tau):
+    return tau > 0 and (compensation.warns(CURVATURE, rate, tau) if task.method == "SGD" else tau > 7)
+
+
+def unsettled(wrong):
+    sight = Sight(Imagined(wrong), tuple(compensation._rows(full=False)))
+    claims = [*compensation.held(sight), compensation.early(sight), compensation.foreseen(sight)]
+    assert compensation.table(sight).rows
+    assert compensation.answer(sight)
+    return [claim.text for claim in claims if not claim.settled]
+
+
+def test_a_table_like_the_one_seen_settles_every_claim():
+    assert unsettled({}) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "claim"),
+    [
+        ({("digits, conv net with BatchNorm, SGD", 3, "auto"): 0.95}, "digits, conv net with BatchNorm, SGD 0.05"),
+        ({("topics of texts, an embedding, Adam", 15, "auto"): 0.9}, "topics of texts, an embedding, Adam"),
+        ({("CartPole, REINFORCE, Adam", 7, "auto"): 300.0}, "CartPole"),
+        ({("regression on a curve, tanh, SGD", 15, "auto"): math.inf}, "regression on a curve, tanh, SGD"),
+        (
+            {(name, tau, "none"): 0.97 for name in ("digits, conv net with BatchNorm, SGD",) for tau in (3, 7, 15)}
+            | {("topics of texts, an embedding, SGD", 1, "none"): 0.97},
+            "a run of SGD is warned",
+        ),
+    ],
+)
+def test_one_wrong_number_leaves_its_claim_unsettled(wrong, claim):
+    assert any(text.startswith(claim) for text in unsettled(wrong))
+
+
+@pytest.mark.parametrize("task", tasks(), ids=str)
+def test_each_task_begins_to_learn(task):
+    """A few updates of each, serial: the metric is there, and the loss of the first is not that of the last."""
+    short = {"updates": 6, "batch_size": task.lengths.get("batch_size", 64)}
+    few = _delays.Task(**{**vars(task), "lengths": short})
+    run = Delays((0,))._train(few, task.rates[1], 0, "none", 0)
+    assert run.updates == 6
+    assert math.isfinite(run.metrics[task.metric])
+
+
+def test_the_way_to_a_value():
+    """Nine tenths of it: for a loss, of its logarithm."""
+
+    class Ran:
+        evaluations = ({"update": 0, "accuracy": 0.1, "loss": 1.0}, {"update": 5, "accuracy": 0.9, "loss": 0.2})
+
+    accuracy, loss = tasks()[0], tasks()[4]
+    assert _delays._near(Ran, accuracy, 0.95) == 5
+    assert _delays._near(Ran, accuracy, 0.999) == math.inf
+    assert _delays._near(Ran, loss, 0.17) == 5
+    assert _delays._near(Ran, loss, 0.1) == math.inf
