@@ -23,7 +23,7 @@ from hogwild.run.origin import Origin
 from hogwild.shared.layout import Layout
 
 _LONG = 500  # updates of a run that are worth the twenty gradients of a curvature that is only warned of
-_SAFE = 0.5  # of the largest stable step: the loss gets more curved than where it begins
+_SAFE = {True: 0.5, False: 0.9}  # with momentum, and without: of the largest stable step, for losses get more curved
 _STALE = 3  # staleness from which on Adam, and momentum where no curvature is known, may keep a model from learning
 
 
@@ -73,7 +73,8 @@ def _warn_of_what_is_left(
     helps = "compensation='auto' makes up for it, or " if known else ""
     if curved is not None:
         pairs = zip(optimizer.param_groups, rates, strict=True)
-        over = [(rate, limit) for group, rate in pairs if rate * curved > _SAFE * (limit := _limit(group, staleness))]
+        limits = [(group, rate, _limit(group, staleness)) for group, rate in pairs]
+        over = [(r, most) for group, r, most in limits if r * curved > _SAFE[group["momentum"] > 0] * most]
         for rate, limit in over[:1]:
             warn_caller(
                 f"staleness {staleness} with {name} is likely to learn worse, or to diverge: the loss begins with a "
