@@ -5,11 +5,13 @@ What the arguments name is looked at before they are parsed, so that a help text
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,10 +117,19 @@ def _experiment_in(argv: Sequence[str]) -> str | None:
 
 
 def _has_own_flags(name: str) -> bool:
-    """Whether one of our experiments has that name, and parameters of its own."""
-    from hogwild.experiment import takes_parameters
+    """Whether one of our experiments has that name, and a builder that takes more than seed and data.
 
-    return takes_parameters(name)
+    As its text says: to import it would take as long as torch does, which a help text does not wait for.
+    """
+    package = find_spec("hogwild.experiments") if name.isidentifier() else None
+    folders = (package.submodule_search_locations or []) if package is not None else []
+    for path in (Path(folder) / f"{name}.py" for folder in folders):
+        if path.is_file():
+            made = ast.parse(path.read_text("utf-8")).body
+            return any(
+                isinstance(one, ast.FunctionDef) and one.name == "build" and len(one.args.args) > 2 for one in made
+            )
+    return False
 
 
 def _is_of_own_file(path: Path) -> bool:

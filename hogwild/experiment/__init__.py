@@ -103,14 +103,6 @@ def _built_in(module: str) -> Experiment:
     return found
 
 
-def takes_parameters(name: str) -> bool:
-    """True where that is the name of one of our experiments with parameters of its own."""
-    if not name.isidentifier() or not any(one.name == name for one in iter_modules(_package())):
-        return False
-    found = import_module(f"{_OURS}.{name}").experiment
-    return isinstance(found, Training) and bool(found.parameters)
-
-
 def _checked(name: str, experiment: Any) -> Experiment:
     if not isinstance(experiment, Training | Study):
         raise ArgumentError(f"experiment {name!r} is a {type(experiment).__name__}, not a Training or a Study")

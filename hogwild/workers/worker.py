@@ -80,9 +80,8 @@ class Worker:
         self._row = self.control.row(index)
         self._quietly = WithoutGrad()
         self._account = Account(task.plan.parameters) if task.plan.audited else None
-        watched = self.rule.same_bits and not owns_process and task.loss is not None
         self._generators = None
-        if watched:
+        if self.rule.same_bits and not owns_process and task.loss is not None:
             self._generators = SharedGenerators(state.control, index, self.rule.name, task.loans)
         self._own_generators = OwnGenerators(lazy=self._draws_in_gradients_alone()) if owns_process else None
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
