@@ -145,7 +145,7 @@ class Bench:
     ) -> Run:
         """Train a model in place under `ordered`. That it may not learn, or does not, is what the study looks into."""
         with warnings.catch_warnings(), _untold():
-            warnings.filterwarnings("ignore", message="staleness .* may not learn", category=UserWarning)
+            warnings.filterwarnings("ignore", message="staleness .* (may not learn|is likely)", category=UserWarning)
             return train(
                 model,
                 self.data[0],

@@ -142,7 +142,8 @@ class _Stale:
                     1 / (1 - group["momentum"]),
                     (staleness + 1) / (1 - max(group["momentum"], 0.9)),
                 )
-                scale = own / group["shortest"] / far
+                longer = group["shortest"] / own
+                scale = min(1.0, math.sqrt(longer) / (staleness + 1)) / longer
                 if scale * 3 * curvature * group["lr"] * (staleness + 1) ** 2 > 1:
                     scale = 1 / (3 * curvature * group["lr"] * (staleness + 1) ** 2)
                 group["lr"] *= scale

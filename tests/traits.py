@@ -37,6 +37,6 @@ WITHOUT_SLOTS = names_where(lambda rule: not rule.dense_gradients)
 
 def hooks_of(update: str) -> tuple[Hook, ...]:
     """The hooks that a worker of a small model passes under that rule: one that steps in place publishes nothing.
-    Nothing is computed twice."""
+    Nothing is computed twice, and there are no tables."""
     publishing = (Hook.PUBLISHING, Hook.PUBLISHED) if update not in VERSIONED else ()
-    return tuple(hook for hook in Hook if hook not in (Hook.STEPPING, Hook.COMPARING, *publishing))
+    return tuple(hook for hook in Hook if hook not in (Hook.STEPPING, Hook.COMPARING, Hook.LOGGED, *publishing))

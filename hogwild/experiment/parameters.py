@@ -25,6 +25,7 @@ PASSED = ("seed", "data")
 """Settings that a builder is passed where it has a parameter of that name."""
 OF_COMMANDS = (
     *("experiment", "group", "out", "overwrite", "resume", "set", "full", "json", "quiet", "help"),
+    *("nodes", "join", "token", "node_timeout"),
     *("runs", "fresh_process", "tolerance", "explain", "plot", "command", "other_seed", "other_workers", "window"),
     *("verbose", "sample", "sample_seed", "jobs"),
 )

@@ -6,7 +6,7 @@ A gradient that is d updates old, d = min(u, τ), is applied to weights that d o
                   the next gradient is computed on   w − η′ (1 + τ) s,   where w was before this step
                   μ′ = 1 − 1 / M, where M is the memory in updates: at first M₀ = (τ + 1) / (1 − max(μ, 0.9)), and
                   later a fifth of the updates so far, until M is so long that η′ M = η / (1 − μ)
-                  η′ = η / (1 − μ) / M₀ / √(τ + 1), and at most 1 / (3 λ (τ + 1)²)
+                  η′ = η / S × min(1, √S / (τ + 1)), where S = (1 − μ) M₀, and at most 1 / (3 λ (τ + 1)²)
     Adam, AdamW   β₁′ = 1 − (1 − β₁) / (τ + 1)
                   m ← β₁′ m + (1 − β₁′) g   s = β₁′ᵈ m + (1 − β₁′ᵈ) g in place of m      all else as it is
                   η′ = η / √(τ + 1), and AdamW's weight decay times √(τ + 1), so that their product is what it was
@@ -129,7 +129,8 @@ def _forgets(group: Mapping[str, Any]) -> bool:
 def _for_sgd(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float) -> Instead:
     own = 1 / (1 - group["momentum"])
     shortest = (staleness + 1) / (1 - max(group["momentum"], _LEAST_MOMENTUM))
-    scale = own / shortest / math.sqrt(staleness + 1)
+    longer = shortest / own
+    scale = min(1.0, math.sqrt(longer) / (staleness + 1)) / longer
     if curvature is not None and scale * _MARGIN * curvature * rate * (staleness + 1) ** 2 > 1:
         scale = 1 / (_MARGIN * curvature * rate * (staleness + 1) ** 2)
     else:
@@ -149,7 +150,7 @@ def _changes(optimizer: Optimizer, made: Sequence[Instead]) -> Iterator[str]:
     for group, instead in zip(optimizer.param_groups, made, strict=True):
         for name, value in {**instead.options, "lr": group["lr"] * instead.scale}.items():
             more = ""
-            if name == "momentum" and instead.memory is not None:
+            if name == "momentum" and instead.memory is not None and instead.memory[0] < instead.memory[1]:
                 shortest, longest = instead.memory
                 more = f" … {_short(1 - 1 / longest)}, from update {round(shortest * _YOUNG):,} on"
             elif name == "lr" and instead.curvature is not None:

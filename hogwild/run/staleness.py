@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from hogwild.errors import warn_caller
@@ -53,7 +54,8 @@ def stale_plan(
     plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, asked, curved, rates)
     if staleness and plan.compensation is None:
         known = not asked and Compensation.of(optimizer, staleness) is not None
-        _warn_of_what_is_left(optimizer, staleness, curved, rates, known)
+        settles = any(isinstance(module, _NormBase) for module in job.model.modules())
+        _warn_of_what_is_left(optimizer, staleness, None if settles else curved, rates, known)
     return plan
 
 

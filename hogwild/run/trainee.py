@@ -73,7 +73,7 @@ class Trainee:
     def losing(self, number: int) -> Iterator[Any]:
         """Inside, as a worker at the batch of that number: what the loss returns."""
         parts = self._parts
-        ticket = self._job.rule.ticket(number, self._job.tickets)
+        ticket = self._job.rule.deal(number, self._job.tickets)
         with informed(self._info):
             seed_generators(self._info.start(ticket.update, ticket.batch))
             replica = self._binding.point_at(self._values, self._buffers)
