@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from hogwild.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +32,32 @@ def measuring(seed: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def untold() -> Iterator[None]:
+    """Inside, a run does not say that it may not learn, or that its loss has left where it began."""
+    log = logging.getLogger("hogwild")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="staleness .* (may not learn|is likely)", category=UserWarning)
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def lines_of(path: Path, wanted: str) -> list[str]:
+    """The lines of a file of data.
+
+    Raises:
+        ArgumentError: it cannot be read; `wanted` is what --data names.
+    """
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read ({error.strerror}); --data names {wanted}") from error
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import statistics
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +18,7 @@ from hogwild import Run, train
 from . import digits, digits_conv
 from ._actors import Judge, Reinforce, Seeds
 from ._cartpole import Policy
+from ._common import untold
 
 Metrics = Callable[[nn.Module], dict[str, float]]
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -63,8 +61,7 @@ class Task:
 
     def with_(self, method: str, rates: tuple[float, float, float]) -> Task:
         """The same by another optimizer."""
-        values = {**vars(self), "method": method, "rates": rates}
-        return Task(**values)
+        return replace(self, method=method, rates=rates)
 
     def __str__(self) -> str:
         return f"{self.name}, {self.method}"
@@ -72,8 +69,21 @@ class Task:
 
 def tasks() -> list[Task]:
     """A convolution net with BatchNorm, an embedding, a regression, and a policy that plays."""
+    conv, embedding, curve = _digits(), _topics(), _regression()
+    return [
+        conv,
+        conv.with_("Adam", (0.001, 0.003, 0.01)),
+        embedding,
+        embedding.with_("Adam", (0.003, 0.01, 0.03)),
+        curve,
+        curve.with_("Adam", (0.001, 0.003, 0.01)),
+        _cartpole(),
+    ]
+
+
+def _digits() -> Task:
     held = digits.Held(digits.split()[1])
-    conv = Task(
+    return Task(
         "digits, conv net with BatchNorm",
         lambda seed: digits_conv.build(seed, None).model,
         digits.split()[0],
@@ -84,8 +94,11 @@ def tasks() -> list[Task]:
         (0.015, 0.05, 0.15),
         {"epochs": 8, "batch_size": 16},
     )
+
+
+def _topics() -> Task:
     texts, topics = _texts(6_000, 1), _texts(5_000, 2)
-    embedding = Task(
+    return Task(
         "topics of texts, an embedding",
         _embedding,
         texts,
@@ -96,7 +109,10 @@ def tasks() -> list[Task]:
         (0.2, 0.6, 2.0),
         {"epochs": 12, "batch_size": 32},
     )
-    curve = Task(
+
+
+def _regression() -> Task:
+    return Task(
         "regression on a curve, tanh",
         _network,
         _curve(4_000, 1, noise=0.05),
@@ -107,7 +123,10 @@ def tasks() -> list[Task]:
         (0.002, 0.006, 0.02),
         {"epochs": 24, "batch_size": 32},
     )
-    actor = Task(
+
+
+def _cartpole() -> Task:
+    return Task(
         "CartPole, REINFORCE",
         lambda _: Policy(),
         Seeds(),
@@ -118,15 +137,6 @@ def tasks() -> list[Task]:
         (0.005, 0.015, 0.05),
         {"updates": 60, "evaluate_every": 5},
     )
-    return [
-        conv,
-        conv.with_("Adam", (0.001, 0.003, 0.01)),
-        embedding,
-        embedding.with_("Adam", (0.003, 0.01, 0.03)),
-        curve,
-        curve.with_("Adam", (0.001, 0.003, 0.01)),
-        actor,
-    ]
 
 
 TOPICS, WORDS, LENGTH = 6, 2_000, 20
@@ -250,7 +260,7 @@ class Delays:
         return self.done[key]
 
     def _train(self, task: Task, rate: float, tau: int, compensation: str, seed: int) -> Run:
-        with _untold():
+        with untold():
             return train(
                 task.model(seed),
                 task.data,
@@ -282,17 +292,3 @@ def _near(run: Run, task: Task, end: float) -> float:
         if 0 < value <= first**0.1 * end**0.9 if task.is_loss else value >= first + 0.9 * (end - first):
             return row["update"]
     return math.inf
-
-
-@contextmanager
-def _untold() -> Iterator[None]:
-    """Inside, a run does not say that it may not learn, or that its loss has left where it began."""
-    log = logging.getLogger("hogwild")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="staleness .* (may not learn|is likely)", category=UserWarning)
-            yield
-    finally:
-        log.setLevel(level)

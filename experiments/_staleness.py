@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +14,7 @@ from torch import Tensor, nn
 
 from hogwild import Run, Schedule, digest, train
 
+from ._common import untold
 from .digits import Batch, Held, loss, split
 
 BATCH_SIZE = 16
@@ -144,8 +142,7 @@ class Bench:
         self, model: nn.Module, setting: Setting, tau: int, seed: int, workers: int = 1, kind: str = "threads"
     ) -> Run:
         """Train a model in place under `ordered`. That it may not learn, or does not, is what the study looks into."""
-        with warnings.catch_warnings(), _untold():
-            warnings.filterwarnings("ignore", message="staleness .* (may not learn|is likely)", category=UserWarning)
+        with untold():
             return train(
                 model,
                 self.data[0],
@@ -174,18 +171,6 @@ class Bench:
             _step(stepper, model, versions[0], (images[rows], labels[rows]))
             versions.append(deepcopy(model))
         return digest(model)
-
-
-@contextmanager
-def _untold() -> Iterator[None]:
-    """Inside, a run does not say that its loss has left where it began."""
-    log = logging.getLogger("hogwild")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def _step(stepper: torch.optim.Optimizer, model: nn.Module, old: nn.Module, batch: Batch) -> None:

@@ -24,6 +24,7 @@ import hogwild
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
 
+from ._common import lines_of
 from ._compiled import compiled
 from ._vocabulary import Array
 
@@ -83,11 +84,7 @@ def read(path: Path) -> Likes:
         return Likes.of(matrix.row, matrix.col, *matrix.shape)
     names: tuple[dict[str, int], dict[str, int]] = ({}, {})
     pairs = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ArgumentError(f"{path} cannot be read ({error.strerror}); --data names a .csv or an .npz") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path, "a .csv or an .npz"), 1):
         parts = [part.strip() for part in line.split(",")]
         if len(parts) < 2:
             raise ArgumentError(f"{path}:{number}: {line!r} is no pair; user,item is one")

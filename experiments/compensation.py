@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hogwild.experiment import Claim, Findings, Study, StudySettings, Table
-from hogwild.optim.stability import largest_stable_step
+from hogwild.optim.stability import SAFE, is_safe_step
 
 from ._common import figure, measuring, save
 from ._delays import Delays, Task, Trained, tasks
@@ -30,9 +30,6 @@ CLOSE, FAR, LAST = 1.0, 2.0, 15
 
 WORSE = {"accuracy": 2.0, "return": 10.0, "loss": 20.0}
 """By metric: a cell whose median lost more, in points or in percent, has gone wrong."""
-
-SAFE = 0.5
-"""Of the largest stable step: where lr times curvature is above it, a run warns (`hogwild.run.staleness`)."""
 
 BOTH = ("none", "auto")
 
@@ -139,8 +136,8 @@ def foreseen(sight: Sight) -> Claim:
                 wrong[fails].append(f"{title(row)} at τ = {tau}")
     missed, alarms = wrong[True][1:], wrong[False][1:]
     return Claim(
-        f"a run of SGD is warned where lr × curvature is over {SAFE:g} of what is stable; three of four warnings and "
-        f"silences are right",
+        f"a run of SGD is warned where lr × curvature is over {SAFE[True]:g} of what is stable; three of four warnings "
+        f"and silences are right",
         f"foresaw {right[True]} of {right[True] + len(missed)} cells that went wrong, and was silent in {right[False]} "
         f"of {right[False] + len(alarms)} that did not; missed: {', '.join(missed) or 'none'}; false alarms: "
         f"{', '.join(alarms) or 'none'}",
@@ -159,7 +156,7 @@ def _warned(sight: Sight, row: tuple[Task, float], tau: int) -> bool:
 
 def warns(curvature: float, rate: float, tau: int) -> bool:
     """True where a run of SGD with momentum 0.9 is warned."""
-    return rate * curvature > SAFE * largest_stable_step(tau, 0.9)
+    return not is_safe_step(rate * curvature, tau, 0.9)
 
 
 def table(sight: Sight) -> Table:

@@ -26,6 +26,7 @@ import hogwild
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
 
+from ._common import lines_of
 from ._compiled import compiled
 from ._vocabulary import Array
 
@@ -75,11 +76,7 @@ def read(path: Path) -> Facts:
     ends: dict[str, int] = {}
     relations: dict[str, int] = {}
     found = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ArgumentError(f"{path} cannot be read ({error.strerror}); --data names a file of triples") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path, "a file of triples"), 1):
         parts = line.split("\t")
         if len(parts) != 3:
             raise ArgumentError(f"{path}:{number}: {line!r} is no triple; head, relation and tail stand between tabs")

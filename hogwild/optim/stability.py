@@ -7,6 +7,7 @@ of that matrix is larger than 1. Without momentum, that is lr λ ≤ 2 sin(π / 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -15,15 +16,26 @@ _PRECISION = 1e-3  # of the answer, relative
 _MOST_DELAY = 64  # updates; beyond, the limit falls as 1 / (2 τ + 1), and eigenvalues would take a while
 
 
+SAFE: Mapping[bool, float] = {True: 0.5, False: 0.9}
+"""With momentum, and without: the share of the largest stable step that is left alone, for losses get more curved."""
+
+
+def is_safe_step(step: float, staleness: int, momentum: float, nesterov: bool = False) -> bool:
+    """Whether lr × λ, with the curvature λ where training begins, leaves enough for the curvature to grow."""
+    return step <= SAFE[momentum > 0] * largest_stable_step(staleness, momentum, nesterov)
+
+
 @cache
 def largest_stable_step(staleness: int, momentum: float, nesterov: bool = False) -> float:
     """The largest lr × λ with which SGD stays stable on a quadratic loss of the curvature λ.
 
     Args:
         staleness: τ, in updates.
-        momentum: μ of torch's SGD, without dampening; below 1.
+        momentum: μ of torch's SGD, without dampening; with 1 or more nothing is stable.
         nesterov: as torch has it.
     """
+    if momentum >= 1:
+        return 0.0
     if staleness > _MOST_DELAY:
         return largest_stable_step(_MOST_DELAY, momentum, nesterov) * (2 * _MOST_DELAY + 1) / (2 * staleness + 1)
     low, high = 0.0, 4.0  # gradient descent with momentum, without delay, is stable up to 2 (1 + μ)

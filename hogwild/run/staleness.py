@@ -3,8 +3,7 @@ optimizer for it, and who is warned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.optim.compensation import Compensation
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable
-from hogwild.optim.stability import largest_stable_step
+from hogwild.optim.stability import is_safe_step, largest_stable_step
 from hogwild.run.curvature import curvature
 from hogwild.run.dry_run import as_in_a_worker
 from hogwild.run.job import Job
@@ -24,7 +23,6 @@ from hogwild.run.origin import Origin
 from hogwild.shared.layout import Layout
 
 _LONG = 500  # updates of a run that are worth the twenty gradients of a curvature that is only warned of
-_SAFE = {True: 0.5, False: 0.9}  # with momentum, and without: of the largest stable step, for losses get more curved
 _STALE = 3  # staleness from which on Adam, and momentum where no curvature is known, may keep a model from learning
 
 
@@ -75,9 +73,9 @@ def _warn_of_what_is_left(
     helps = "compensation='auto' makes up for it, or " if known else ""
     if curved is not None:
         pairs = zip(optimizer.param_groups, rates, strict=True)
-        limits = [(group, rate, _limit(group, staleness)) for group, rate in pairs]
-        over = [(r, most) for group, r, most in limits if r * curved > _SAFE[group["momentum"] > 0] * most]
-        for rate, limit in over[:1]:
+        unsafe = [(g, r) for g, r in pairs if not is_safe_step(r * curved, staleness, g["momentum"], g["nesterov"])]
+        for group, rate in unsafe[:1]:
+            limit = largest_stable_step(staleness, group["momentum"], group["nesterov"])
             warn_caller(
                 f"staleness {staleness} with {name} is likely to learn worse, or to diverge: the loss begins with a "
                 f"curvature of {curved:.3g}, which times lr {rate:g} is {rate * curved:.2g}, and by gradients that old "
@@ -88,10 +86,3 @@ def _warn_of_what_is_left(
             f"staleness {staleness} with {name} and its momentum may not learn; {helps}lower the momentum or the "
             f"learning rate (`hogwild run staleness` compares)"
         )
-
-
-def _limit(group: Mapping[str, Any], staleness: int) -> float:
-    """What a learning rate times the curvature may be, for SGD to stay stable; dampening is left out."""
-    if group["momentum"] >= 1:
-        return 0.0
-    return largest_stable_step(staleness, group["momentum"], group["nesterov"])
