@@ -85,6 +85,7 @@ class Rechecks:
         self._number = number
         self._chosen = chosen
         self._control = control
+        self._dealing = control.dealing
         self._worker = worker
         self._row = control.row(worker)
         self._others = [control.row(other) for other in range(control.workers) if other != worker]
@@ -113,7 +114,8 @@ class Rechecks:
     def due(self, before: int | None = None) -> int | None:
         """A ticket whose gradient this worker can compute again now, and nobody else does; None: there is none.
 
-        Who has a ticket asks for one `before` it, and so never waits for a later one, whose owner may wait for it.
+        Who has a ticket asks for one `before` it, and so never waits for a later one, whose owner may wait for it. Nor
+        does anyone wait for another machine's, which may wait for a version that is yet to be made here.
         """
         if self._control[Word.NEXT] <= self._first:  # mostly
             return None
@@ -180,7 +182,8 @@ class Rechecks:
             return False
         if self._stamped(number):
             return not self.alone(number) or not any(row[Field.PRESENT] for row in self._others)
-        return self._row[Field.TICKET] != number and not self._control.orphan_before(number + 1)
+        dealt_here = self._dealing.dealer(number) == self._dealing.node
+        return dealt_here and self._row[Field.TICKET] != number and not self._control.orphan_before(number + 1)
 
     def _checked(self, number: int) -> bool:
         return self._says(number, GradientSlot.CHECKED)

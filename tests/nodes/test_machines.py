@@ -8,6 +8,7 @@ from machines import together
 from traits import SAME_BITS
 
 import hogwild
+from hogwild.rules.rechecks import Chosen
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 SETTINGS = {"staleness": 5, "micro_batches": 6, "updates": 60, "recheck": 0.1}
@@ -45,6 +46,7 @@ def test_workers_may_be_threads_on_one_machine_and_processes_on_another(tmp_path
 
 
 STOPS = """
+import time
 torch.manual_seed(1)
 asked = []
 def evaluate(model):
@@ -54,11 +56,15 @@ def stop(progress):
     if os.environ["RANK"] != "0":
         raise AssertionError("only one machine asks")
     return progress.updates >= 20
-extra = {"evaluate": evaluate, "stop": stop}
+def loss(model, batch):
+    time.sleep(float(os.environ["RANK"]) / 50)
+    return problems.cross_entropy(model, batch)
+extra = {"evaluate": evaluate, "stop": stop, "loss": loss}
 """
 
 
 def test_the_machine_that_evaluates_ends_the_run_for_all(tmp_path):
+    assert Chosen(0, SETTINGS["recheck"]).first_from(9) == 11, "machine 0 may wait for 11, and 1 for what 0 decides"
     found = together(2, tmp_path, STOPS, update="ordered", workers=1, evaluate_every=10, **SETTINGS)
     stopped = alone(
         update="ordered",

@@ -14,6 +14,7 @@ out of one, and how far another machine is matters only in the end; so much is l
     "no room asked"   a gradient is sent, and laid down, without asking whether its slot is free
     "not sent first"  a slot is used again before what lay in it has been sent
     "sent to living"  a machine that has all versions leaves without waiting for the others
+    "waits for other" what another machine computes is computed again before its gradient has come
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from explorer import NOBODY, Protocol, Violation
 
 FAULTS = (
     *("no adoption", "owner alone", "claims all", "late copy", "no room asked", "not sent first", "sent to living"),
+    "waits for other",
 )
 
 
@@ -45,6 +47,9 @@ class Machine(NamedTuple):
     heads: tuple[int, ...]
     living: frozenset[int]
     outbox: frozenset[tuple[int, int]]
+    shows: bool = False  # its worker has made the version at which the run may end, and waits for what is decided
+    second: int = NOBODY  # the ticket that its worker computes again
+    checked: frozenset[int] = frozenset()  # those whose two computations were found equal here
 
 
 class Several(NamedTuple):
@@ -53,6 +58,7 @@ class Several(NamedTuple):
     kills: int
     workers: tuple[Machine, ...]
     flying: frozenset[tuple[int, int, int]]
+    decided: bool = False  # machine 0 has looked at the version at which the run may end
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Crowd:
     kills: int
     staleness: int = 1
     mortal: tuple[int, ...] = (0, 1, 2)  # the machines that may die
+    decides: int = 0  # the version at which machine 0 decides whether the run ends; 0: there is none
+    again: tuple[int, ...] = ()  # tickets that every machine computes a second time
 
     @property
     def window(self) -> int:
@@ -132,7 +140,8 @@ class Together(Protocol):
         """It is dead or gone: what it remembered is forgotten, so that states that can do the same are one state."""
         empty = frozenset[Any]()
         memory = {"next": 0, "slots": (), "own": empty, "held": NOBODY, "reissued": empty, "heads": (), "outbox": empty}
-        return self.put(s, m, **how, **memory, living=empty)
+        doing = {"shows": False, "second": NOBODY, "checked": empty}
+        return self.put(s, m, **how, **memory, **doing, living=empty)
 
     def owner(self, ticket: int, living: frozenset[int]) -> int:
         node = ticket % self.crowd.nodes
@@ -149,22 +158,53 @@ class Together(Protocol):
         return ticket < m.head + self.window and sent
 
     def own_moves(self, s: Several, m: Machine) -> Iterator[tuple[str, Several]]:
-        crowd = self.crowd
-        if m.held == NOBODY and m.reissued:
-            ticket = min(m.reissued)
-            yield "claim again", self.put(s, m, held=ticket, reissued=m.reissued - {ticket})
-        elif m.held == NOBODY and m.next < crowd.updates:
-            yield "claim", self.claim(s, m)
-        elif m.held != NOBODY:
-            yield from self.work(s, m)
-        if m.head < crowd.updates and m.slots[m.head % self.window] == m.head:
-            yield "make version", self.put(s, m, head=m.head + 1)
+        if m.second != NOBODY:
+            yield from self.compare(s, m)
+        elif m.shows:
+            if s.decided:
+                yield "publish", self.put(s, m, head=m.head + 1, shows=False)
+        else:
+            yield from self.workers_moves(s, m)
         for ticket in m.own:
             yield "collect", self.collect(s, m, ticket)
         yield from self.send(s, m)
         yield from self.others(s, m)
         if self.is_over(s, m):
             yield "end", self.left(s, m, gone=True)
+
+    def workers_moves(self, s: Several, m: Machine) -> Iterator[tuple[str, Several]]:
+        """What a worker does that waits for nothing but a version."""
+        if m.held == NOBODY and m.reissued:
+            ticket = min(m.reissued)
+            yield "claim again", self.put(s, m, held=ticket, reissued=m.reissued - {ticket})
+        elif m.held == NOBODY and m.next < self.crowd.updates:
+            yield "claim", self.claim(s, m)
+        elif m.held != NOBODY:
+            yield from self.work(s, m)
+        for ticket in self.crowd.again:
+            if self.is_due(m, ticket):
+                yield f"take {ticket} again", self.put(s, m, second=ticket)
+        checked = m.head not in self.crowd.again or m.head in m.checked
+        if m.head < self.crowd.updates and m.slots[m.head % self.window] == m.head and checked:
+            if m.head + 1 == self.crowd.decides:
+                yield "show", self.put(s._replace(decided=s.decided or m.node == 0), m, shows=True)
+            else:
+                yield "make version", self.put(s, m, head=m.head + 1)
+
+    def is_due(self, m: Machine, ticket: int) -> bool:
+        """A chosen ticket that is handed out, of an update that has yet to be applied and whose version is there."""
+        handed_out = m.head <= ticket < min(m.next, m.head + self.crowd.staleness + 1)
+        if not handed_out or ticket in m.checked or not (m.held == NOBODY or ticket < m.held):
+            return False
+        if m.slots[ticket % self.window] == ticket:
+            return True
+        return "waits for other" in self.faults and ticket not in m.reissued and ticket % self.crowd.nodes != m.node
+
+    def compare(self, s: Several, m: Machine) -> Iterator[tuple[str, Several]]:
+        if m.slots[m.second % self.window] == m.second:
+            yield f"compare {m.second}", self.put(s, m, second=NOBODY, checked=m.checked | {m.second})
+        elif any(ticket <= m.second for ticket in m.reissued):
+            yield f"leave off {m.second}", self.put(s, m, second=NOBODY)
 
     def claim(self, s: Several, m: Machine) -> Several:
         ticket = m.next

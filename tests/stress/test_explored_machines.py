@@ -18,8 +18,10 @@ SMALL = [
     Crowd(2, 4, kills=1),
     Crowd(2, 3, kills=1, staleness=2),
     Crowd(3, 2, kills=1, mortal=(0,)),
+    Crowd(2, 4, kills=1, mortal=(1,), decides=2, again=(1, 2)),
 ]
 LARGE = [Crowd(2, 6, kills=1), Crowd(2, 4, kills=1, staleness=2), Crowd(3, 2, kills=1), Crowd(3, 3, kills=1)]
+LARGE += [Crowd(2, 5, kills=1, mortal=(1,), decides=3, again=(1, 2, 3)), Crowd(3, 3, kills=0, decides=2, again=(1, 2))]
 SIZES = SMALL + (LARGE if os.environ.get("HOGWILD_EXPLORE") else [])
 
 
@@ -39,6 +41,7 @@ PLANTED = {
     "no room asked": (Crowd(2, 5, kills=0), "lays . over"),
     "not sent first": (Crowd(2, 3, kills=1, staleness=0), "which it has not sent"),
     "sent to living": (Crowd(2, 3, kills=0), "nothing can happen any more|the end cannot be reached"),
+    "waits for other": (Crowd(2, 4, kills=0, decides=1, again=(1,)), "nothing can happen any more|the end cannot be"),
 }
 
 
