@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -135,7 +136,7 @@ def _cartpole() -> Task:
         "return",
         "Adam",
         (0.005, 0.015, 0.05),
-        {"updates": 60, "evaluate_every": 5},
+        {"updates": 120, "evaluate_every": 10},
     )
 
 
@@ -213,13 +214,13 @@ class Trained:
         values: the task's metric at the end, by seed; infinite where the loss was not finite.
         near: the updates after which the metric first was nine tenths of the way from where it began to where the
             serial training ended, by seed; infinite where it never was. For a loss, the way of its logarithm.
-        curvatures: of the loss where the runs began, where it was measured.
+        warned: by seed, whether the run was warned of its staleness.
     """
 
     task: Task
     values: tuple[float, ...]
     near: tuple[float, ...] = ()
-    curvatures: tuple[float | None, ...] = ()
+    warned: tuple[bool, ...] = ()
 
     @property
     def median(self) -> float:
@@ -252,31 +253,47 @@ class Delays:
         """The task at that rate and delay, once for every seed by one worker."""
         key = str(task), rate, tau, compensation if tau else "none"
         if key not in self.done:
-            runs = [self._train(task, rate, tau, compensation, seed) for seed in self.seeds]
+            told: list[list[str]] = [[] for _ in self.seeds]
+            pairs = zip(self.seeds, told, strict=True)
+            runs = [train_task(task, rate, tau, compensation, seed, told=words) for seed, words in pairs]
             ends = [_end(run, task) for run in runs]
             serial = self.trained(task, rate, 0).values if tau else tuple(ends)
             near = [_near(run, task, end) for run, end in zip(runs, serial, strict=True)]
-            self.done[key] = Trained(task, tuple(ends), tuple(near), tuple(run.curvature for run in runs))
+            self.done[key] = Trained(task, tuple(ends), tuple(near), tuple(map(bool, told)))
         return self.done[key]
 
-    def _train(self, task: Task, rate: float, tau: int, compensation: str, seed: int) -> Run:
-        with untold():
-            return train(
-                task.model(seed),
-                task.data,
-                task.loss,
-                optimizer=partial(OPTIMIZERS[task.method], lr=rate),
-                update="ordered",
-                staleness=tau,
-                compensation=compensation,
-                workers=1,
-                kind="processes" if task.metric == "return" else "threads",
-                seed=seed,
-                recheck=0,
-                evaluate=task.judge,
-                on_nonfinite="ignore",
-                **task.lengths,
-            )
+
+def train_task(
+    task: Task,
+    rate: float,
+    tau: int,
+    compensation: str,
+    seed: int,
+    workers: int = 1,
+    told: list[str] | None = None,
+) -> Run:
+    """Train it under `ordered`. What is warned of its staleness goes into `told`, and nowhere else."""
+    with untold(), warnings.catch_warnings(record=True) as found:
+        warnings.filterwarnings("always", message="staleness ", category=UserWarning)
+        run = train(
+            task.model(seed),
+            task.data,
+            task.loss,
+            optimizer=partial(OPTIMIZERS[task.method], lr=rate),
+            update="ordered",
+            staleness=tau,
+            compensation=compensation,
+            workers=workers,
+            kind="processes" if task.metric == "return" else "threads",
+            seed=seed,
+            recheck=0,
+            evaluate=task.judge,
+            on_nonfinite="ignore",
+            **task.lengths,
+        )
+    if told is not None:
+        told += [str(one.message) for one in found if str(one.message).startswith("staleness ")]
+    return run
 
 
 def _end(run: Run, task: Task) -> float:

@@ -161,6 +161,7 @@ def fit_by(who: Crew, start: nn.Module, steps: int, staleness: int, method: Meth
         optimizer=partial(torch.optim.Adam, lr=method.lr, betas=method.betas),
         update="ordered",
         staleness=staleness,
+        compensation="none",
         gradient=who.gradient,
         kind=who.kind,
         workers=who.workers,

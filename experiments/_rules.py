@@ -142,6 +142,7 @@ class Field:
             "optimizer": partial(torch.optim.SGD, lr=lr),
             "update": setting.rule,
             **options,
+            "compensation": "none",
             "kind": setting.kind,
             "workers": setting.workers,
             "epochs": self.epochs,

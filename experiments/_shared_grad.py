@@ -127,6 +127,7 @@ def train(start: nn.Module, setting: Setting, way: Way, accuracy: Callable[[nn.M
         loss,
         optimizer=partial(torch.optim.SGD, lr=setting.lr),
         update=way.update if isinstance(way.update, str) else way.update(),
+        compensation="none",
         kind=way.kind,
         workers=way.workers,
         gradient=way.gradient,

@@ -39,7 +39,7 @@ def train(
     workers: int = 2,
     kind: str = "processes",
     staleness: int = 1,
-    compensation: str = "none",
+    compensation: str = "auto",
     micro_batches: int = 2,
     accumulate: int = 1,
     gradient: str | None = None,
@@ -91,7 +91,8 @@ def train(
         kind: "threads" or "processes".
         staleness: `ordered` reads the version that is so many updates old; at most staleness + 1 workers.
         compensation: "auto" changes what `ordered` does with SGD, Adam and AdamW so that staleness costs less accuracy,
-            as `hogwild.optim.compensation` says; `run.compensation` tells what it changed. "none" is exact delayed SGD.
+            as `hogwild.optim.compensation` says; `run.compensation` tells what it changed. "none" is exact delayed SGD,
+            and what is done for other optimizers and for row gradients.
         micro_batches: `sync` averages so many batches into one update; at most so many workers.
         accumulate: a worker averages the gradients of so many batches, computed one after the other on what it has
             read, into one that is applied; the last one of a run has what is left. Each batch draws what it would by
@@ -193,7 +194,7 @@ def launch(
     workers: int = 2,
     kind: str = "processes",
     staleness: int = 1,
-    compensation: str = "none",
+    compensation: str = "auto",
     micro_batches: int = 2,
     seed: int = 0,
     lr_schedule: LRSchedule | None = None,

@@ -19,6 +19,8 @@ from hogwild.groups import Group, groups_in
 
 KINDS = ("threads", "processes")
 COMPENSATIONS = ("none", "auto")
+OF_OLD_FILES = {"compensation": "none"}
+"""What a file means that is from before there was the setting."""
 GRADIENTS = ("backward", "grad")
 ON_NONFINITE = ("raise", "skip", "ignore")
 ON_WORKER_FAILURE = ("replace", "continue", "raise")
@@ -85,7 +87,7 @@ class RunConfig:
     """What a worker is. Processes are faster for small models, which the interpreter's lock makes threads wait for."""
     staleness: int = setting(1, "T", least=0, most=65_000, decides_bits=True, fixed=_VERSIONS)
     """A gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
-    compensation: str = setting("none", choices=COMPENSATIONS, decides_bits=True, fixed=_STATE)
+    compensation: str = setting("auto", choices=COMPENSATIONS, decides_bits=True, fixed=_STATE)
     """What is done about staleness: auto stretches the momentum and steps for the updates that a gradient missed."""
     micro_batches: int = setting(2, "M", least=1, most=65_000, decides_bits=True, fixed=_BATCHES)
     """The batches that are averaged into one update. Allows M workers."""
@@ -241,7 +243,7 @@ class RunConfig:
             raise ArgumentError(f"{path} is not a configuration that can be read: {why}") from error
         values.pop("run", None)  # the identity of the run that wrote it
         try:
-            return cls.from_mapping(values)
+            return cls.from_mapping({**OF_OLD_FILES, **values})
         except ArgumentError as error:
             raise ArgumentError(f"{path}: {printable(str(error), _MAX_LINE)}") from error
 

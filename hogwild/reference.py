@@ -53,7 +53,7 @@ def train_serially(
     optimizer: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
     update: str = "hogwild",
     staleness: int = 1,
-    compensation: str = "none",
+    compensation: str = "auto",
     measured: bool = True,
     micro_batches: int = 2,
     accumulate: int = 1,

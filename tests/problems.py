@@ -86,6 +86,8 @@ def train(model: nn.Module | None = None, **arguments: Any) -> hogwild.Run:
     settings |= arguments
     if "epochs" not in settings:
         settings.setdefault("updates", 40)
+    if settings.get("audit"):  # whose account is of steps that nothing is changed of
+        settings.setdefault("compensation", "none")
     samples = settings.pop("data", None)
     samples = data() if samples is None else samples
     return hogwild.train(mlp() if model is None else model, samples, settings.pop("loss"), **settings)

@@ -207,3 +207,10 @@ def test_a_file_of_ones_own_that_is_none_is_refused(own):
     with pytest.raises(ArgumentError, match="is not a file of one's own; it has the absolute path of a file") as caught:
         RunConfig.from_mapping({"updates": 1, "own": own})
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_the_key_is_of_exact_delayed_sgd(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("".join(line for line in RunConfig(updates=1).to_toml().splitlines(True) if "compens" not in line))
+    assert RunConfig.load(path).compensation == "none"
+    assert RunConfig(updates=1).compensation == "auto"

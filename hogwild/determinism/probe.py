@@ -131,6 +131,7 @@ def probe(
     """
     _refuse(updates, size)
     rule = rule_for(update, workers)
+    rule.compensation = "none"  # each step is what is counted
     if model is None:
         source, shapes, count = _Nothing(), [torch.Size([size])], _ones
     elif data is None or loss is None:

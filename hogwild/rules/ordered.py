@@ -19,7 +19,7 @@ class Ordered(Combining):
     name: ClassVar[str] = "ordered"
     summary: ClassVar[str] = "computed on the version τ updates old; the next version, in update order"
 
-    def __init__(self, staleness: int = 1, compensation: str = "none") -> None:
+    def __init__(self, staleness: int = 1, compensation: str = "auto") -> None:
         if staleness < 0:
             raise ArgumentError(f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy")
         if compensation not in COMPENSATIONS:

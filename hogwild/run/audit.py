@@ -112,7 +112,9 @@ class Audit:
         return f"{share} (worst: {worst.name}, {100 * (worst.projection or 0):.6g} %)"
 
 
-def why_not(parameters: Layout, *, kernel: bool, plain_sgd: bool, clips: bool, skips_sets: bool) -> str | None:
+def why_not(
+    parameters: Layout, *, kernel: bool, compensates: bool, plain_sgd: bool, clips: bool, skips_sets: bool
+) -> str | None:
     """Why a run cannot be audited; None where the step is p ← p − lr g on real numbers, as it must be.
 
     `kernel`: a kernel trains, which tells no gradient. `skips_sets`: micro-batches that were computed are left out on
@@ -120,6 +122,8 @@ def why_not(parameters: Layout, *, kernel: bool, plain_sgd: bool, clips: bool, s
     """
     if kernel:
         return "a kernel steps by itself, and tells no gradient"
+    if compensates:
+        return "stale gradients are compensated, by momentum and other steps (compensation='none' leaves both alone)"
     if not plain_sgd:
         return "the optimizer is not plain SGD, without momentum and weight decay"
     if clips:

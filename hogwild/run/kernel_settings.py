@@ -39,13 +39,11 @@ def refuse_rules_without_kernels(rule: Rule, config: RunConfig) -> None:
     """Refuse a rule under which no kernel can train, or a setting that it cannot keep.
 
     Raises:
-        ArgumentError: the rule shares gradients, changes them for their staleness, or cannot leave an update out.
+        ArgumentError: the rule shares gradients, or cannot leave an update out.
     """
     if rule.shares_gradients:
         having = quoted(names_where(lambda one: not one.shares_gradients), "or")
         raise ArgumentError(f"{rule.name} races for a shared .grad, and a kernel has none; use update={having}")
-    if rule.compensation != "none":
-        raise ArgumentError(f"compensation {rule.compensation!r} changes an optimizer, and a kernel has none")
     if not rule.versioned and config.on_nonfinite == "skip":
         raise ArgumentError(
             f"on_nonfinite 'skip' given, and under {rule.name} a kernel has written its rows when its loss is known; "

@@ -289,6 +289,7 @@ def _can_audit(job: Job, optimizer: OptimizerPlan) -> bool:
     reason = why_not(
         optimizer.form.layout,
         kernel=isinstance(job.source, Kernel),
+        compensates=optimizer.compensation is not None,
         plain_sgd=optimizer.plain,
         clips=config.clip_grad_norm is not None,
         skips_sets=config.on_nonfinite == "skip" and job.rule.tickets_per_update > 1,

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from hogwild.errors import warn_caller
 from hogwild.model.anatomy import Anatomy
 from hogwild.optim.compensation import Compensation
+from hogwild.optim.kernels import written_step
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable
 from hogwild.optim.stability import is_safe_step, largest_stable_step
@@ -28,8 +29,11 @@ _STALE = 3  # staleness from which on Adam, and momentum where no curvature is k
 
 def curvature_of(job: Job, anatomy: Anatomy, optimizer: Optimizer, origin: Origin | None) -> float | None:
     """Of the loss where the run begins, or began; None where it is not known, or nobody asks for it."""
-    compensated = job.rule.compensation != "none"
-    if not job.rule.staleness or type(optimizer) is not torch.optim.SGD or not (compensated or job.updates >= _LONG):
+    staleness = job.rule.staleness
+    if not staleness or type(optimizer) is not torch.optim.SGD:
+        return None
+    known = written_step(optimizer) is not None and Compensation.of(optimizer, staleness) is not None
+    if job.updates < _LONG and not (known and job.rule.compensation != "none"):
         return None
     if origin is not None and job.resume is not None:
         return origin.curvature

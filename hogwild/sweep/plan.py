@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from hogwild.config import RunConfig
+from hogwild.config import OF_OLD_FILES, RunConfig
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, settings_of
 from hogwild.rules.registry import make_rule, owner_of, refuse_idle
@@ -242,7 +242,7 @@ def read_plan(folder: Path) -> SweepPlan:
 
 
 def _config(values: Mapping[str, Any]) -> RunConfig:
-    return RunConfig.from_mapping({**values, "changes": tuple(values.get("changes", ()))})
+    return RunConfig.from_mapping({**OF_OLD_FILES, **values, "changes": tuple(values.get("changes", ()))})
 
 
 def _hashable(value: Any) -> Any:

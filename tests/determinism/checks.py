@@ -43,7 +43,7 @@ class FlipsOneBit(EverySecondRun, Ordered):
     name: ClassVar[str] = "flips"
 
     def __init__(self, at: int, position: int, element: int, bit: int = 0) -> None:
-        super().__init__(1)
+        super().__init__(1, "none")
         self.at, self.position, self.element, self.bit = at, position, element, bit
 
     def write_version(self, update, version, source, target, gathered):

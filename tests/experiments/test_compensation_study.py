@@ -11,9 +11,11 @@ pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 pytest.importorskip("gymnasium")
 
-from hogwild.experiments import _delays, compensation
-from hogwild.experiments._delays import Delays, Trained, tasks
+from hogwild.experiments import _delays, _to_accuracy, compensation
+from hogwild.experiments._delays import Delays, Trained, tasks, train_task
 from hogwild.experiments.compensation import Sight
+
+from hogwild.optim.stability import is_safe_step
 
 SERIAL = {"accuracy": 0.97, "return": 400.0, "loss": 0.005}
 CURVATURE = 2.0  # of every task; with SGD and momentum 0.9 more than lr 0.05 bears at τ = 3, not at 1
@@ -30,11 +32,15 @@ class Imagined(Delays):
         serial, goes_wrong = SERIAL[task.metric], compensation == "none" and compensation_free_fails(task, rate, tau)
         usual = (math.inf if task.is_loss else 0.1 * serial) if goes_wrong else serial
         value = self.wrong.get((str(task), tau, compensation), usual)
-        return Trained(task, (value,), (100.0 if tau == 0 else 200.0,), (CURVATURE,))
+        return Trained(task, (value,), (100.0 if tau == 0 else 200.0,), (tau > 0 and warns(rate, tau),))
+
+
+def warns(rate, tau):
+    return not is_safe_step(rate * CURVATURE, tau, 0.9)
 
 
 def compensation_free_fails(task, rate, tau):
-    return tau > 0 and (compensation.warns(CURVATURE, rate, tau) if task.method == "SGD" else tau > 7)
+    return tau > 0 and (warns(rate, tau) if task.method == "SGD" else tau > 7)
 
 
 def unsettled(wrong):
@@ -59,7 +65,7 @@ def test_a_table_like_the_one_seen_settles_every_claim():
         (
             {(name, tau, "none"): 0.97 for name in ("digits, conv net with BatchNorm, SGD",) for tau in (3, 7, 15)}
             | {("topics of texts, an embedding, SGD", 1, "none"): 0.97},
-            "a run of SGD is warned",
+            "as it is set, a run of SGD is warned",
         ),
     ],
 )
@@ -72,7 +78,7 @@ def test_each_task_begins_to_learn(task):
     """A few updates of each, serial: the metric is there, and the loss of the first is not that of the last."""
     short = {"updates": 6, "batch_size": task.lengths.get("batch_size", 64)}
     few = _delays.Task(**{**vars(task), "lengths": short})
-    run = Delays((0,))._train(few, task.rates[1], 0, "none", 0)
+    run = train_task(few, task.rates[1], 0, "none", 0)
     assert run.updates == 6
     assert math.isfinite(run.metrics[task.metric])
 
@@ -88,3 +94,51 @@ def test_the_way_to_a_value():
     assert _delays._near(Ran, accuracy, 0.999) == math.inf
     assert _delays._near(Ran, loss, 0.17) == 5
     assert _delays._near(Ran, loss, 0.1) == math.inf
+
+
+class Arrived:
+    """A run that has come to that accuracy after that many seconds."""
+
+    def __init__(self, seconds, accuracy):
+        self.metrics = {"accuracy": accuracy}
+        rows = [(0.1, 24, 0.2), (seconds, 48, accuracy)]
+        self.evaluations = [dict(zip(("seconds", "update", "accuracy"), row, strict=True)) for row in rows]
+
+
+def raced():
+    arrived = {1: (8.0, 0.98), 2: (4.0, 0.976), 4: (3.0, 0.98), 8: (2.0, 0.99)}
+    runs = {(workers, 0): Arrived(*of) for workers, of in arrived.items()}
+    return _to_accuracy.Race(tasks()[0], 0.05, (0,), runs)
+
+
+def test_more_workers_arrive_sooner():
+    assert _to_accuracy.arrives_sooner(raced()).settled
+    table = _to_accuracy.table_of_arrivals(raced())
+    assert [row[1] for row in table.rows] == ["8 [8–8]", "4 [4–4]", "3 [3–3]", "2 [2–2]"]
+
+
+@pytest.mark.parametrize("arrived", [{8: (4.5, 0.98)}, {4: (3.0, 0.97)}], ids=["too late", "not at all"])
+def test_workers_that_are_late_or_do_not_arrive_leave_it_unsettled(arrived):
+    race = raced()
+    race.runs.update({(workers, 0): Arrived(*of) for workers, of in arrived.items()})
+    assert not _to_accuracy.arrives_sooner(race).settled
+
+
+def test_a_gradient_waits_and_several_workers_train():
+    task = tasks()[0]
+    short = _delays.Task(**{**vars(task), "lengths": {"epochs": 1, "batch_size": 250}})
+    race = _to_accuracy.Race(short, task.rates[1], (0,))
+    assert race.arrivals(1, "update") and race.arrivals(2, "update")
+    assert [len(race.runs[workers, 0].workers) for workers in (1, 2)] == [1, 2]
+    assert race.runs[1, 0].seconds > 6 * _to_accuracy.WAIT
+
+
+def test_what_a_run_is_warned_of_is_told_to_the_study_alone(recwarn):
+    conv = tasks()[0]
+    short = _delays.Task(**{**vars(conv), "lengths": {"updates": 4, "batch_size": 16}})
+    told = []
+    train_task(short, conv.rates[1], 3, "none", 0, told=told)
+    assert len(told) == 1 and told[0].startswith("staleness 3 with SGD")
+    assert not recwarn.list
+    train_task(short, conv.rates[1], 3, "auto", 0, told=told)
+    assert len(told) == 1

@@ -151,7 +151,7 @@ def test_a_later_draw_in_threads_fails_the_run(update):
 def test_momentum_meets_staleness_with_a_warning():
     with pytest.warns(UserWarning, match="staleness 3 with SGD and its momentum"), warnings.catch_warnings():
         warnings.simplefilter("always")
-        problems.train(update="ordered", staleness=3, optimizer=problems.MOMENTUM, updates=4)
+        problems.train(update="ordered", staleness=3, compensation="none", optimizer=problems.MOMENTUM, updates=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         problems.train(update="ordered", staleness=3, optimizer=problems.SGD, updates=4)

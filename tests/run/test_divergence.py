@@ -22,7 +22,11 @@ from hogwild.run import divergence as module
 from hogwild.run.divergence import WINDOW, divergence
 
 UPDATES = 400
-GROWS: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=2.01), "on_nonfinite": "ignore"}
+GROWS: dict[str, Any] = {
+    "optimizer": partial(torch.optim.SGD, lr=2.01),
+    "compensation": "none",
+    "on_nonfinite": "ignore",
+}
 
 
 def squares(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -53,6 +53,7 @@ def test_shared_memory_is_what_is_stated(update, optimizer, state):
             updates=30,
             workers=WORKERS,
             staleness=STALENESS,
+            compensation="none",
             micro_batches=MICRO_BATCHES,
             recheck=0,
         )
