@@ -26,14 +26,14 @@ Drawn = Mapping[str, Any]
 
 
 @cache
-def numbers() -> ModuleType:
-    """`hogwild.kernels.numbers`, which numba compiles.
+def compiled(module: str) -> ModuleType:
+    """A module of this folder whose functions numba compiles.
 
     Raises:
         ArgumentError: numba is not installed.
     """
     try:
-        return import_module("hogwild.kernels.numbers")
+        return import_module(f"hogwild.kernels.{module}")
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
@@ -152,7 +152,7 @@ class Kernel:
                 raise ArgumentError(f"{array} of draw is a {form}; an index array holds integers")
             flat = np.ascontiguousarray(indices).reshape(-1)
             table = min(self.of(array), key=rows.__getitem__)
-            if (place := numbers().outside(flat, rows[table])) >= 0:
+            if (place := compiled("numbers").outside(flat, rows[table])) >= 0:
                 raise ArgumentError(
                     f"{array} counts row {flat[place]} of {table}, which has {rows[table]}: 0 to {rows[table] - 1}"
                 )

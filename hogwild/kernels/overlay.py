@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.kernels.kernel import Array, Drawn, Kernel, numbers
+from hogwild.kernels.kernel import Array, Drawn, Kernel, compiled
 
 
 class Numbering:
@@ -39,6 +39,8 @@ class Numbering:
             for array in arrays:
                 flat = np.ascontiguousarray(drawn[array])
                 own = renumbered[array] = np.empty_like(flat)
-                count = numbers().number_rows(flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1))
+                count = compiled("numbers").number_rows(
+                    flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1)
+                )
             found[arrays] = torch.from_numpy(named[:count])
         return {table: found[arrays] for table, arrays in self._kernel.tables.items()}, renumbered

@@ -74,3 +74,15 @@ def mean_of(gradients: Sequence[Tensor], number: int, into: Tensor) -> Tensor:
     for gradient in others[1:]:
         into.add_(gradient)
     return into.div_(number)
+
+
+def mean_gradient(gradients: Sequence[Tensor | None]) -> Tensor | None:
+    """The mean gradient of one parameter over the micro-batches; None where none of them has any. That of sparse ones
+    has the rows of them all, one after the other."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    if present and all(gradient.is_sparse for gradient in present):
+        rows = torch.cat([gradient._indices() for gradient in present], 1)
+        values = torch.cat([gradient._values() for gradient in present]).div_(len(gradients))
+        return torch.sparse_coo_tensor(rows, values, present[0].shape, check_invariants=False)
+    present = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in present]
+    return mean_of(present, len(gradients), torch.empty_like(present[0])) if present else None

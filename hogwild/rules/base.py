@@ -221,6 +221,20 @@ class Rule(ABC):
         """Let `step`, which returns the loss, write where the model lies: for rules in place with private gradients."""
         raise NotImplementedError(f"{self.name} does not let a step write where the model lies")
 
+    @property
+    def lends(self) -> bool:
+        """True where the rule has `lend` and `take_back`, and the run is one that they are for."""
+        return False
+
+    def lend(self, ticket: Ticket, rows: Mapping[int, Tensor]) -> Mapping[int, Tensor]:
+        """Rows of tables to be trained in place: those numbers, int64 (n,), each once and inside, by the positions of
+        the parameters → their values at the version that this ticket reads, (n, width), in memory of the ticket's."""
+        raise NotImplementedError(f"{self.name} lends no rows")
+
+    def take_back(self, ticket: Ticket, loss: float) -> None:
+        """The rows that were lent are trained: what became of them is added to the shared model."""
+        raise NotImplementedError(f"{self.name} lends no rows")
+
     def compare(self, ticket: Ticket, gradient: Gradient) -> str | None:  # noqa: ARG002
         """What differs between a second computation and the first, in words; None where nothing does."""
         return None

@@ -35,10 +35,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from hogwild.optim.gradients import Gathered, mean_of
+from hogwild.optim.gradients import Gathered, mean_gradient
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.rechecks import Rechecks, unequal_losses, unequal_tensors
 from hogwild.rules.versioned import Versioned
@@ -192,10 +191,16 @@ class Combining(Versioned):
             words[slot.STATUS] = slot.USABLE
         for target, value in zip(slot.buffers, seat.binding.changed_buffers(), strict=True):
             target.copy_(value)
-        slot.loss = gradient.loss
+        self._stamp(ticket, gradient.loss, gradient.version)
+
+    def _stamp(self, ticket: Ticket, loss: float, version: int) -> None:
+        """Say that what lies in the slot of that ticket is there."""
+        slot = self._slot(ticket)
+        words = slot.words
+        slot.loss = loss
         if self.rechecks is not None and self.rechecks.holds(ticket):
-            slot.factor = seat.optimizer.factor(ticket.update)
-        words[slot.WORKER], words[slot.VERSION] = self._number, gradient.version
+            slot.factor = self.seat.optimizer.factor(ticket.update)
+        words[slot.WORKER], words[slot.VERSION] = self._number, version
         with self.control.ordering():
             words[slot.STAMP] = ticket.update + 1
 
@@ -219,7 +224,7 @@ class Combining(Versioned):
         found = unequal_losses(slot.loss, gradient.loss)
         if found is None and slot.factor != (factor := optimizer.factor(ticket.update)):
             found = f"factor of lr_schedule ({slot.factor!r} and {factor!r})"
-        if found is not None or slot.words[slot.STATUS] != slot.USABLE:
+        if found is not None or slot.words[slot.STATUS] not in (slot.USABLE, slot.TRAINED):
             return found
         again = self._prepared(ticket, gradient, _For.LOOK)
         names = [entry.name for entry in self.state.plan.parameters.entries]
@@ -351,7 +356,7 @@ class Combining(Versioned):
         if self.tickets_per_update == 1:
             return optimizer.waiting_in(parts[0])
         gradients = [part.gradients() for part in parts]
-        mean = optimizer.gather([_mean(own) for own in zip(*gradients, strict=True)])
+        mean = optimizer.gather([mean_gradient(own) for own in zip(*gradients, strict=True)])
         self.seat.clip(update, mean)
         return mean
 
@@ -385,15 +390,3 @@ class Combining(Versioned):
     def window(self, version: int) -> range:
         """Versions v − τ to v."""
         return range(max(0, version - self.staleness), version + 1)
-
-
-def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
-    """The mean gradient of one parameter over the micro-batches; None where none of them has any. That of sparse ones
-    has the rows of them all, one after the other."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    if present and all(gradient.is_sparse for gradient in present):
-        rows = torch.cat([gradient._indices() for gradient in present], 1)
-        values = torch.cat([gradient._values() for gradient in present]).div_(len(gradients))
-        return torch.sparse_coo_tensor(rows, values, present[0].shape, check_invariants=False)
-    present = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in present]
-    return mean_of(present, len(gradients), torch.empty_like(present[0])) if present else None

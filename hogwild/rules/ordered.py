@@ -1,16 +1,31 @@
 """`ordered`: update u is computed on exactly version u − τ, and versions are made in the order of the updates.
 
 `hogwild.rules.combining` has the protocol; here an update is one ticket.
+
+Where a kernel trains tables, the slot of a ticket holds rows in place of a gradient:
+
+    rows at version u − τ → slot → trained there → they are there → row += what became of it − row at u − τ
+
+Nothing is copied in between. What of the invariant there is new: a row at version u − τ is still to be read when
+version u + 1 is made, for the log of that version takes the place of one that version u − τ does not need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from hogwild.config import COMPENSATIONS
 from hogwild.errors import ArgumentError
+from hogwild.kernels.trained_rows import TrainedRows
+from hogwild.optim.gradients import Gathered
 from hogwild.rules.combining import Combining
+from hogwild.shared.gradient_slots import GradientSlot
+from hogwild.shared.tickets import Ticket
+from hogwild.shared.words import Hook
 
 
 class Ordered(Combining):
@@ -39,3 +54,53 @@ class Ordered(Combining):
                 f"{workers} workers are over the {self.staleness + 1} that staleness {self.staleness} keeps busy; "
                 f"set staleness={workers - 1} (it changes the result) or workers={self.staleness + 1}"
             )
+
+    def detach(self) -> None:
+        """Let go of the tables too."""
+        self.__dict__.pop("_trained", None)
+        super().detach()
+
+    # --- rows that a kernel trains
+
+    @cached_property
+    def _trained(self) -> dict[int, TrainedRows]:
+        return {i: TrainedRows(table) for i, table in self.state.tables.items()}
+
+    @property
+    def lends(self) -> bool:
+        """Rows of tables that are kept by version, which do not travel between machines."""
+        return bool(self.state.tables) and not self.control.dealing.several
+
+    def lend(self, ticket: Ticket, rows: Mapping[int, Tensor]) -> Mapping[int, Tensor]:
+        """Rows at version u − τ, in the slot of the ticket."""
+        version = self._read_by(ticket.update)
+        lent = self._slot(ticket).room(rows)
+        for i, values in lent.items():
+            self._trained[i].read(rows[i].numpy(), version, values.numpy())
+        return lent
+
+    def take_back(self, ticket: Ticket, loss: float) -> None:
+        """Say that the rows are there, and make what versions can be made."""
+        slot, seat = self._slot(ticket), self.seat
+        seat.pause(Hook.WRITING)
+        became = Gathered([values for _, values in slot.named().values()], [])
+        finite = seat.finite(ticket.update, loss, became)
+        slot.words[slot.STATUS] = slot.TRAINED if finite else slot.NOT_FINITE
+        self._stamp(ticket, loss, self._read_by(ticket.update))
+        self.combine()
+
+    def _make_version(self, version: int, parts: Sequence[GradientSlot]) -> None:
+        (part,) = parts
+        if part.words[part.STATUS] != part.TRAINED:
+            super()._make_version(version, parts)
+            return
+        seat, words = self.seat, part.words
+        self.write_version(version, version, self.place(version), self.place(version + 1), None)
+        seat.pause(Hook.WRITING)
+        changed = {i: (rows.numpy(), values.numpy()) for i, (rows, values) in part.named().items()}
+        for i, (rows, _) in changed.items():
+            self._trained[i].log(version + 1, rows)
+        seat.pause(Hook.LOGGED)
+        for i, (rows, values) in changed.items():
+            self._trained[i].add(rows, words[part.VERSION], values)
+        self._publish(version, words[part.WORKER], words[part.VERSION], part.loss)

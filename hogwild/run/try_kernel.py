@@ -38,7 +38,7 @@ def try_kernel(
         digest = batch_digest(drawn)
         rows, renumbered = Numbering(kernel, counts).number(drawn)
         before = {name: table.detach().index_select(0, rows[name]) for name, table in tables.items()}
-        loss = _named("step", lambda: run_on_copies(kernel, before, renumbered, kernel.lr * kernel.schedule(0.0)))
+        _, loss = _named("step", lambda: run_on_copies(kernel, before, renumbered, kernel.lr * kernel.schedule(0.0)))
         again = batch_digest(_named("draw", lambda: kernel.batch(0, info.generator)))
     if not math.isfinite(loss):
         raise ArgumentError(f"step returned the loss {loss} at ticket 0; lower lr, {kernel.lr}, or the initial weights")

@@ -31,8 +31,9 @@ class GradientSlot:
 
     STAMP, STATUS, WORKER, VERSION, WHOLE, CHECKED = range(6)
     """The update that it is of, plus one, stored last; one of those below; who computed it, on which version; 1: each
-    parameter has a dense one; the update, plus one, of which it was computed a second time and found equal."""
-    LEFT_OUT, NOT_FINITE, USABLE = range(3)
+    parameter has a dense one; the update, plus one, of which it was computed a second time and found equal. TRAINED: in
+    place of gradients there are rows as they have become."""
+    LEFT_OUT, NOT_FINITE, USABLE, TRAINED = range(4)
 
     def __init__(
         self,
@@ -115,6 +116,17 @@ class GradientSlot:
             whole = False
         self.words[self.WHOLE] = whole
 
+    def room(self, rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Name rows of tables, int64 (n,), and no other parameter: where there is room for the values of each, (n, …)."""
+        self.words[self.WHOLE] = 0
+        for i in range(len(self._kinds)):
+            self._kinds[i] = _SPARSE if i in rows else _NONE
+        return {i: self._rows[i].name(own) for i, own in rows.items()}
+
+    def named(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """The rows of each table that are named, and their values."""
+        return {i: place.named() for i, place in self._rows.items() if self._kinds[i] == _SPARSE}
+
     def load(self, content: Tensor) -> bool:
         """Take in the bytes of another machine's slot for the same plan, uint8; it is still to be said that they are
         there. False: no slot without sparse gradients looks like that."""
@@ -163,6 +175,18 @@ class _Rows:
         numbers.copy_(gradient._indices())
         values.copy_(gradient._values())
         return gradient.is_coalesced()
+
+    def name(self, rows: Tensor) -> Tensor:
+        """Note the numbers of rows; the place of their values."""
+        self._count[0] = len(rows)
+        numbers, values = self._views(len(rows))
+        numbers[0].copy_(rows)
+        return values
+
+    def named(self) -> tuple[Tensor, Tensor]:
+        """The numbers of rows and the values."""
+        numbers, values = self._views(self._count[0])
+        return numbers[0], values
 
     def gradient(self, *, coalesced: bool) -> Tensor:
         """That gradient, on this memory."""

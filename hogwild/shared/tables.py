@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ class RowTable:
 
     def __init__(self, form: TableForm, logs: int, arena: Arena, offset: int, ordering: Ordering) -> None:
         self.rows = form.rows
-        self._ordering = ordering
+        self.ordering = ordering
         places = _Places(form, logs)
         self.columns = {
             key: arena.tensor(offset + place, torch.Size(cell.shape).numel(), cell.dtype).as_strided(
@@ -79,8 +80,24 @@ class RowTable:
             )
             for (key, cell), place in zip(form.columns.items(), places.columns, strict=True)
         }
-        self._newest: Words = arena.array(offset + places.newest, form.rows, np.dtype(np.int64))
-        self._logs = [_Log(form, arena, offset + place) for place in places.logs]
+        int64 = np.dtype(np.int64)
+        self.newest: Words = arena.array(offset + places.newest, form.rows, int64)
+        old = {
+            key: arena.tensor(offset + place, logs * torch.Size(cell.shape).numel(), cell.dtype).view(logs, *cell.shape)
+            for (key, cell), place in zip(form.columns.items(), places.old, strict=True)
+        }
+        self.logs = TableLogs(
+            words=arena.array(offset + places.words, 2 * logs, int64).reshape(logs, 2),
+            rows=arena.array(offset + places.rows, form.rows * logs, int64).reshape(logs, form.rows),
+            before=arena.array(offset + places.before, form.rows * logs, int64).reshape(logs, form.rows),
+            old=old[PARAMETER],
+        )
+        self._logs = [_Log(self.logs, old, place) for place in range(logs)]
+
+    @property
+    def values(self) -> Tensor:
+        """The table itself, the newest version, which somebody may be writing."""
+        return self.columns[PARAMETER]
 
     @staticmethod
     def size(form: TableForm, logs: int) -> tuple[int, int]:
@@ -97,8 +114,8 @@ class RowTable:
             IndexError: a row is outside.
         """
         values = self.columns[key].index_select(0, rows)
-        with self._ordering():
-            words = self._newest[rows.numpy()]
+        with self.ordering():
+            words = self.newest[rows.numpy()]
         self._put_back(values, words, version, key)
         return values
 
@@ -107,8 +124,8 @@ class RowTable:
         for first in range(0, self.rows, _PIECE):
             last = min(first + _PIECE, self.rows)
             target[first:last] = self.columns[key][first:last]
-            with self._ordering():
-                words = self._newest[first:last].copy()
+            with self.ordering():
+                words = self.newest[first:last].copy()
             self._put_back(target[first:last], words, version, key)
 
     def _put_back(self, values: Tensor, words: Words, version: int, key: str) -> None:
@@ -145,7 +162,7 @@ class RowTable:
     def _named(self, log: _Log, made: int) -> Words:
         """The entries of a log that words name."""
         entries: Words = np.arange(log.words[log.COUNT])
-        named: Words = entries[self._newest[log.rows[: entries.size]] == (made << _BITS | entries)]
+        named: Words = entries[self.newest[log.rows[: entries.size]] == (made << _BITS | entries)]
         return named
 
     def take(self, made: int, rows: Tensor) -> dict[str, Tensor]:
@@ -155,7 +172,7 @@ class RowTable:
         what costs time. What a version that was begun before has named stays as it is.
         """
         log, own = self._logs[made % len(self._logs)], rows.numpy()
-        new = self._newest[own] >> _BITS < made
+        new = self.newest[own] >> _BITS < made
         first = log.words[log.COUNT]
         if not new.all():
             return {key: column.index_select(0, rows) for key, column in self.columns.items()}
@@ -167,7 +184,7 @@ class RowTable:
     def keep(self, made: int, rows: Tensor) -> None:
         """Log what those rows hold, as they were taken, and name that version in their words."""
         log, own = self._logs[made % len(self._logs)], rows.numpy()
-        words = self._newest[own]
+        words = self.newest[own]
         new = words >> _BITS < made  # of the others what they held is in the log
         first = log.words[log.COUNT]
         if not new.all():
@@ -178,12 +195,12 @@ class RowTable:
         last = first + own.size
         log.before[first:last] = words
         log.words[log.COUNT] = last
-        with self._ordering():
-            self._newest[own] = made << _BITS | np.arange(first, last)
+        with self.ordering():
+            self.newest[own] = made << _BITS | np.arange(first, last)
 
     def store(self, rows: Tensor, values: Mapping[str, Tensor]) -> None:
         """Write rows, once they are logged and named."""
-        with self._ordering():
+        with self.ordering():
             for key, column in self.columns.items():
                 column.index_copy_(0, rows, values[key])
 
@@ -212,48 +229,45 @@ class RowTable:
             if logged[key].shape != (len(rows), *old.shape[1:]) or logged[key].dtype != old.dtype:
                 raise ValueError(f"the log of version {made} holds {logged[key].dtype} {list(logged[key].shape)}")
             old[: len(rows)] = logged[key]
-        log.rows[: own.size], log.before[: own.size] = own, self._newest[own]
+        log.rows[: own.size], log.before[: own.size] = own, self.newest[own]
         log.words[log.VERSION], log.words[log.COUNT] = made, own.size
-        self._newest[own] = made << _BITS | np.arange(own.size)
+        self.newest[own] = made << _BITS | np.arange(own.size)
 
 
 class _Log:
-    """What one version overwrote."""
+    """What one version overwrote: its part of what all logs hold."""
 
     VERSION, COUNT = range(2)
 
-    def __init__(self, form: TableForm, arena: Arena, offset: int) -> None:
-        places = _LogPlaces(form)
-        int64 = np.dtype(np.int64)
-        self.words = arena.words(offset + places.words, 2)
-        self.rows: Words = arena.array(offset + places.rows, form.rows, int64)
-        self.before: Words = arena.array(offset + places.before, form.rows, int64)
-        self.old = {
-            key: arena.tensor(offset + place, torch.Size(cell.shape).numel(), cell.dtype).view(cell.shape)
-            for (key, cell), place in zip(form.columns.items(), places.old, strict=True)
-        }
+    def __init__(self, logs: TableLogs, columns: Mapping[str, Tensor], place: int) -> None:
+        self.words: memoryview[int] = logs.words[place].data
+        self.rows: Words = logs.rows[place]
+        self.before: Words = logs.before[place]
+        self.old = {key: column[place] for key, column in columns.items()}
 
 
-class _LogPlaces:
-    """Where each piece of a log lies: room for every row, of which memory is what has been used."""
+class TableLogs(NamedTuple):
+    """The logs of a table as arrays: `words` int64 (L, 2), the version that each is of and how many entries it has;
+    of the entries `rows` and `before`, int64 (L, R), and of the table's own values `old`, (L, R, …)."""
 
-    def __init__(self, form: TableForm) -> None:
-        space = Space()
-        self.words = space.reserve(16)
-        self.rows = space.reserve(8 * form.rows)
-        self.before = space.reserve(8 * form.rows)
-        self.old = [space.reserve(_bytes(cell)) for cell in form.columns.values()]
-        self.nbytes = space.nbytes
+    words: Words
+    rows: Words
+    before: Words
+    old: Tensor
 
 
 class _Places:
-    """Where each piece of a table lies, in bytes from its start."""
+    """Where each piece of a table lies, in bytes from its start; of a log there is room for every row, of which memory
+    is what has been used."""
 
     def __init__(self, form: TableForm, logs: int) -> None:
         space = Space()
         self.columns = [space.reserve(_bytes(cell)) for cell in form.columns.values()]
         self.newest = space.reserve(8 * form.rows)
-        self.logs = [space.reserve(_LogPlaces(form).nbytes, used=0) for _ in range(logs)]
+        self.words = space.reserve(16 * logs, used=0)
+        self.rows = space.reserve(8 * form.rows * logs, used=0)
+        self.before = space.reserve(8 * form.rows * logs, used=0)
+        self.old = [space.reserve(_bytes(cell) * logs, used=0) for cell in form.columns.values()]
         self.nbytes, self.used = space.nbytes, space.used
 
 

@@ -1,6 +1,7 @@
 """The loop of a run that a kernel trains: in place where the rule writes in place, else on copies of the rows.
 
 in place     claim → draw → step(the tables) → journal
+lent         claim → draw → the rows, at the version to be seen, where they wait for their turn → step(them)
 by version   claim → draw → the rows, at the version to be seen → step(copies) → before − after → commit
 """
 
@@ -28,7 +29,9 @@ Rows = dict[str, tuple[Tensor, Tensor]]
 def kernel_loop(worker: Worker) -> None:
     """Train every ticket there is by the kernel of the task."""
     kernel = kernel_of(worker)
-    if worker.rule.versioned:
+    if worker.rule.lends:
+        _train_what_is_lent(worker, kernel)
+    elif worker.rule.versioned:
         _train_by_version(worker, kernel)
     else:
         _train_in_place(worker, kernel)
@@ -51,25 +54,39 @@ def _train_in_place(worker: Worker, kernel: Kernel) -> None:
     while ticket is not None:
         drawn = worker.batch(ticket)
         kernel.check(drawn, rows)
-        _write(worker, ticket, partial(kernel.step, tables, drawn, _rate(worker, kernel, ticket)))
+        step = partial(kernel.step, tables, drawn, _rate(worker, kernel, ticket))
+        _commit(worker, partial(worker.rule.train_in_place, ticket, step))
         ticket = worker.claim()
 
 
-def _write(worker: Worker, ticket: Ticket, step: Callable[[], float]) -> None:
-    """One update that a step makes in place, with a row of its own in the journal."""
+def _commit(worker: Worker, commit: Callable[[], None]) -> None:
+    """What a worker does with its ticket at the end, with the words that say so."""
     row, control = worker.control.row(worker.index), worker.control
     row[Field.COMPUTED] += 1
     worker.seat.pause(Hook.COMMITTING)
-    worker.rule.train_in_place(ticket, step)
+    commit()
     row[Field.ENDED] = time.monotonic_ns()
     control.finish(worker.index)
+
+
+def _train_what_is_lent(worker: Worker, kernel: Kernel) -> None:
+    sizes, names = _sizes(worker, kernel), worker.task.plan.trained_names
+    numbering, places = Numbering(kernel, sizes), {name: names.index(name) for name in sizes}
+    while (ticket := worker.claim()) is not None:
+        drawn = worker.batch(ticket)
+        kernel.check(drawn, sizes)
+        rows, renumbered = numbering.number(drawn)
+        lent = worker.rule.lend(ticket, {places[name]: numbers for name, numbers in rows.items()})
+        tables = {name: lent[place].numpy() for name, place in places.items()}
+        loss = float(kernel.step(tables, renumbered, _rate(worker, kernel, ticket)))
+        _commit(worker, partial(worker.rule.take_back, ticket, loss))
 
 
 def _train_by_version(worker: Worker, kernel: Kernel) -> None:
     sizes = _sizes(worker, kernel)
     numbering = Numbering(kernel, sizes)
     while (ticket := worker.claim()) is not None:
-        worker.commit(ticket, *_differences(worker, ticket, kernel, numbering, sizes))
+        worker.commit(ticket, *_changed(worker, ticket, kernel, numbering, sizes))
 
 
 def step_again(worker: Worker, ticket: Ticket, replica: nn.Module) -> tuple[Rows, float]:  # noqa: ARG001
@@ -77,7 +94,7 @@ def step_again(worker: Worker, ticket: Ticket, replica: nn.Module) -> tuple[Rows
     kernel = kernel_of(worker)
     sizes = _sizes(worker, kernel)
     with torch.no_grad():
-        return _differences(worker, ticket, kernel, Numbering(kernel, sizes), sizes)
+        return _changed(worker, ticket, kernel, Numbering(kernel, sizes), sizes)
 
 
 def _sizes(worker: Worker, kernel: Kernel) -> dict[str, int]:
@@ -85,27 +102,36 @@ def _sizes(worker: Worker, kernel: Kernel) -> dict[str, int]:
     return {name: len(table) for name, table in kernel.parameters_in(worker.replica).items()}
 
 
-def _differences(
+def _changed(
     worker: Worker, ticket: Ticket, kernel: Kernel, numbering: Numbering, sizes: Mapping[str, int]
 ) -> tuple[Rows, float]:
-    """(table → the rows that a ticket touches, with what it takes away from them; the loss)."""
+    """(table → the rows that a ticket touches, with what it takes away from them; the loss). Of a rule that lends rows:
+    with what becomes of them."""
     drawn = worker.batch(ticket)
     kernel.check(drawn, sizes)
     rows, renumbered = numbering.number(drawn)
     before = {name: worker.rows(ticket, name, numbers) for name, numbers in rows.items()}
-    loss = run_on_copies(kernel, before, renumbered, _rate(worker, kernel, ticket), 1 / ticket.share)
-    return {name: (rows[name], values) for name, values in before.items()}, loss
+    after, loss = run_on_copies(kernel, before, renumbered, _rate(worker, kernel, ticket))
+    values = after if worker.rule.lends else _differences(before, after, 1 / ticket.share)
+    return {name: (rows[name], own) for name, own in values.items()}, loss
 
 
-def run_on_copies(kernel: Kernel, before: Mapping[str, Tensor], drawn: Drawn, rate: float, times: float = 1.0) -> float:
-    """The loss of the step, run on copies of rows; `before` becomes what it takes away from each, so many times."""
+def run_on_copies(
+    kernel: Kernel, before: Mapping[str, Tensor], drawn: Drawn, rate: float
+) -> tuple[dict[str, Tensor], float]:
+    """(what becomes of rows by a step, the loss); the rows given stay as they are."""
     after = {name: rows.clone() for name, rows in before.items()}
     loss = float(kernel.step({name: rows.numpy() for name, rows in after.items()}, drawn, rate))
+    return after, loss
+
+
+def _differences(before: Mapping[str, Tensor], after: Mapping[str, Tensor], times: float) -> Mapping[str, Tensor]:
+    """What is taken away from each row, so many times, in the memory of `before`."""
     for name, rows in before.items():
         rows.sub_(after[name])
         if times != 1.0:  # what is averaged over the tickets of an update is to be their sum
             rows.mul_(times)
-    return loss
+    return before
 
 
 def _rate(worker: Worker, kernel: Kernel, ticket: Ticket) -> float:

@@ -188,14 +188,14 @@ def test_what_a_kernel_has_not_is_refused(settings, message):
 def test_without_numba_the_error_names_the_extra(monkeypatch):
     import sys
 
-    from hogwild.kernels.kernel import numbers
+    from hogwild.kernels.kernel import compiled
 
-    numbers.cache_clear()
+    compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "hogwild.kernels.numbers", raising=False)
     with pytest.raises(ArgumentError, match=r"pip install 'hogwild\[embeddings\]'"):
         trained()
-    numbers.cache_clear()
+    compiled.cache_clear()
 
 
 def test_a_kernel_is_frozen():
