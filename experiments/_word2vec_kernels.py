@@ -59,18 +59,22 @@ def windows(ends, n, window, seed, first, last):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def negatives(targets, count, odds, aliases, seed):  # type: ignore[no-untyped-def]
-    """Fill in `count` negatives of each row by the alias method (Walker 1977); the other places are the centre."""
-    state, words = np.uint64(seed), len(odds)
+def negatives(targets, count, odds, aliases, seed, pool):  # type: ignore[no-untyped-def]
+    """Fill in `count` negatives of each row; the other places are the centre. They are taken from a pool in turn, which
+    is filled first, int32, by the alias method (Walker 1977)."""
+    state, words, at = np.uint64(seed), len(odds), 0
+    for i in range(len(pool)):
+        state, bits = next_bits(state)
+        word = below(bits, words)
+        low = bits & np.uint64(0xFFFFFFFF)
+        pool[i] = word if low < odds[word] else aliases[word]
     for p in range(len(targets)):
         centre = targets[p, 0]
         for k in range(1, targets.shape[1]):
             targets[p, k] = centre
             if k <= count:
-                state, bits = next_bits(state)
-                word = below(bits, words)
-                low = bits & np.uint64(0xFFFFFFFF)
-                targets[p, k] = word if low < odds[word] else aliases[word]
+                targets[p, k] = pool[at]
+                at = at + 1 if at + 1 < len(pool) else 0
 
 
 @njit(nogil=True, cache=True)

@@ -32,6 +32,7 @@ from ._compiled import compiled
 from ._vocabulary import Array, Corpus, Lines, Vocabulary, save_vectors
 
 TICKET = 1000  # words
+POOL = 4096  # negatives that are drawn for a ticket, and taken in turn
 _JOB = 10_000  # words, over which the rate stays as it is: gensim's
 _LEAST = 0.004  # of the learning rate, at the end: gensim's 0.0001 of 0.025
 _NEAREST, _SHOWN = 4, 5
@@ -80,7 +81,8 @@ class Draws:
             contexts, sizes = np.empty((most, 2), np.int32), np.empty(most, np.int8)
             count = kernels.pairs_of(kept, n, first, last, contexts, sizes, targets)
             drawn = {"contexts": contexts[:count], "sizes": sizes[:count]}
-        kernels.negatives(targets[:count], self.negative, self.odds, self.aliases, seed + 2)
+        pool = np.empty(min(POOL, max(1, count * self.negative)), np.int32)
+        kernels.negatives(targets[:count], self.negative, self.odds, self.aliases, seed + 2, pool)
         return {**drawn, "targets": targets[:count]}
 
 

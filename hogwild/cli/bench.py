@@ -20,6 +20,7 @@ _MORE = """Every contender runs several times in turn, and is compared within ea
   hogwild bench --problems mlp --batch-size 64 --optimizer sgd
   hogwild bench --contenders hogwild ordered --kind processes
   hogwild bench --profile --problems small-mlp    where a worker's step goes, and what more cores would do
+  hogwild bench --peers                     words/s and quality beside gensim and implicit
   hogwild bench --pad-ms 5 --workers 64     many workers on few cores: each gradient waits 5 ms besides
   hogwild bench --quick --save base.json    and later, to guard the speed:
   hogwild bench --quick --compare base.json --fail-if 'median<0.95'
@@ -30,6 +31,7 @@ _QUICK = f"Choose for a minute: three cases with SGD; serial, {_TWO}."
 _PAD = f"Let each gradient wait so many milliseconds; by default mlp, batch 4, SGD, {_TWO}."
 _STALENESS = "With --pad-ms: τ of a rule that has one, several to compare (default: the number of workers - 1)."
 _FAIL_IF = "With --compare: end with status 1 where this holds for a rule, as 'median<0.95' or 'median<0.95 and max<1'."
+_PEERS = "Compare compiled kernels with gensim and implicit instead, where these are installed: the study `peers`."
 _PROFILE = f"Show where a worker's step goes instead; by default batch 16, SGD, {_TWO}."
 
 
@@ -61,6 +63,7 @@ class BenchCommand:
     profile: Annotated[bool, arg(help_behavior_hint="", help=_PROFILE)] = False
     pad_ms: Annotated[float | None, number("MS"), arg(help_behavior_hint="", help=_PAD)] = None
     staleness: Annotated[tuple[int, ...], wholes("T ..."), arg(help_behavior_hint="", help=_STALENESS)] = ()
+    peers: Annotated[bool, arg(help_behavior_hint="", help=_PEERS)] = False
     plot: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Draw the result as an image."""
     save: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
@@ -73,8 +76,8 @@ class BenchCommand:
 
     def run(self) -> int:
         """Measure and report."""
-        if self.profile and self.pad_ms is not None:
-            raise ArgumentError("--profile and --pad-ms measure different things; leave one out")
+        if self.peers + self.profile + (self.pad_ms is not None) > 1:
+            raise ArgumentError("--profile, --pad-ms and --peers measure different things; choose one")
         if self.staleness and self.pad_ms is None:
             raise ArgumentError(f"--staleness {self.staleness[0]} given, and only --pad-ms has it")
         if self.fail_if and self.compare is None:
@@ -82,6 +85,11 @@ class BenchCommand:
         other = "--profile" if self.profile else "--pad-ms" if self.pad_ms is not None else ""
         if self.compare is not None and other:
             raise ArgumentError(f"--compare {self.compare} needs speeds beside the serial loop, and {other} has none")
+        if self.peers:
+            from hogwild.cli.running import Meeting, Saved, run_command
+
+            alone = Meeting(1, None, None, 5.0)
+            return run_command("peers", {}, Saved(None, None, {}), alone, full=False, json=self.json, quiet=False)
         from hogwild.bench.plan import BenchSettings
         from hogwild.cli.benching import BenchFiles, bench_command, padded_command, profile_command
 

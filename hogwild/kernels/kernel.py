@@ -143,6 +143,21 @@ class Kernel:
         Raises:
             ArgumentError: an index array is missing, holds no integers, or counts a row that is outside.
         """
+        self.check_forms(drawn)
+        for array in self.rows:
+            flat = np.ascontiguousarray(drawn[array]).reshape(-1)
+            table = min(self.of(array), key=rows.__getitem__)
+            if (place := compiled("numbers").outside(flat, rows[table])) >= 0:
+                raise ArgumentError(
+                    f"{array} counts row {flat[place]} of {table}, which has {rows[table]}: 0 to {rows[table] - 1}"
+                )
+
+    def check_forms(self, drawn: Drawn) -> None:
+        """Refuse what has no index arrays.
+
+        Raises:
+            ArgumentError: an index array is missing, or holds no integers.
+        """
         for array in self.rows:
             if array not in drawn:
                 raise ArgumentError(f"draw returned {', '.join(map(str, drawn))}, and rows names {array!r}")
@@ -150,9 +165,3 @@ class Kernel:
             if not isinstance(indices, np.ndarray) or indices.dtype.kind not in "iu":
                 form = f"{indices.dtype} array" if isinstance(indices, np.ndarray) else type(indices).__name__
                 raise ArgumentError(f"{array} of draw is a {form}; an index array holds integers")
-            flat = np.ascontiguousarray(indices).reshape(-1)
-            table = min(self.of(array), key=rows.__getitem__)
-            if (place := compiled("numbers").outside(flat, rows[table])) >= 0:
-                raise ArgumentError(
-                    f"{array} counts row {flat[place]} of {table}, which has {rows[table]}: 0 to {rows[table] - 1}"
-                )

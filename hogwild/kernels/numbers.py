@@ -19,7 +19,7 @@ def number_rows(flat, marks, stamp, named, count, numbers):  # type: ignore[no-u
     """Give each row that `flat` names a number, from `count` on, in the order in which rows first come.
 
     Args:
-        flat: int (n,), all of them inside.
+        flat: int (n,).
         marks: int64 (rows,): stamp × 2^32 + number of a row that has one; smaller where it has none.
         stamp: of this ticket; larger than those before.
         named: int64, to be filled with the rows from place `count` on.
@@ -27,10 +27,12 @@ def number_rows(flat, marks, stamp, named, count, numbers):  # type: ignore[no-u
         numbers: int (n,), to be filled with the number of each.
 
     Returns:
-        How many rows have a number now.
+        How many rows have a number now; −1 where one is outside.
     """
     for i in range(len(flat)):
         row = flat[i]
+        if row < 0 or row >= len(marks):
+            return -1
         if marks[row] >> 32 != stamp:
             marks[row] = (stamp << 32) | count
             named[count] = row

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hogwild.kernels.kernel import Array, Drawn, Kernel, compiled
 
@@ -21,26 +19,31 @@ class Numbering:
     """
 
     def __init__(self, kernel: Kernel, rows: Mapping[str, int]) -> None:
-        self._kernel = kernel
-        groups = {arrays: rows[table] for table, arrays in kernel.tables.items()}
+        self._kernel, self._rows = kernel, rows
+        groups: dict[tuple[str, ...], int] = {}
+        for table, arrays in kernel.tables.items():
+            groups[arrays] = min(rows[table], groups.get(arrays, rows[table]))
         self._marks = {arrays: np.zeros(count, np.int64) for arrays, count in groups.items()}
         self._stamp = 0
 
-    def number(self, drawn: Drawn) -> tuple[dict[str, Tensor], dict[str, Array]]:
+    def number(self, drawn: Drawn) -> tuple[dict[str, Array], dict[str, Array]]:
         """(table → the rows it is touched in, int64 (n,), each once; `drawn` with its index arrays renumbered).
 
-        The index arrays have been checked.
+        Raises:
+            ArgumentError: an index array is missing, holds no integers, or counts a row that is outside.
         """
+        self._kernel.check_forms(drawn)
         self._stamp += 1
-        found: dict[tuple[str, ...], Tensor] = {}
+        found: dict[tuple[str, ...], Array] = {}
         renumbered = dict(drawn)
         for arrays, marks in self._marks.items():
             named, count = np.empty(min(len(marks), sum(drawn[array].size for array in arrays)), np.int64), 0
             for array in arrays:
                 flat = np.ascontiguousarray(drawn[array])
                 own = renumbered[array] = np.empty_like(flat)
-                count = compiled("numbers").number_rows(
-                    flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1)
-                )
-            found[arrays] = torch.from_numpy(named[:count])
+                flats = flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1)
+                count = compiled("numbers").number_rows(*flats)
+                if count < 0:
+                    self._kernel.check(drawn, self._rows)
+            found[arrays] = named[:count]
         return {table: found[arrays] for table, arrays in self._kernel.tables.items()}, renumbered

@@ -12,12 +12,20 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def copy_rows(values, rows, into):  # type: ignore[no-untyped-def]
-    """into[i] = values[rows[i]]; (R, D), int64 (n,), (n, D)."""
+def copy_rows(values, newest, rows, version, into):  # type: ignore[no-untyped-def]
+    """into[i] = values[rows[i]], but for rows that a later version has named already: those are put back in any case.
+
+    Args:
+        values, newest: (R, D) and int64 (R,): the table and its words.
+        rows, version: which, int64 (n,), and when.
+        into: (n, D), to be filled.
+    """
+    seen = (version << 32) | 0xFFFFFFFF
     for i in range(len(rows)):
-        own, target = values[rows[i]], into[i]
-        for d in range(len(own)):
-            target[d] = own[d]
+        if newest[rows[i]] <= seen:
+            own, target = values[rows[i]], into[i]
+            for d in range(len(own)):
+                target[d] = own[d]
 
 
 @njit(nogil=True, cache=True)
@@ -29,7 +37,7 @@ def put_back(newest, versions, before, old, rows, version, into):  # type: ignor
         versions: int64 (L, 2), in its first column the version that each log is of.
         before, old: int64 (L, R) and (L, R, D), the words and values that entries keep.
         rows, version: which, int64 (n,), and when.
-        into: (n, D), as they were found in the table.
+        into: (n, D), as they were copied.
 
     Returns:
         A version that would be needed and is not logged any more; 0 where none is.
@@ -80,6 +88,17 @@ def name_rows(newest, made, first, last, named):  # type: ignore[no-untyped-def]
     """Let the words of the rows in entries from `first` up to `last` name them."""
     for entry in range(first, last):
         newest[named[entry]] = (made << 32) | entry
+
+
+@njit(nogil=True, cache=True)
+def finite(values):  # type: ignore[no-untyped-def]
+    """True where no element of values (n, D) is NaN or infinite."""
+    wrong = 0
+    for i in range(len(values)):
+        own = values[i]
+        for d in range(len(own)):
+            wrong |= own[d] - own[d] != 0
+    return wrong == 0
 
 
 @njit(nogil=True, cache=True)

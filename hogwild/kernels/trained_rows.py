@@ -10,6 +10,8 @@ Nothing is copied on the way, for what a row held at the version that was read s
 
 from __future__ import annotations
 
+import numpy as np
+
 from hogwild.kernels.kernel import Array, compiled
 from hogwild.shared.tables import RowTable
 
@@ -27,11 +29,15 @@ class TrainedRows:
     def read(self, rows: Array, version: int, into: Array) -> None:
         """Copy rows at that version."""
         passes = self._passes
-        passes.copy_rows(self._values, rows, into)
+        passes.copy_rows(self._values, self._newest, rows, version, into)
         with self._table.ordering():
             gone = passes.put_back(self._newest, self._words, self._before, self._old, rows, version, into)
         if gone:
             raise RuntimeError(f"version {version} of a table cannot be read any more; {gone} is not logged now")
+
+    def finite(self, after: Array) -> bool:
+        """True where no value is NaN or infinite."""
+        return bool(self._passes.finite(after))
 
     def log(self, made: int, rows: Array) -> None:
         """Log what rows hold, and name that version, which was begun, in their words."""
@@ -47,3 +53,15 @@ class TrainedRows:
         """Add what became of rows that were read at that version, once they are logged."""
         with self._table.ordering():
             self._passes.add_changes(self._values, self._newest, self._before, self._old, rows, version, after)
+
+
+def compile_passes(values: Array) -> None:
+    """Have the passes over a table of that dtype and form compiled, and kept on disk, before any worker needs them."""
+    passes, rows = compiled("passes"), np.zeros(1, np.int64)
+    table, newest, words = np.zeros_like(values[:1]), np.zeros(1, np.int64), np.zeros((1, 2), np.int64)
+    before, old, after = np.zeros((1, 1), np.int64), np.zeros((1, *table.shape), table.dtype), table.copy()
+    passes.copy_rows(table, newest, rows, 0, after)
+    passes.put_back(newest, words, before, old, rows, 0, after)
+    passes.finite(after)
+    passes.name_rows(newest, 1, 0, passes.log_rows(table, newest, 1, rows, 0, rows, before[0], old[0]), rows)
+    passes.add_changes(table, newest, before, old, rows, 0, after)

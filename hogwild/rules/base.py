@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hogwild.model.replica import Binding
@@ -226,7 +227,7 @@ class Rule(ABC):
         """True where the rule has `lend` and `take_back`, and the run is one that they are for."""
         return False
 
-    def lend(self, ticket: Ticket, rows: Mapping[int, Tensor]) -> Mapping[int, Tensor]:
+    def lend(self, ticket: Ticket, rows: Mapping[int, NDArray[Any]]) -> Mapping[int, NDArray[Any]]:
         """Rows of tables to be trained in place: those numbers, int64 (n,), each once and inside, by the positions of
         the parameters → their values at the version that this ticket reads, (n, width), in memory of the ticket's."""
         raise NotImplementedError(f"{self.name} lends no rows")

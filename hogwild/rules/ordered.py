@@ -12,16 +12,16 @@ version u + 1 is made, for the log of that version takes the place of one that v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from torch import Tensor
+from numpy.typing import NDArray
 
 from hogwild.config import COMPENSATIONS
 from hogwild.errors import ArgumentError
 from hogwild.kernels.trained_rows import TrainedRows
-from hogwild.optim.gradients import Gathered
 from hogwild.rules.combining import Combining
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.tickets import Ticket
@@ -71,21 +71,22 @@ class Ordered(Combining):
         """Rows of tables that are kept by version, which do not travel between machines."""
         return bool(self.state.tables) and not self.control.dealing.several
 
-    def lend(self, ticket: Ticket, rows: Mapping[int, Tensor]) -> Mapping[int, Tensor]:
+    def lend(self, ticket: Ticket, rows: Mapping[int, NDArray[Any]]) -> Mapping[int, NDArray[Any]]:
         """Rows at version u − τ, in the slot of the ticket."""
         version = self._read_by(ticket.update)
         lent = self._slot(ticket).room(rows)
         for i, values in lent.items():
-            self._trained[i].read(rows[i].numpy(), version, values.numpy())
+            self._trained[i].read(rows[i], version, values)
         return lent
 
     def take_back(self, ticket: Ticket, loss: float) -> None:
         """Say that the rows are there, and make what versions can be made."""
         slot, seat = self._slot(ticket), self.seat
         seat.pause(Hook.WRITING)
-        became = Gathered([values for _, values in slot.named().values()], [])
-        finite = seat.finite(ticket.update, loss, became)
-        slot.words[slot.STATUS] = slot.TRAINED if finite else slot.NOT_FINITE
+        usable = seat.ignores_nonfinite(ticket.update) or (
+            math.isfinite(loss) and all(self._trained[i].finite(values) for i, (_, values) in slot.named().items())
+        )
+        slot.words[slot.STATUS] = slot.TRAINED if usable else slot.NOT_FINITE
         self._stamp(ticket, loss, self._read_by(ticket.update))
         self.combine()
 
@@ -97,7 +98,7 @@ class Ordered(Combining):
         seat, words = self.seat, part.words
         self.write_version(version, version, self.place(version), self.place(version + 1), None)
         seat.pause(Hook.WRITING)
-        changed = {i: (rows.numpy(), values.numpy()) for i, (rows, values) in part.named().items()}
+        changed = part.named()
         for i, (rows, _) in changed.items():
             self._trained[i].log(version + 1, rows)
         seat.pause(Hook.LOGGED)

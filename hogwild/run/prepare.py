@@ -300,8 +300,9 @@ def _can_audit(job: Job, optimizer: OptimizerPlan) -> bool:
 
 
 def _seal_every(rows: int, nbytes: int) -> int:
-    """Versions between two whose bits are noted, so that hashing stays cheap beside training."""
-    return max(1, rows // _SEALS, min(rows // _FEWEST, _APART), min(rows, nbytes // _SEALED_BYTES))
+    """Versions between two whose bits are noted, so that hashing stays cheap beside training; of a short run of a large
+    model none is, but the last, whose digest is that of the run."""
+    return max(1, rows // _SEALS, min(rows // _FEWEST, _APART), nbytes // _SEALED_BYTES)
 
 
 def _names(model: nn.Module, anatomy: Anatomy) -> dict[str, tuple[str, int]]:

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import torch
 from torch import nn
 
 from hogwild.errors import ArgumentError, HogwildError, NotReproducible, one_line
 from hogwild.kernels.kernel import Kernel
 from hogwild.kernels.overlay import Numbering
+from hogwild.kernels.trained_rows import compile_passes
 from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.dry_run import DryRun
@@ -34,10 +36,12 @@ def try_kernel(
         drawn = _named("draw", lambda: kernel.batch(0, info.generator))
         if not isinstance(drawn, dict):
             raise ArgumentError(f"draw returned a {type(drawn).__name__}; it must return a dict of arrays by name")
-        kernel.check(drawn, counts)
-        digest = batch_digest(drawn)
         rows, renumbered = Numbering(kernel, counts).number(drawn)
-        before = {name: table.detach().index_select(0, rows[name]) for name, table in tables.items()}
+        digest = batch_digest(drawn)
+        before = {name: table.detach().index_select(0, torch.from_numpy(rows[name])) for name, table in tables.items()}
+        if same_bits:
+            for rows_of_one in before.values():
+                compile_passes(rows_of_one.numpy())
         _, loss = _named("step", lambda: run_on_copies(kernel, before, renumbered, kernel.lr * kernel.schedule(0.0)))
         again = batch_digest(_named("draw", lambda: kernel.batch(0, info.generator)))
     if not math.isfinite(loss):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hogwild.shared.arena import ALIGNMENT, Arena, Space, aligned, as_tensor
@@ -116,15 +118,15 @@ class GradientSlot:
             whole = False
         self.words[self.WHOLE] = whole
 
-    def room(self, rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Name rows of tables, int64 (n,), and no other parameter: where there is room for the values of each, (n, …)."""
+    def room(self, rows: Mapping[int, NDArray[Any]]) -> dict[int, NDArray[Any]]:
+        """Name rows of tables, int64 (n,), and no other parameter: the place of the values of each, (n, …)."""
         self.words[self.WHOLE] = 0
         for i in range(len(self._kinds)):
             self._kinds[i] = _SPARSE if i in rows else _NONE
         return {i: self._rows[i].name(own) for i, own in rows.items()}
 
-    def named(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """The rows of each table that are named, and their values."""
+    def named(self) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
+        """The rows of each table that are named, and their values, as `room` gave them."""
         return {i: place.named() for i, place in self._rows.items() if self._kinds[i] == _SPARSE}
 
     def load(self, content: Tensor) -> bool:
@@ -157,6 +159,7 @@ class _Rows:
         self._entry = entry
         self._arena = arena
         self._most = most
+        self._all: tuple[NDArray[Any], NDArray[Any]] | None = None  # asked for once an update
         self._count = arena.words(offset, 1)
         self._numbers = offset + ALIGNMENT
         self._values = self._numbers + aligned(8 * most)
@@ -176,17 +179,20 @@ class _Rows:
         values.copy_(gradient._values())
         return gradient.is_coalesced()
 
-    def name(self, rows: Tensor) -> Tensor:
+    def name(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Note the numbers of rows; the place of their values."""
         self._count[0] = len(rows)
-        numbers, values = self._views(len(rows))
-        numbers[0].copy_(rows)
+        numbers, values = self.named()
+        numbers[:] = rows
         return values
 
-    def named(self) -> tuple[Tensor, Tensor]:
+    def named(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The numbers of rows and the values."""
-        numbers, values = self._views(self._count[0])
-        return numbers[0], values
+        if self._all is None:
+            numbers, values = self._views(self._most)
+            self._all = numbers[0].numpy(), values.numpy()
+        count = self._count[0]
+        return self._all[0][:count], self._all[1][:count]
 
     def gradient(self, *, coalesced: bool) -> Tensor:
         """That gradient, on this memory."""

@@ -73,28 +73,24 @@ def _train_what_is_lent(worker: Worker, kernel: Kernel) -> None:
     sizes, names = _sizes(worker, kernel), worker.task.plan.trained_names
     numbering, places = Numbering(kernel, sizes), {name: names.index(name) for name in sizes}
     while (ticket := worker.claim()) is not None:
-        drawn = worker.batch(ticket)
-        kernel.check(drawn, sizes)
-        rows, renumbered = numbering.number(drawn)
+        rows, renumbered = numbering.number(worker.batch(ticket))
         lent = worker.rule.lend(ticket, {places[name]: numbers for name, numbers in rows.items()})
-        tables = {name: lent[place].numpy() for name, place in places.items()}
+        tables = {name: lent[place] for name, place in places.items()}
         loss = float(kernel.step(tables, renumbered, _rate(worker, kernel, ticket)))
         _commit(worker, partial(worker.rule.take_back, ticket, loss))
 
 
 def _train_by_version(worker: Worker, kernel: Kernel) -> None:
-    sizes = _sizes(worker, kernel)
-    numbering = Numbering(kernel, sizes)
+    numbering = Numbering(kernel, _sizes(worker, kernel))
     while (ticket := worker.claim()) is not None:
-        worker.commit(ticket, *_changed(worker, ticket, kernel, numbering, sizes))
+        worker.commit(ticket, *_changed(worker, ticket, kernel, numbering))
 
 
 def step_again(worker: Worker, ticket: Ticket, replica: nn.Module) -> tuple[Rows, float]:  # noqa: ARG001
     """What a ticket commits, computed a second time: (rows by table, loss) as `hogwild.launch` takes them."""
     kernel = kernel_of(worker)
-    sizes = _sizes(worker, kernel)
     with torch.no_grad():
-        return _changed(worker, ticket, kernel, Numbering(kernel, sizes), sizes)
+        return _changed(worker, ticket, kernel, Numbering(kernel, _sizes(worker, kernel)))
 
 
 def _sizes(worker: Worker, kernel: Kernel) -> dict[str, int]:
@@ -102,14 +98,11 @@ def _sizes(worker: Worker, kernel: Kernel) -> dict[str, int]:
     return {name: len(table) for name, table in kernel.parameters_in(worker.replica).items()}
 
 
-def _changed(
-    worker: Worker, ticket: Ticket, kernel: Kernel, numbering: Numbering, sizes: Mapping[str, int]
-) -> tuple[Rows, float]:
+def _changed(worker: Worker, ticket: Ticket, kernel: Kernel, numbering: Numbering) -> tuple[Rows, float]:
     """(table → the rows that a ticket touches, with what it takes away from them; the loss). Of a rule that lends rows:
     with what becomes of them."""
-    drawn = worker.batch(ticket)
-    kernel.check(drawn, sizes)
-    rows, renumbered = numbering.number(drawn)
+    numbered, renumbered = numbering.number(worker.batch(ticket))
+    rows = {name: torch.from_numpy(numbers) for name, numbers in numbered.items()}
     before = {name: worker.rows(ticket, name, numbers) for name, numbers in rows.items()}
     after, loss = run_on_copies(kernel, before, renumbered, _rate(worker, kernel, ticket))
     values = after if worker.rule.lends else _differences(before, after, 1 / ticket.share)

@@ -17,6 +17,7 @@ else:
 
 from hogwild.experiments import peers
 
+from hogwild.cli import main
 from hogwild.errors import ArgumentError
 from hogwild.experiment import StudySettings
 
@@ -48,3 +49,12 @@ def test_a_peer_that_is_not_installed_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     with pytest.raises(ArgumentError, match=r"gensim.models is not installed; pip install 'hogwild\[peers\]'"):
         peers.compare(StudySettings(out=tmp_path))
+
+
+def test_a_bench_has_the_peers_too(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gensim", None)
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    assert main(["bench", "--peers"]) == 2
+    assert "gensim.models is not installed" in capsys.readouterr().err
+    assert main(["bench", "--peers", "--profile"]) == 2
+    assert "--profile, --pad-ms and --peers measure different things" in capsys.readouterr().err

@@ -100,10 +100,10 @@ def test_negatives_come_by_their_weights():
     weights = np.array([1.0, 2.0, 3.0, 10.0])
     odds, aliases = alias_table(weights)
     targets = np.zeros((20_000, 6), np.int32)
-    kernels.negatives(targets, 5, odds, aliases, 7)
+    kernels.negatives(targets, 5, odds, aliases, 7, np.empty(10_000, np.int32))
     shares = np.bincount(targets[:, 1:].reshape(-1), minlength=4) / 100_000
     np.testing.assert_allclose(shares, weights / 16, atol=0.01)
-    kernels.negatives(targets, 2, odds, aliases, 7)
+    kernels.negatives(targets, 2, odds, aliases, 7, np.empty(10_000, np.int32))
     assert (targets[:, 3:] == 0).all()
 
 

@@ -214,7 +214,22 @@ class RowVersions:
         row = ROWS_OF[me.row][me.piece]
         if s.slots[row] != self.content(s, me.base, row):
             raise Violation(f"version {me.base + 1} is made of {s.slots[row]} in row {row}")
+        read = max(0, me.row - self.staleness)
+        if not self.first_come and self.kept(s, row, read) != self.content(s, read, row):
+            raise Violation(f"what row {row} was at version {read} is not to be found when {me.base + 1} is made")
         return s._replace(slots=changed(s.slots, row, TORN))
+
+    def kept(self, s: Tables, row: int, version: int) -> int:
+        """What a row was at that version, by the logs, where the version that is being made has named it."""
+        word = s.newest[row]
+        while True:
+            log = s.logs[word[0] % self.logs]
+            entry = log.entries[word[1]] if log.version == word[0] and word[1] < len(log.entries) else None
+            if entry is None or entry.row != row:
+                return NOBODY
+            if entry.before[0] <= version or "base now" in self.faults:
+                return entry.old
+            word = entry.before
 
     def valued(self, s: State, i: int) -> Outcome:
         me = s.workers[i]

@@ -37,6 +37,8 @@ def test_every_row_is_read_at_its_version(size: dict[str, Any]) -> None:
         ("no restore", "first come"),
         ("no wait", "first come, three"),
         ("pinned", "first come, three"),
+        ("base now", "τ = 1"),
+        ("base now", "τ = 2"),
     ],
 )
 def test_a_fault_is_found(fault: str, size: str) -> None:
