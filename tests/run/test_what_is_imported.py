@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import problems
@@ -60,3 +62,38 @@ def test_an_optimizer_is_as_torch_makes_it_afterwards():
     script += "torch.optim.SGD([torch.zeros(1)], lr=0.1)\nprint('torch._dynamo' in sys.modules)\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["0.0", "False", "True"]
+
+
+IMPORTS = """
+import importlib, pkgutil, sys
+sys.path.insert(0, {tests!r})
+import hogwild
+import problems
+
+EXTRAS = "sklearn matplotlib.pyplot gymnasium numba plotly jinja2 torch.utils.tensorboard torch._dynamo".split()
+for name in [*(found.name for found in pkgutil.walk_packages(hogwild.__path__, "hogwild.")), *EXTRAS]:
+    try:
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
+    except ModuleNotFoundError:
+        continue  # of an extra that is not installed
+    assert not sys._is_gil_enabled(), name
+
+def asking(model, batch):
+    hogwild.worker_info().log(gil=float(sys._is_gil_enabled()))
+    return problems.cross_entropy(model, batch)
+
+for kind in "threads", "processes":
+    run = problems.train(loss=asking, kind=kind, updates=4)
+    assert [row["gil"] for row in run.logged] == 4 * [0.0], kind
+"""
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this interpreter always has the GIL")
+def test_no_import_turns_the_gil_on_again():
+    """Without PYTHON_GIL, which would keep it off: a module that does not say that it can do without turns it on."""
+    script = IMPORTS.format(tests=str(Path(problems.__file__).parent))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
+    command = [sys.executable, "-W", "error:The global interpreter lock:RuntimeWarning", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr
