@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from hogwild.config import RunConfig
+from hogwild.config import AUTO, RunConfig
 from hogwild.nodes.party import party_from_environment
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule, schedule_of
@@ -37,7 +37,7 @@ def train(
     optimizer: Factory,
     update: str | Rule = "hogwild",
     workers: int = 2,
-    kind: str = "processes",
+    kind: str = AUTO,
     staleness: int = 1,
     compensation: str = "auto",
     micro_batches: int = 2,
@@ -88,7 +88,10 @@ def train(
             `functools.partial(torch.optim.SGD, lr=0.1)`.
         update: the rule: racing, hogwild, locked, snapshot, ordered, sync, or a `Rule` of yours.
         workers: how many train at once.
-        kind: "threads" or "processes".
+        kind: "threads" or "processes"; or "auto", which takes threads where the GIL is off or a step takes 20 ms and
+            leaves the interpreter to others, and processes otherwise: also where the trial step draws from a generator
+            that threads share, where the data set, or under `ordered` and `sync` the optimizer, is code of yours, or
+            `worker_timeout` is set. `run.kind` and `run.kind_because` tell. No bit hangs on it.
         staleness: `ordered` reads the version that is so many updates old; at most staleness + 1 workers.
         compensation: "auto" changes what `ordered` does with SGD, Adam and AdamW so that staleness costs less accuracy,
             as `hogwild.optim.compensation` says; `run.compensation` tells what it changed. "none" is exact delayed SGD,
@@ -192,7 +195,7 @@ def launch(
     updates: int,
     update: str | Rule = "hogwild",
     workers: int = 2,
-    kind: str = "processes",
+    kind: str = AUTO,
     staleness: int = 1,
     compensation: str = "auto",
     micro_batches: int = 2,
@@ -233,7 +236,8 @@ def launch(
                 worker.commit(ticket, gradient)
 
     Arguments and errors are those of `train`, but `NotReproducible`: nothing is tried before the run, for nobody knows
-    what `work` does, and nobody sees whether what it computes draws from a generator that threads share. `recheck`
+    what `work` does, and nobody sees whether what it computes draws from a generator that threads share. So kind="auto"
+    is processes here. `recheck`
     needs `again`, a function that computes a gradient as `work` does: `again(worker, ticket, replica)` returns one
     tensor or None for each trainable parameter, as `worker.commit` takes them, and the loss. `sparse` names
     the tables that get row gradients, `worker.commit(ticket, {"words.weight": (rows, values)})`, beside those of layers

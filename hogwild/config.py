@@ -18,6 +18,8 @@ from hogwild.errors import ArgumentError, printable
 from hogwild.groups import Group, groups_in
 
 KINDS = ("threads", "processes")
+AUTO = "auto"  # the kind that leaves the choice to the run
+_CREWS = {AUTO: ("worker", "workers"), "threads": ("thread", "threads"), "processes": ("process", "processes")}
 COMPENSATIONS = ("none", "auto")
 OF_OLD_FILES = {"compensation": "none"}
 """What a file means that is from before there was the setting."""
@@ -83,8 +85,9 @@ class RunConfig:
     """The rule: how a gradient is computed and reaches the shared model."""
     workers: int = setting(2, "N", least=1, most=4096)
     """Workers that train one model at once. More than the machine has cores does not help."""
-    kind: str = setting("processes", choices=KINDS)
-    """What a worker is. Processes are faster for small models, which the interpreter's lock makes threads wait for."""
+    kind: str = setting(AUTO, choices=(AUTO, *KINDS))
+    """What a worker is. auto: threads where the GIL is off or a step is long, and they share nothing random;
+    else processes."""
     staleness: int = setting(1, "T", least=0, most=65_000, decides_bits=True, fixed=_VERSIONS)
     """A gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
     compensation: str = setting("auto", choices=COMPENSATIONS, decides_bits=True, fixed=_STATE)
@@ -192,12 +195,11 @@ class RunConfig:
         """How many epochs the run is; None where it ends after so many updates."""
         return self.epochs if self.limit_updates is None else None
 
-    @property
-    def crew(self) -> str:
-        """Who trains: so many threads or processes."""
-        if self.workers == 1:
-            return "1 thread" if self.kind == "threads" else "1 process"
-        return f"{self.workers} {self.kind}"
+    def crew(self, chosen: str = "") -> str:
+        """Who trains: so many threads or processes; `chosen`: which, where the settings leave it open."""
+        one, many = _CREWS[chosen or self.kind]
+        told = f"1 {one}" if self.workers == 1 else f"{self.workers} {many}"
+        return f"{told} ({AUTO})" if chosen and self.kind == AUTO else told
 
     def to_toml(self, run: str = "") -> str:
         """The settings as TOML; those that are None are left out. `run` is the identity of the run they are of."""

@@ -143,7 +143,7 @@ def test_the_same_from_python(key, value, kind):
         ("clip_grad_norm", float("nan"), "clip_grad_norm nan is not above 0; a positive number works"),
         ("worker_timeout", -1, "worker_timeout -1 is not above 0; a positive number works"),
         ("lr", -0.1, "lr -0.1 is not above 0; a positive number works"),
-        ("kind", "fork", "kind 'fork' is not known; 'threads', 'processes' are"),
+        ("kind", "fork", "kind 'fork' is not known; 'auto', 'threads', 'processes' are"),
         ("gradient", "autograd", "gradient 'autograd' is not known; 'backward', 'grad' are"),
         ("on_nonfinite", "warn", "on_nonfinite 'warn' is not known; 'raise', 'skip', 'ignore' are"),
         ("on_worker_failure", "", "on_worker_failure '' is not known; 'replace', 'continue', 'raise' are"),

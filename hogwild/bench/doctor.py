@@ -168,7 +168,7 @@ def _workers() -> Iterator[Finding]:
 
 def _tiny_run() -> Run:
     data = torch.ones(8, 1)
-    config = RunConfig(name="doctor", updates=4, batch_size=4)
+    config = RunConfig(name="doctor", kind="processes", updates=4, batch_size=4)
     return train_config(config, torch.nn.Linear(1, 1), data, _tiny_loss, optimizer=partial(torch.optim.SGD, lr=0.1))
 
 

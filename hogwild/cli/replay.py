@@ -42,7 +42,7 @@ class ReplayCommand:
         from hogwild.report.tables import replay_report
 
         console = Console(stderr=True)
-        with following(f"replay of {self.run_dir}", console, quiet=self.quiet) as progress:
+        with following(lambda _kind: f"replay of {self.run_dir}", console, quiet=self.quiet) as progress:
             result = replay(self.run_dir, progress=progress)
         found = {"run_dir": str(self.run_dir), **asdict(result)}
         show(found, replay_report(str(self.run_dir), result), json=self.json)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def _train(
     with (
         new_directory(config.name, out) as folder,
         _telling_what_is_saved(folder),
-        following(title_of(config), console, quiet=quiet) as progress,
+        following(partial(title_of, config), console, quiet=quiet) as progress,
     ):
         try:
             run = train_experiment(

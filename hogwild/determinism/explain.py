@@ -60,13 +60,14 @@ def _of_own(
     subject: Subject, own: OwnTraining, runs: Sequence[Outcome], serial: Outcome, tell: Tell
 ) -> list[DifferenceSource]:
     config = own.config
-    kind = "threads" if config.kind == "processes" else "processes"
+    was = serial.run.kind if serial.run is not None else config.kind
+    kind = "threads" if was == "processes" else "processes"
     threads = max(2, torch.get_num_threads())
     rows = [DifferenceSource("interleaving", f"the same {len(runs)} times", worst(compare_all(runs)))]
     if config.workers > 1:
         rows.append(DifferenceSource("worker count", f"1 instead of {config.workers}", compare(runs[0], serial)))
     for name, varied, variation, base in (
-        ("worker kind", f"{kind} instead of {config.kind}, one worker", Variation({**ALONE, "kind": kind}), serial),
+        ("worker kind", f"{kind} instead of {was}, one worker", Variation({**ALONE, "kind": kind}), serial),
         ("torch threads", f"{threads} instead of 1, one worker", Variation(ALONE, intra_op=threads), serial),
         ("seed", f"{config.seed + 1} instead of {config.seed}", Variation({"seed": config.seed + 1}), runs[0]),
     ):

@@ -202,7 +202,7 @@ def _count(counter: Counter, run: Run) -> Probe:
     off = counts - expected
     return Probe(
         update=run.config.update,
-        kind=run.config.kind,
+        kind=run.kind,
         workers=run.config.workers,
         updates=expected,
         values=counts.numel(),

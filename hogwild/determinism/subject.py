@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hogwild.config import RunConfig
+from hogwild.config import AUTO, RunConfig
 from hogwild.data.sources import Source, as_source, batches_of
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
@@ -114,11 +114,15 @@ class OwnTraining(Subject):
     ) -> None:
         # A worker that dies must not be passed over: a run without it is not a repeat.
         self.config = replace(config, on_worker_failure="raise", checkpoint_every=None, keep_best=None)
-        self.title = title_of(self.config)
         self.build = build
         self.optimizer = optimizer
         self.rule = rule
         self.others = dict(others or {})
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """What is trained, on one line."""
+        return title_of(self.config)
 
     @classmethod
     def of_experiment(cls, training: Training, config: RunConfig) -> OwnTraining:
@@ -164,6 +168,8 @@ class OwnTraining(Subject):
             **self._others(problem, variation),
         )
         refuse_incomplete(run)
+        if self.config.kind == AUTO:  # all repeats are by what the first was by
+            self.config = replace(self.config, kind=run.kind)
         logits, targets = problem.predict(problem.model) if problem.predict is not None else (None, None)
         return Outcome(run.state, run.digest, run, {**trace, run.updates: dict(run.state)}, logits, targets)
 

@@ -217,13 +217,17 @@ def compare_runs(run_a: Path, run_b: Path) -> RunComparison:
     return RunComparison(
         a=found[0],
         b=found[1],
-        titles=(title_of(records[0].config), title_of(records[1].config)),
+        titles=(_title(records[0]), _title(records[1])),
         settings=tuple((name, first, second) for name, first, second in settings),
         training=tuple(_training(records, [name for name, *_ in settings])),
         environment=environment,
         divergence=distance(records[0].state, records[1].state),
         first=_first(*records),
     )
+
+
+def _title(record: Record) -> str:
+    return title_of(record.config, str(record.content.get("kind", "")))
 
 
 def _training(records: tuple[Record, Record], settings: Sequence[str]) -> Iterator[Pair]:

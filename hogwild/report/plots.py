@@ -37,7 +37,7 @@ def plot_run(run: Run, path: Path) -> None:
     """Draw a run as PNG: its loss, its metrics where it has any, and the staleness of its updates."""
     judged = any(not is_loss(name) for name in run.metrics)
     panels = [_loss, _metrics, _staleness] if judged else [_loss, _staleness]
-    title = f"{title_of(run.config)} · {count(run.updates)} updates · seed {run.config.seed}"
+    title = f"{title_of(run.config, run.kind)} · {count(run.updates)} updates · seed {run.config.seed}"
     _draw(run, panels, title, (4.6, 4.2), path)
 
 

@@ -20,23 +20,25 @@ _WORKERS_SHOWN = 8
 
 
 @contextmanager
-def following(title: str, console: Console, *, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+def following(
+    title: Callable[[str], str], console: Console, *, quiet: bool
+) -> Iterator[Callable[[Progress], None] | None]:
     """What to give `train(progress=...)` so that a person can follow the run; None where nothing is to be shown.
 
     Args:
-        title: what is run.
+        title: what is run; it is given the kind of the workers, which is empty until that is known.
         console: where to show it; standard error, for a person who pipes the result on.
         quiet: show nothing.
     """
     if quiet:
         yield None
     elif console.is_terminal:
-        starting = Group(Text(title, "bold"), Text("starting the workers …", "dim"))
+        starting = Group(Text(title(""), "bold"), Text("starting the workers …", "dim"))
         # Without a thread of its own that refreshes: it would take the interpreter's lock from worker threads.
         with Live(starting, console=console, auto_refresh=False, transient=True) as live:
             live.refresh()
             pace = Pace()
-            yield lambda progress: live.update(display(title, progress, pace.remaining(progress)), refresh=True)
+            yield lambda found: live.update(display(title(found.kind), found, pace.remaining(found)), refresh=True)
     else:
         yield _Lines(title, console)
 
@@ -98,7 +100,7 @@ def _workers(progress: Progress) -> list[RenderableType]:
 class _Lines:
     """A plain line every few seconds, without control codes: for logs."""
 
-    def __init__(self, title: str, console: Console) -> None:
+    def __init__(self, title: Callable[[str], str], console: Console) -> None:
         self._title = title
         self._console = console
         self._told = time.monotonic()
@@ -109,7 +111,7 @@ class _Lines:
         self._told = time.monotonic()
         metrics = "".join(f"  {name} {figure(value)}" for name, value in progress.metrics.items())
         line = (
-            f"{self._title}: {count(progress.updates)} of {count(progress.total)} updates"
+            f"{self._title(progress.kind)}: {count(progress.updates)} of {count(progress.total)} updates"
             f"  loss {figure(progress.loss)}{metrics}  {count(progress.samples_per_second)} samples/s"
         )
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -33,7 +33,7 @@ _SEVERITY_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 def run_report(run: Run, usual_lr: str = "") -> RenderableType:
     """What a training came to; `usual_lr` says why its learning rate is the one that its optimizer begins with."""
-    head = f"{title_of(run.config)} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
+    head = f"{title_of(run.config, run.kind)} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
     parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run, usual_lr)), (1, 0, 1, 2))]
     parts.append(Padding(_workers(run), (0, 0, 0, 2)))
     parts.extend(Text(f"  {failure.splitlines()[0]}", "yellow") for failure in run.failures)

@@ -144,9 +144,9 @@ def rule_title(config: RunConfig) -> str:
     return ", ".join([config.update, *(said.format(getattr(config, name)) for name, said in options.items() if said)])
 
 
-def title_of(config: RunConfig) -> str:
-    """What is run, on one line: name, rule, and who does it."""
-    return f"{config.name} · {rule_title(config)} · {config.crew}"
+def title_of(config: RunConfig, kind: str = "") -> str:
+    """What is run, on one line: name, rule, and who does it; `kind`: the one chosen, where it was open."""
+    return f"{config.name} · {rule_title(config)} · {config.crew(kind)}"
 
 
 def refuse_idle(given: Mapping[str, object], update: str) -> None:

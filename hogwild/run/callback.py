@@ -35,6 +35,7 @@ class RunInfo:
 
     Attributes:
         config: its settings.
+        kind: "threads" or "processes": what its workers are.
         settings: what is trained, beside `config`, as in `Run.settings`; empty where the run is not saved.
         id: its identity, 32 hexadecimal digits, which a resumed run keeps; empty where the run is not saved.
         start: the version that it goes on from; 0 where it is new.
@@ -43,6 +44,7 @@ class RunInfo:
     """
 
     config: RunConfig
+    kind: str
     settings: Mapping[str, Any]
     id: str
     start: int

@@ -123,6 +123,7 @@ def _info(run: OpenRun) -> RunInfo:
     job, origin = run.job, run.origin
     return RunInfo(
         config=job.config,
+        kind=job.kind,
         settings=origin.training if origin is not None else {},
         id=origin.run if origin is not None else "",
         start=run.start.version,
@@ -137,7 +138,7 @@ def _begun(run: OpenRun) -> OpenRun:
     if job.out is None or origin is None:
         return run
     if job.resume is not None:
-        origin = origin.gone_on(run.start.version, job.config, job.change)
+        origin = origin.gone_on(run.start.version, job.config, job.kind, job.change)
     rows = as_json(by_update(run.evaluator.evaluations, run.logged))
     files = {ORIGIN: origin.to_json(), **({METRICS: rows} if rows else {})}
     begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)
@@ -219,6 +220,8 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         origin=run.origin,
         best=run.evaluator.keeper.best,
         ema_state=own_copies(state.state_dict(version, slot, average)) if average else None,
+        kind=job.kind,
+        kind_because=job.kind_because,
     )
 
 

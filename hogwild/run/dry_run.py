@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,15 +23,18 @@ from hogwild.rules.gradients import gradients_of
 from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.holes import WAYS_OUT, hole_in
+from hogwild.workers.interpreter import Measured, measured
 from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo
+
+_SURE = 10  # times as long as was asked: it is long enough, whatever is done only once
 
 
 @dataclass(frozen=True)
 class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
     generator that it drew from, what drew, the names of the parameters that the loss wrote to, the digest of the batch,
-    and how many rows each sparse gradient names."""
+    how many rows each sparse gradient names, and what a step takes, where that was asked for."""
 
     sparse: frozenset[int]
     samples: int
@@ -38,6 +42,7 @@ class DryRun:
     written: tuple[str, ...] = ()
     batch: str = field(default="", compare=False)
     rows: Mapping[int, int] = field(default_factory=dict, compare=False)
+    measured: Measured | None = field(default=None, compare=False)
 
 
 def dry_run(
@@ -47,8 +52,10 @@ def dry_run(
     loss: Callable[[nn.Module, Any], Any],
     seed: int,
     workers: int,
+    long: float | None = None,
 ) -> DryRun:
-    """Compute the gradient of update 0 once.
+    """Compute the gradient of update 0 once. Where it is to be measured whether that takes `long` seconds, and it seems
+    to, a second time: the first step of a program does some things only once.
 
     Raises:
         ArgumentError: the loss raised, is not a finite scalar, or does not depend on the model; or the data raised.
@@ -65,8 +72,11 @@ def dry_run(
         in_data = detector.drawn()
         digest = batch_digest(batch)  # before the loss, which may write to it
         counts = [parameter._version for parameter in parameters]
-        value, gradients = _step(replica, parameters, list(trained), loss, batch)
+        step = partial(_step, replica, parameters, list(trained), loss, batch)
+        (value, gradients), took = measured(step) if long is not None else (step(), None)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
+        if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
+            took = measured(step)[1]
     if not math.isfinite(value):
         if hole := hole_in(batch):
             raise ArgumentError(f"data: the first batch holds {hole}; {WAYS_OUT}")
@@ -79,7 +89,7 @@ def dry_run(
     pairs = zip(parameters, counts, strict=True)
     written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
-    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows)
+    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took)
 
 
 @contextmanager

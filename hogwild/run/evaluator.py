@@ -63,6 +63,7 @@ class Evaluator:
         self._model = job.model
         self._state = state
         self._rule = job.rule
+        self._kind = job.kind
         self._party = job.party
         self._judges = job.judges
         self._evaluate = job.evaluate if job.judges else None
@@ -197,6 +198,7 @@ class Evaluator:
             per_worker=tuple(control.row(i)[Field.COMPUTED] for i in range(control.workers)),
             metrics=metrics_in(self.evaluations[-1]) if self.evaluations else {},
             staleness=_of_rows(np.median, recent["version"] - 1 - recent["version_read"]),
+            kind=self._kind,
         )
 
     def span(self) -> tuple[float, float]:

@@ -52,6 +52,8 @@ class Job:
     again: Again | None = None  # computes a gradient a second time, where `work` is the caller's
     sparse: Sequence[str] = ()  # the tables that `work` commits row gradients of
     party: Party | None = None  # the machines that train together, where there are several
+    kind: str = ""  # of the workers, once it is known
+    kind_because: str = ""  # why, where nobody said which
 
     @property
     def factors(self) -> Callable[[int], float] | None:

@@ -165,7 +165,7 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         again=job.again,
         batches=job.batches,
     )
-    return TEAMS[config.kind](task, state, job.model, prepared.trained, prepared.constant)
+    return TEAMS[job.kind](task, state, job.model, prepared.trained, prepared.constant)
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:

@@ -58,12 +58,12 @@ class Origin:
         """That of a run that begins here and now."""
         return cls(uuid.uuid4().hex, job.maker, training, environment())
 
-    def gone_on(self, version: int, config: RunConfig, change: Mapping[str, Any]) -> Origin:
-        """The same, gone on with from that version here and now, with those settings changed."""
+    def gone_on(self, version: int, config: RunConfig, kind: str, change: Mapping[str, Any]) -> Origin:
+        """The same, gone on with from that version here and now by that kind of worker, some settings changed."""
         part: dict[str, Any] = {
             "version": version,
             "workers": config.workers,
-            "kind": config.kind,
+            "kind": kind,
             "environment": environment(),
         }
         if change:

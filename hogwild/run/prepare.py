@@ -30,6 +30,7 @@ from hogwild.run.record import origin_to_go_on
 from hogwild.run.second_look import copies_for_another, look_again
 from hogwild.run.staleness import curvature_of, stale_plan
 from hogwild.run.try_kernel import try_kernel
+from hogwild.run.which_kind import LONG, is_to_be_measured, with_kind
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan
@@ -112,6 +113,8 @@ def prepare(job: Job) -> Prepared:
     groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
     anatomy = anatomy.restricted_to(set(groups))
     tried = _try(job, anatomy)
+    job = with_kind(job, tried, optimizer)
+    _refuse_what_threads_share(job, tried)
     names = {id(stand_ins[id(p)]): name for name, p in job.model.named_parameters()}
     training = _training(job, optimizer, names, anatomy, tried)
     origin = _origin(job, training)
@@ -132,7 +135,7 @@ def prepare(job: Job) -> Prepared:
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     tables = sorted(sparse) if _keeps_rows(job, optimizer) else []
     plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates)
-    limits.refuse(job.config.workers, own_processes=TEAMS[job.config.kind].own_processes)
+    limits.refuse(job.config.workers, own_processes=TEAMS[job.kind].own_processes)
     draws = bool(tried.draws) or job.loss is None
     return Prepared(
         *(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan),
@@ -209,19 +212,24 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
         return try_kernel(job.source, job.model, anatomy.trained, seed, job.config.workers, same_bits=same)
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
-    tried = dry_run(job.model, anatomy.trained, job.source, job.loss, job.config.seed, job.config.workers)
+    config, long = job.config, LONG if is_to_be_measured(job) else None
+    tried = dry_run(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long)
     if tried.written and job.rule.needs(job.config.workers).slots > 1:
         raise ArgumentError(
             f"the loss writes to {', '.join(tried.written)} while it is computed, as an embedding with max_norm "
             f"does, and {job.rule.name} keeps a version as it was made; use "
             f"update={quoted(stepping_by_row(), 'or')}"
         )
-    if tried.draws and job.rule.same_bits and not TEAMS[job.config.kind].own_processes:
+    return tried
+
+
+def _refuse_what_threads_share(job: Job, tried: DryRun) -> None:
+    """Refuse draws from a generator of all threads, where the same bits are promised."""
+    if tried.draws and job.rule.same_bits and not TEAMS[job.kind].own_processes:
         raise NotReproducible(
             f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, so "
             f"{job.rule.name} cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
         )
-    return tried
 
 
 def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: Optimizer) -> frozenset[int]:

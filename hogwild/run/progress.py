@@ -21,6 +21,7 @@ class Progress:
         per_worker: gradients that each worker has computed.
         metrics: those of the last evaluation.
         staleness: the median of the latest updates: how many versions old each was computed on.
+        kind: "threads" or "processes": what the workers are.
     """
 
     updates: int
@@ -31,6 +32,7 @@ class Progress:
     per_worker: tuple[int, ...]
     metrics: Mapping[str, float]
     staleness: float = float("nan")
+    kind: str = ""
 
 
 Stop = Callable[[Progress], bool]

@@ -212,6 +212,8 @@ def saved_run(run_dir: Path) -> Run:
             origin=origin,
             best=_best(run_dir, content),
             ema_state=load_file(record.average) if record.average is not None else None,
+            kind=str(content.get("kind", "")),
+            kind_because=str(content.get("kind_because", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:
         why = f"{type(error).__name__}: {printable(str(error))}"

@@ -125,6 +125,8 @@ class Run:
         best: the version whose metric was best, where `keep_best` names one; None where no evaluation gave a number.
         ema_state: the state dict with the moving average of the trained parameters, in memory of its own; buffers and
             other parameters are those of `state`. None where `ema` was not set.
+        kind: "threads" or "processes": what the workers were. `config.kind` is what was asked for.
+        kind_because: why, where "auto" was asked for; else empty.
     """
 
     config: RunConfig
@@ -152,6 +154,8 @@ class Run:
     origin: Origin | None = field(default=None, compare=False, repr=False)
     best: Best | None = None
     ema_state: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    kind: str = ""
+    kind_because: str = ""
 
     @property
     def nodes(self) -> int:
@@ -220,7 +224,7 @@ class Run:
     def __str__(self) -> str:
         """The run in one line."""
         speed = f"{self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s"
-        title = title_of(self.config)
+        title = title_of(self.config, self.kind)
         best = f" · {self.best}" if self.best is not None else ""
         return f"{title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best} · {self.digest[:16]}…"
 
@@ -244,7 +248,9 @@ class Run:
         return {
             "name": config.name,
             "update": config.update,
-            "kind": config.kind,
+            "kind": self.kind,
+            "kind_asked": config.kind,
+            "kind_because": self.kind_because,
             "workers": config.workers,
             "nodes": self.nodes,
             **self.optimizer_settings,

@@ -61,7 +61,7 @@ def _steps_agree(job: Job, first: _Stepper, second: _Stepper, gradients: tuple[G
     zero, other = gradients
     seed = job.config.seed
     # Under `sync` whoever is last steps, and its generators are those of its own batch; in threads they are anybody's.
-    anybodys = job.rule.tickets_per_update > 1 or job.config.kind == "threads"
+    anybodys = job.rule.tickets_per_update > 1 or job.kind == "threads"
     start = first.start()
     middle = first.step(start, zero, mix(seed, 0))
     end = first.step(middle, other, mix(seed, 1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hogwild.config import AUTO
+from hogwild.workers.interpreter import has_gil
 from hogwild.workers.processes import ProcessTeam
 from hogwild.workers.spawn import refuse_removed_folder
 from hogwild.workers.threads import ThreadTeam
@@ -12,10 +14,13 @@ TEAMS: Mapping[str, type[ThreadTeam] | type[ProcessTeam]] = {"threads": ThreadTe
 
 
 def warm_up(kind: str) -> None:
-    """Begin what workers of that kind need to start, ahead of the first one.
+    """Begin what workers of that kind need to start, ahead of the first one. Where it is still open, that is what those
+    need that are likely to be chosen.
 
     Raises:
         ArgumentError: none can be started here.
     """
     refuse_removed_folder()
+    if kind == AUTO:
+        kind = "processes" if has_gil() else "threads"
     TEAMS[kind].warm_up()

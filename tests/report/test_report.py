@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import nn
 
 import hogwild
-from hogwild.config import RunConfig
+from hogwild.config import KINDS, RunConfig
 from hogwild.report.objects import to_json
 from hogwild.report.plots import plot_run
 from hogwild.report.progress import Pace, display, following
@@ -36,6 +36,7 @@ MANY = Progress(
     loss=0.25,
     per_worker=(300, 200),
     metrics={"accuracy": 0.875},
+    kind="threads",
 )
 
 
@@ -102,15 +103,22 @@ def test_count() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "run · hogwild · 2 processes"),
-        ({"workers": 1}, "run · hogwild · 1 process"),
+        ({}, "run · hogwild · 2 workers"),
+        ({"workers": 1}, "run · hogwild · 1 worker"),
+        ({"workers": 1, "kind": "processes"}, "run · hogwild · 1 process"),
         ({"workers": 1, "kind": "threads"}, "run · hogwild · 1 thread"),
-        ({"update": "ordered", "staleness": 3}, "run · ordered, staleness 3 · 2 processes"),
-        ({"update": "sync", "micro_batches": 4}, "run · sync, 4 micro-batches · 2 processes"),
+        ({"update": "ordered", "staleness": 3}, "run · ordered, staleness 3 · 2 workers"),
+        ({"update": "sync", "micro_batches": 4}, "run · sync, 4 micro-batches · 2 workers"),
     ],
 )
 def test_title(settings: dict[str, object], words: str) -> None:
     assert title_of(RunConfig(epochs=1, **settings)) == words  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chosen", KINDS)
+def test_a_title_tells_a_kind_that_was_chosen_from_one_that_was_given(chosen: str) -> None:
+    assert title_of(RunConfig(epochs=1), chosen) == f"run · hogwild · 2 {chosen} (auto)"
+    assert title_of(RunConfig(epochs=1, kind=chosen), chosen) == f"run · hogwild · 2 {chosen}"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -138,18 +146,20 @@ def test_a_log_gets_plain_lines_and_not_too_many(monkeypatch: pytest.MonkeyPatch
     now = [0.0]
     monkeypatch.setattr("hogwild.report.progress.time.monotonic", lambda: now[0])
     console = Console(file=io.StringIO(), width=40, force_terminal=False)
-    with following("toy", console, quiet=False) as progress:
+    with following(partial(title_of, RunConfig("toy", epochs=1)), console, quiet=False) as progress:
         assert progress is not None
         for second in range(12):
             now[0] = float(second)
             progress(MANY)
     assert isinstance(console.file, io.StringIO)
-    line = "toy: 500 of 1,000 updates  loss 0.2500  accuracy 0.8750  1,234 samples/s\n"
+    line = "toy · hogwild · 2 threads (auto): 500 of 1,000 updates  loss 0.2500  accuracy 0.8750  1,234 samples/s\n"
     assert console.file.getvalue() == 2 * line
 
 
 def test_quiet_shows_nothing() -> None:
-    with following("toy", Console(file=io.StringIO(), force_terminal=True), quiet=True) as progress:
+    with following(
+        partial(title_of, RunConfig("toy", epochs=1)), Console(file=io.StringIO(), force_terminal=True), quiet=True
+    ) as progress:
         assert progress is None
 
 

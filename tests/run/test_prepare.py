@@ -119,7 +119,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"update": "racing", "gradient": "grad"},
         "gradient 'grad' leaves .grad alone, and racing is a race for .grad; it needs 'backward'",
     ),
-    "unknown kind": ({"kind": "fork"}, "kind 'fork' is not known; 'threads', 'processes' are"),
+    "unknown kind": ({"kind": "fork"}, "kind 'fork' is not known; 'auto', 'threads', 'processes' are"),
     "unknown gradient": ({"gradient": "jvp"}, "gradient 'jvp' is not known"),
     "negative staleness": ({"update": "ordered", "staleness": -1}, "staleness -1 is (negative|below 0)"),
     "staleness as text": ({"update": "ordered", "staleness": "3"}, "staleness '3' is a str"),

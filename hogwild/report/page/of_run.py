@@ -27,7 +27,7 @@ def run_section(found: FoundRun, run: Run) -> Section:
     return Section(
         kind="run",
         title=run.config.name,
-        about=f"{title_of(run.config).partition(' · ')[2]} · {found.path}",
+        about=f"{title_of(run.config, run.kind).partition(' · ')[2]} · {found.path}",
         verdict=_verdict(run),
         good=None if run.stopped is None and not run.failures else False,
         facts=_facts(run),
