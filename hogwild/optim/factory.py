@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -70,17 +71,42 @@ def _compiler_left_out() -> Iterator[None]:
     Some methods of `Optimizer` import it when they are first called, to mark themselves as nothing to be compiled; here
     they are told that they are what that would give. Where the compiler is there already, nothing is done.
     """
-    marked = []
-    if "torch._dynamo" not in sys.modules:
-        methods = [getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _MARKED]
-        marked = [method for method in methods if method is not None and not hasattr(method, _MARK)]
-    for method in marked:
-        setattr(method, _MARK, method)
+    _marks.enter()
     try:
         yield
     finally:
-        for method in marked:
-            delattr(method, _MARK)
+        _marks.leave()
+
+
+class _Marks:
+    """The marks on methods of `Optimizer`, which all threads share: there while any thread is inside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._marked: list[Any] = []
+
+    def enter(self) -> None:
+        """Mark them, unless another thread has."""
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1 and "torch._dynamo" not in sys.modules:
+                methods = [getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _MARKED]
+                self._marked = [method for method in methods if method is not None and not hasattr(method, _MARK)]
+                for method in self._marked:
+                    setattr(method, _MARK, method)
+
+    def leave(self) -> None:
+        """Take the marks back, unless another thread needs them."""
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for method in self._marked:
+                    delattr(method, _MARK)
+                self._marked = []
+
+
+_marks = _Marks()
 
 
 def try_step(optimizer: Optimizer) -> None:

@@ -64,6 +64,46 @@ def test_an_optimizer_is_as_torch_makes_it_afterwards():
     assert done.stdout.split() == ["0.0", "False", "True"]
 
 
+TWO_AT_ONCE = """
+import sys, threading
+import torch
+from hogwild.optim.factory import made_by
+
+def marked():
+    return hasattr(torch.optim.Optimizer.add_param_group.__wrapped__, "__dynamo_disable")
+
+class Maker(threading.Thread):
+    def __init__(self):
+        super().__init__()
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self.start()
+        self.inside.wait()
+
+    def run(self):
+        made_by(self.make, [("w", torch.nn.Parameter(torch.zeros(1)))])
+
+    def make(self, named):
+        self.inside.set()
+        self.leave.wait()
+        return torch.optim.SGD(named, lr=0.1)
+
+first, second = Maker(), Maker()
+seen = [marked()]
+for one in first, second:
+    one.leave.set()
+    one.join()
+    seen.append(marked())
+print(*seen, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_two_threads_may_make_optimizers_at_once():
+    """What one of them is done with, the other still needs."""
+    done = subprocess.run([sys.executable, "-c", TWO_AT_ONCE], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
+    assert done.stdout.split() == ["True", "True", "False", "False"]
+
+
 IMPORTS = """
 import importlib, pkgutil, sys
 sys.path.insert(0, {tests!r})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import Any
 
 import problems
@@ -12,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from traits import KINDS
 
 import hogwild
+from hogwild.workers import vector_math
 from hogwild.workers.vector_math import FUNCTIONS, call_vector_functions
 
 
@@ -28,7 +31,7 @@ class Recorded(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    call_vector_functions.cache_clear()
+    vector_math._call_each.cache_clear()
     yield
     call_vector_functions()
 
@@ -46,7 +49,7 @@ def test_each_function_is_called_for_both_dtypes_and_only_once():
 
 
 def loss(model: nn.Module, batch: Any) -> Tensor:
-    hogwild.worker_info().log(called=call_vector_functions.cache_info().currsize)
+    hogwild.worker_info().log(called=vector_math._call_each.cache_info().currsize)
     return problems.cross_entropy(model, batch)
 
 
@@ -59,7 +62,26 @@ def test_they_were_called_before_the_first_update(kind):
 def test_they_were_called_before_a_loop_of_ones_own_begins():
     def work(worker: Any) -> None:
         while worker.claim() is not None:
-            raise RuntimeError(f"called: {call_vector_functions.cache_info().currsize}")
+            raise RuntimeError(f"called: {vector_math._call_each.cache_info().currsize}")
 
     with pytest.raises(hogwild.WorkerError, match="called: 1"):
         hogwild.launch(work, problems.mlp(), optimizer=problems.SGD, updates=2, kind="threads", max_restarts=0)
+
+
+def test_two_trainings_that_begin_at_once_do_not_call_them_at_once(monkeypatch):
+    """The first of them meets nobody inside: without a lock it would meet the second."""
+    meeting, callers, acos = threading.Barrier(2), [], torch.acos
+
+    def met(values: Tensor) -> Tensor:
+        callers.append(threading.get_ident())
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.3)
+        return acos(values)
+
+    monkeypatch.setattr(torch, "acos", met)
+    threads = [threading.Thread(target=call_vector_functions) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(callers) == 2 and len({*callers}) == 1
