@@ -23,12 +23,15 @@ from hogwild.errors import HogwildError
 from hogwild.run.result import Run
 from hogwild.run.training import train_config
 from hogwild.shared.limits import cgroup_memory, cgroup_quota, usable_cores
+from hogwild.workers.interpreter import has_gil
 
 Severity = Literal["ok", "note", "problem"]
 
 _GIB = 1 << 30
 _SLOW_FIRST, _SLOW_SECOND = 4.0, 1.5  # seconds until two workers train
 _FEW_FILES = 256
+_WAIT = "--kind auto takes processes unless a step is long, for threads wait for each other on small models"
+_HOW = "docs/free-threading.md"
 
 
 @dataclass(frozen=True)
@@ -113,13 +116,19 @@ def _gil() -> Finding:
     version = platform.python_version()
     if not sysconfig.get_config_var("Py_GIL_DISABLED"):
         found = f"Python {version} with the GIL"
-        return Finding("interpreter", found, "note", "threads wait for each other on small models; processes do not")
-    if getattr(sys, "_is_gil_enabled", lambda: True)():
+        return Finding("interpreter", found, "note", f"{_WAIT}; python3.14t has no GIL: {_HOW} says how to get it")
+    if has_gil():
         found = f"Python {version}, free-threaded, but the GIL is on"
         return Finding(
-            "interpreter", found, "note", "an extension or PYTHON_GIL=1 turned it on; PYTHON_GIL=0 keeps it off"
+            "interpreter",
+            found,
+            "note",
+            f"{_WAIT}; an extension or PYTHON_GIL=1 turned it on, PYTHON_GIL=0 keeps it off",
         )
-    return Finding("interpreter", f"Python {version}, free-threaded, the GIL is off")
+    found = f"Python {version}, free-threaded, the GIL is off"
+    return Finding(
+        "interpreter", found, "ok", f"--kind auto takes threads, which do not wait for an interpreter; {_HOW} says more"
+    )
 
 
 def _torch() -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -112,8 +113,11 @@ def test_workers_that_do_not_start_are_a_problem(monkeypatch: pytest.MonkeyPatch
 def test_a_free_threaded_interpreter_is_told_from_one_with_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: 1)
     monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
-    assert "GIL is off" in doctor._gil().found
+    assert "GIL is off" in doctor._gil().found and "takes threads" in doctor._gil().advice
     monkeypatch.setattr("sys._is_gil_enabled", lambda: True, raising=False)
     assert "GIL is on" in doctor._gil().found and doctor._gil().verdict == "note"
+    assert "PYTHON_GIL=0" in doctor._gil().advice
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: 0)
-    assert "with the GIL" in doctor._gil().found
+    assert "with the GIL" in doctor._gil().found and "takes processes" in doctor._gil().advice
+    told = re.search(r"docs/\S+\.md", doctor._gil().advice)
+    assert told is not None and (Path(__file__).parents[2] / told.group()).is_file()
