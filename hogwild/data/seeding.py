@@ -54,8 +54,8 @@ def seed_others(number: int) -> None:
 class _Lending:
     """Who moves this process's generators for a while: one thread at a time, which puts them back.
 
-    The lock is held meanwhile, and only its holder writes here. `begun` and `ended` count, so that others, who read them
-    without the lock, can tell whether anybody did while they read: a count that they missed has moved when they look again.
+    The lock is held meanwhile, and only its holder writes here. `begun` and `ended` count, so that others, who read
+    without the lock, can tell whether anybody did meanwhile: a count that they missed has moved when they look again.
     """
 
     def __init__(self) -> None:

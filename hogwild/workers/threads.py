@@ -2,8 +2,9 @@
 
 They share the interpreter: under the GIL they run side by side only while torch computes. Nothing below relies on
 the GIL: of Python objects threads share the task and the copy of the model, which they only read, the queue of events,
-which locks itself, and the locks (docs/free-threading.md lists what protects what). A thread that raises is replaced like any worker; one that hangs can be neither
-ended nor replaced, so the run fails and the thread ends with the program, as all do when a signal kills it.
+which locks itself, and the locks (docs/free-threading.md lists what protects what). A thread that raises is replaced
+like any worker; one that hangs can be neither ended nor replaced, so the run fails and the thread ends with the
+program, as all do when a signal kills it.
 """
 
 from __future__ import annotations
