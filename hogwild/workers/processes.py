@@ -219,6 +219,10 @@ def _start(process: BaseProcess, index: int) -> bool:
             process.start()
     except (EOFError, ConnectionError):
         return False
+    except RuntimeError as error:
+        if "acknowledgement" in str(error):  # which Python 3.14 waits for
+            return False
+        raise
     except (OSError, ArgumentError) as error:
         raise WorkerError(f"worker {index} cannot be started: {error}", worker=index) from error
     return True
