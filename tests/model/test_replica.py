@@ -111,9 +111,7 @@ def test_gradient_hooks_are_carried(kind, gradient):
 
 
 def scripted() -> nn.Module:
-    with pytest.warns(
-        DeprecationWarning, match=r"`torch\.jit\.trace(_method)?` is (deprecated|not supported)"
-    ):
+    with pytest.warns(DeprecationWarning, match=r"`torch\.jit\.trace(_method)?` is (deprecated|not supported)"):
         return nn.Sequential(torch.jit.trace(nn.Linear(8, 3), torch.zeros(1, 8)))
 
 
