@@ -20,6 +20,7 @@ from hogwild.run.dry_run import DryRun
 from hogwild.run.job import Job
 from hogwild.workers.interpreter import Measured, has_gil
 from hogwild.workers.kinds import warm_up
+from hogwild.workers.seat import planted_pause
 
 LONG = 0.02  # seconds of a step from which on two threads do what two processes do, or more
 _FREE = 0.3  # the share of a step for which another thread may wait for the interpreter
@@ -59,6 +60,8 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
         return f"threads share what {type(optimizer).__name__} may draw from"
     if job.config.worker_timeout is not None:
         return "worker_timeout is set, and a thread that hangs cannot be ended"
+    if planted_pause.get() is not None:
+        return "something is planted, which may kill a worker, and with a thread the whole program"
     return ""
 
 

@@ -20,6 +20,7 @@ from hogwild.run import dry_run as trial
 from hogwild.run import which_kind
 from hogwild.run.dry_run import dry_run
 from hogwild.run.which_kind import LONG
+from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers import interpreter, kinds
 from hogwild.workers.interpreter import Measured, has_gil, measured
 
@@ -115,6 +116,15 @@ def test_processes_where_threads_would_share_what_nobody_can_vouch_for(gil, step
     kind, told = chosen(**arguments)
     assert kind == "processes"
     assert told == because.replace("\\", "")
+
+
+@without_gil
+def test_processes_where_something_is_planted(gil):
+    kill = PlantedFault(Fault.KILL, Hook.COMPUTING, 1)
+    with planted(kill):
+        kind, because = chosen(update="ordered")
+    assert (kind, because[:20]) == ("processes", "something is planted")
+    assert kill.fired
 
 
 @without_gil
