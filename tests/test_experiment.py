@@ -23,7 +23,7 @@ def _training(**defaults: object) -> Training:
 def test_flags_over_the_experiments_over_run_configs() -> None:
     training = _training(epochs=3, batch_size=2, workers=4)
     config = experiment.settings_of(training, {"workers": 1})
-    assert (config.name, config.workers, config.batch_size, config.kind) == ("toy", 1, 2, "processes")
+    assert (config.name, config.workers, config.batch_size, config.kind) == ("toy", 1, 2, "auto")
 
 
 def test_flags_over_those_of_a_saved_run() -> None:

@@ -167,7 +167,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (BenchCommand(profile=True, pad_ms=5.0), "--profile and --pad-ms"),
+        (BenchCommand(profile=True, pad_ms=5.0), "--profile, --pad-ms and --peers"),
         (BenchCommand(staleness=(3,)), "--staleness 3"),
     ],
 )
