@@ -31,7 +31,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from hogwild.data.seeding import mix, preserved_generators
+from hogwild.optim.stability import largest_stable_step
 
 _Version = dict[str, Tensor]  # name → value of each parameter and buffer
 _Part = tuple[float, Sequence[Tensor | None]]  # a loss and its gradient: a tensor or None for each trained parameter
@@ -86,7 +87,9 @@ def train_serially(
         stale = None
         if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(stepper):
             first = range(0, N * min(2, len(plan)), N) if measured else ()
-            stale = _Stale(stepper, staleness, _curvature(model, loss, source, seed, first, trained))
+            curvature = _curvature(model, loss, source, seed, first, trained)
+            if not curvature or any(map(partial(_is_large, staleness, curvature), stepper.param_groups)):
+                stale = _Stale(stepper, staleness, curvature)
             _load(model, versions[0])
         rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
         for k, (u, numbers, v) in enumerate(plan):
@@ -194,6 +197,14 @@ def _is_studied(optimizer: torch.optim.Optimizer) -> bool:
     return known and not any(group.get(name) for group in optimizer.param_groups for name in others)
 
 
+def _is_large(staleness: int, curvature: float, group: dict[str, Any]) -> bool:
+    """True where a step is more than half of what is stable by gradients that old, or Adam's."""
+    if "betas" in group:
+        return True
+    stable = largest_stable_step(staleness, group["momentum"], group["nesterov"])
+    return bool(group["lr"] * curvature > 0.5 * stable)
+
+
 def _curvature(
     model: nn.Module,
     loss: Callable[[nn.Module, Any], Any],
@@ -209,12 +220,14 @@ def _curvature(
         parts = []
         for b in first:
             _load(model, start)
-            scalar = loss(model, source.batch(b, _seeded(mix(seed, b))))
-            part = torch.autograd.grad(scalar, trained, create_graph=vector is not None, materialize_grads=True)
-            if vector is not None:
-                along = torch.stack([(g * v).sum() for g, v in zip(part, vector, strict=True)]).sum()
-                part = torch.autograd.grad(along, trained, materialize_grads=True)
-            parts.append(part)
+            output = loss(model, source.batch(b, _seeded(mix(seed, b))))
+            scalars = [output] if isinstance(output, Tensor) else list(output)
+            for scalar in [one / len(scalars) for one in scalars]:
+                part = torch.autograd.grad(scalar, trained, create_graph=vector is not None, materialize_grads=True)
+                if vector is not None:
+                    along = torch.stack([(g * v).sum() for g, v in zip(part, vector, strict=True)]).sum()
+                    part = torch.autograd.grad(along, trained, materialize_grads=True)
+                parts.append(part)
         product = [reduce(torch.add, column) / len(first) for column in zip(*parts, strict=True)]
         length = math.sqrt(sum(float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2 for one in product))
         vector = [one * (1 / length) for one in product]

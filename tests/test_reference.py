@@ -106,7 +106,8 @@ def test_compensation_with_every_optimizer_that_it_is_for(optimizer, staleness):
     setting = {"update": "ordered", "staleness": staleness, "compensation": "auto", "optimizer": OPTIMIZERS[optimizer]}
     run = same_bits(problems.mlp, workers=min(2, staleness + 1), **setting)
     plain = problems.train(problems.mlp(), workers=1, updates=20, **setting | {"compensation": "none"})
-    assert bool(run.compensation) == (run.digest != plain.digest) == bool(staleness)
+    small = optimizer in ("sgd", "decay alone") and staleness == 1  # steps of 0.1
+    assert bool(run.compensation) == (run.digest != plain.digest) == (staleness > 0 and not small)
 
 
 @by_rule

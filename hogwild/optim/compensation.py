@@ -20,7 +20,8 @@ Where the loss is curved, none of this makes a delay harmless: with a curvature 
 memory, up to η′ λ of about 1 / (τ + 1)² (`hogwild.optim.stability`). λ is measured where the run begins, and a factor
 of 3 is left for what it grows to. What shorter steps lose in the end, the longer memory gives back: as many updates by
 one gradient as without a delay, for which a training that is at its beginning has no time yet. Weight decay enters g
-with the weights that it is applied to. With τ = 0 nothing of this is done.
+with the weights that it is applied to. With τ = 0 nothing of this is done, nor where SGD's own steps are small: where
+η λ of each group is at most half of what its own momentum bears at that delay.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from hogwild.optim.stability import largest_stable_step
+
 _LEAST_MOMENTUM = 0.9  # what is stretched of SGD without momentum, or with less
 _YOUNG = 5  # times as many updates as the velocity remembers have been made, before it remembers more
+_SMALL = 0.5  # of the largest stable step; an own step up to that is left as it is
 _MARGIN = 3  # times as much as where the run begins, the loss may be curved
 
 
@@ -81,8 +85,8 @@ class Compensation:
         curvature: float | None = None,
         rates: Sequence[float] | None = None,
     ) -> Compensation | None:
-        """That of an optimizer whose step is written here; None where there is nothing to compensate, or nobody has
-        studied how.
+        """That of an optimizer whose step is written here; None where there is nothing to compensate, for its steps are
+        small or its gradients not stale, or nobody has studied how.
 
         Args:
             optimizer: with the caller's options.
@@ -95,6 +99,10 @@ class Compensation:
         groups = optimizer.param_groups
         if type(optimizer) is torch.optim.SGD and all(map(_forgets, groups)):
             largest = rates or [group["lr"] for group in groups]
+            if curvature is not None and all(
+                _is_small(group, staleness, rate * curvature) for group, rate in zip(groups, largest, strict=True)
+            ):
+                return None
             made = [_for_sgd(g, staleness, curvature, rate) for g, rate in zip(groups, largest, strict=True)]
         elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
             made = [_for_adam(group, staleness) for group in groups]
@@ -124,6 +132,10 @@ class Compensation:
 def _forgets(group: Mapping[str, Any]) -> bool:
     """True for SGD as studied: whose velocity fades, and takes each gradient whole."""
     return group["momentum"] < 1 and not group["dampening"]
+
+
+def _is_small(group: Mapping[str, Any], staleness: int, step: float) -> bool:
+    return step <= _SMALL * largest_stable_step(staleness, group["momentum"], group["nesterov"])
 
 
 def _for_sgd(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float) -> Instead:
