@@ -183,14 +183,15 @@ def as_before(folder: Path) -> None:
 
 
 def test_a_record_of_an_older_version_is_replayed_loaded_and_gone_on_with(tmp_path):
-    whole = train(tmp_path / "whole")
+    plain = {"compensation": "none"}
+    whole = train(tmp_path / "whole", **plain)
     as_before(tmp_path / "whole")
     problem = {"data": problems.data(), "loss": problems.cross_entropy, "optimizer": problems.SGD}
     assert hogwild.replay(tmp_path / "whole", model=problems.mlp(), **problem).equal
     assert hogwild.load_run(tmp_path / "whole").digest == whole.digest
-    cut(tmp_path / "cut")
+    cut(tmp_path / "cut", **plain)
     as_before(tmp_path / "cut")
-    run = train(tmp_path / "cut", resume=tmp_path / "cut")
+    run = train(tmp_path / "cut", resume=tmp_path / "cut", **plain)
     assert run.digest == whole.digest
     assert json.loads((tmp_path / "cut" / "run.json").read_text())["run"] == "", "it stays without an identity"
     assert hogwild.replay(tmp_path / "cut", model=problems.mlp(), **problem).equal
