@@ -130,7 +130,7 @@ def probe(
         WorkerError: a worker died; nothing is counted then.
     """
     _refuse(updates, size)
-    rule = rule_for(update, workers)
+    rule = copy.copy(rule_for(update, workers))  # the caller's stays as it is
     rule.compensation = "none"  # each step is what is counted
     if model is None:
         source, shapes, count = _Nothing(), [torch.Size([size])], _ones

@@ -12,6 +12,7 @@ pytest.importorskip("numba")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import name_half
 
 from hogwild.kernels.trained_rows import TrainedRows
 from hogwild.shared.arena import Arena
@@ -72,9 +73,8 @@ def test_the_passes_are_the_steps_in_torch_to_the_bit(program: list[tuple[list[i
         words = table.newest.copy()
         if until >= HALF:
             trained.log(made, own)
-        if until == HALF:  # it died while words were written
-            late = own[len(own) // 2 :]
-            table.newest[late] = words[late]
+        if until == HALF:
+            name_half(table, words, rows)
         if until == TORN:
             table.values[torch.from_numpy(own)] = torch.nan
         if until >= WRITTEN:

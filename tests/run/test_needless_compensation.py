@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import hogwild
-from hogwild.optim.compensation import Compensation
 from hogwild.optim.stability import largest_stable_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
@@ -34,20 +33,6 @@ def test_small_steps_are_those_of_exact_delay_and_large_ones_are_compensated(mom
         optimizer = partial(torch.optim.SGD, lr=lr, momentum=momentum)
         problems.train_serially(model, update="ordered", staleness=3, optimizer=optimizer)
         assert hogwild.digest(model) == run.digest
-
-
-def test_one_large_group_is_enough():
-    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.01, 1.0)]
-    assert Compensation.of(torch.optim.SGD(groups[:1], lr=0.1), 3, 2.0) is None
-    assert Compensation.of(torch.optim.SGD(groups, lr=0.1), 3, 2.0) is not None
-    assert Compensation.of(torch.optim.SGD(groups[:1], lr=0.1), 3, None) is not None, "nobody knows how curved"
-    assert Compensation.of(torch.optim.Adam(groups[:1], lr=0.1), 3, 2.0) is not None
-
-
-def test_the_largest_rate_of_a_schedule_counts():
-    small = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
-    assert Compensation.of(small, 3, 2.0, [0.01]) is None
-    assert Compensation.of(small, 3, 2.0, [1.0]) is not None
 
 
 def test_it_goes_on_as_it_began(tmp_path):

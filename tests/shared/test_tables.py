@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import OPTIMIZERS, ROWS, loss, made, train, words
+from tables import OPTIMIZERS, ROWS, loss, made, name_half, train, words
 from torch import Tensor, nn
 from traits import KINDS, SAME_BITS, VERSIONED
 
@@ -53,12 +53,11 @@ def test_each_version_that_may_be_read_is_what_it_was(program: list[tuple[list[i
         table.begin(made)
         taken = table.take(made, index)
         new = {PARAMETER: taken[PARAMETER] + 1 + number, "sum": taken["sum"] + 1}
-        words = table.newest.copy()
+        before = table.newest.copy()
         if until >= HALF:
             table.keep(made, index)
-        if until == HALF:  # it died while words were written
-            late = rows[len(rows) // 2 :]
-            table.newest[late] = words[late]
+        if until == HALF:
+            name_half(table, before, rows)
         if until == LOGGED:
             table.store(index[: len(rows) // 2], {key: value[: len(rows) // 2] for key, value in new.items()})
         if until >= STORED:

@@ -14,6 +14,7 @@ import numpy as np
 import problems
 import pytest
 import torch
+from side_by_side import at_once
 from torch import Tensor, nn
 
 import hogwild
@@ -29,20 +30,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*learn worse, or to diverge:Use
 
 def together(*bodies: Callable[[], Any]) -> list[Any]:
     """What they return, each in a thread of its own; they begin at once, and what one raises is raised."""
-    gate, results = threading.Barrier(len(bodies)), [None] * len(bodies)
+    gate = threading.Barrier(len(bodies))
 
-    def run(i: int) -> None:
+    def begun(body: Callable[[], Any]) -> Any:
         gate.wait()
-        try:
-            results[i] = bodies[i]()
-        except BaseException as error:
-            results[i] = error
+        return body()
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(bodies))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = at_once(*[partial(begun, body) for body in bodies])
     for result in results:
         if isinstance(result, BaseException):
             raise result

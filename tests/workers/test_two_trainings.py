@@ -12,26 +12,9 @@ import numpy as np
 import problems
 import pytest
 import torch
+from side_by_side import at_once
 from torch import nn
 from traits import SAME_BITS
-
-
-def at_once(*trainings: Any) -> list[Any]:
-    """What each returned or raised, each in a thread of its own."""
-    found: list[Any] = [None] * len(trainings)
-
-    def call(number: int) -> None:
-        try:
-            found[number] = trainings[number]()
-        except BaseException as error:
-            found[number] = error
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(trainings))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
 
 
 def drawing(model: nn.Module) -> dict[str, float]:

@@ -1,0 +1,76 @@
+"""What an optimizer is given in place of its own options, by its staleness and the curvature of the loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hogwild.optim.compensation import Compensation
+
+
+def test_what_an_optimizer_is_given():
+    named = [nn.Parameter(torch.zeros(1))]
+    sgd = Compensation.of(torch.optim.SGD(named, lr=0.1, momentum=0.9), 3)
+    assert sgd is not None and sgd.predicts
+    assert sgd.changes == ("momentum 0.9 → 0.975 … 0.9875, from update 200 on", "lr 0.1 → 0.0125")
+    adam = Compensation.of(torch.optim.Adam(named, lr=0.1, weight_decay=0.5), 3)
+    assert adam is not None and not adam.predicts
+    assert adam.changes == ("betas (0.9, 0.999) → (0.975, 0.999)", "lr 0.1 → 0.05")
+    adamw = Compensation.of(torch.optim.AdamW(named, lr=0.1, weight_decay=0.5), 3)
+    assert adamw is not None
+    assert adamw.changes == (
+        "betas (0.9, 0.999) → (0.975, 0.999)",
+        "weight_decay 0.5 → 1",
+        "lr 0.1 → 0.05",
+    )
+    assert Compensation.of(torch.optim.SGD(named, lr=0.1), 0) is None
+    assert Compensation.of(torch.optim.SGD(named, lr=0.1, momentum=1.0), 3) is None, "which forgets nothing"
+
+
+@pytest.mark.parametrize(("momentum", "staleness"), [(0.9, 3), (0.99, 3), (0.9, 15), (0.0, 7), (0.5, 4)])
+@pytest.mark.parametrize("curvature", [None, 2.0, 300.0])
+def test_a_constant_gradient_moves_the_weights_as_far_as_without_a_delay_in_the_end(momentum, staleness, curvature):
+    """By η / (1 − μ); at first by √(τ + 1) times less where the momentum is 0.9 or more, and by as much less as the
+    curvature asks for."""
+    sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=momentum)
+    found = Compensation.of(sgd, staleness, curvature)
+    assert found is not None
+    found.apply(sgd)
+    (group,) = sgd.param_groups
+    far = group["lr"] / (1 - group["momentum"])
+    longer = 10 * (1 - momentum) * (staleness + 1) if momentum < 0.9 else staleness + 1
+    steady = 0.1 / (1 - momentum) * min(1, longer**0.5 / (staleness + 1))
+    assert far == pytest.approx(steady) or (far < steady and curvature)
+    if curvature:
+        assert group["lr"] * 3 * curvature * (staleness + 1) ** 2 <= 1 + 1e-9
+    remembered = []
+    for update in (0, 100, 1_000, 10_000, 1_000_000_000):
+        found.set_for(update, sgd)
+        remembered.append(1 / (1 - group["momentum"]))
+        assert remembered[-1] <= max(remembered[0], update / 5) * (1 + 1e-9)
+    assert remembered == sorted(remembered)
+    assert group["lr"] * remembered[-1] == pytest.approx(0.1 / (1 - momentum))
+
+
+def test_a_rate_is_no_lower_than_the_largest_of_a_schedule_asks_for():
+    """A scheduler that warms up begins with a rate that any curvature allows."""
+    sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1e-6, momentum=0.9)
+    warm = Compensation.of(sgd, 3, 10.0, [0.1])
+    assert warm is not None
+    assert warm.scales[0] * 0.1 * 3 * 10 * 16 == pytest.approx(1)
+    assert Compensation.of(sgd, 3, 10.0) is None
+
+
+def test_one_large_group_is_enough():
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.01, 1.0)]
+    assert Compensation.of(torch.optim.SGD(groups[:1], lr=0.1), 3, 2.0) is None
+    assert Compensation.of(torch.optim.SGD(groups, lr=0.1), 3, 2.0) is not None
+    assert Compensation.of(torch.optim.SGD(groups[:1], lr=0.1), 3, None) is not None, "nobody knows how curved"
+    assert Compensation.of(torch.optim.Adam(groups[:1], lr=0.1), 3, 2.0) is not None
+
+
+def test_the_largest_rate_of_a_schedule_counts():
+    small = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    assert Compensation.of(small, 3, 2.0, [0.01]) is None
+    assert Compensation.of(small, 3, 2.0, [1.0]) is not None
