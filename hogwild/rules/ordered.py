@@ -83,9 +83,7 @@ class Ordered(Combining):
         """Say that the rows are there, and make what versions can be made."""
         slot, seat = self._slot(ticket), self.seat
         seat.pause(Hook.WRITING)
-        usable = seat.ignores_nonfinite(ticket.update) or (
-            math.isfinite(loss) and all(self._trained[i].finite(values) for i, (_, values) in slot.named().items())
-        )
+        usable = math.isfinite(loss) or seat.ignores_nonfinite(ticket.update)
         slot.words[slot.STATUS] = slot.TRAINED if usable else slot.NOT_FINITE
         self._stamp(ticket, loss, self._read_by(ticket.update))
         self.combine()
@@ -95,13 +93,22 @@ class Ordered(Combining):
         if part.words[part.STATUS] != part.TRAINED:
             super()._make_version(version, parts)
             return
-        seat, words = self.seat, part.words
         self.write_version(version, version, self.place(version), self.place(version + 1), None)
-        seat.pause(Hook.WRITING)
-        changed = part.named()
-        for i, (rows, _) in changed.items():
-            self._trained[i].log(version + 1, rows)
-        seat.pause(Hook.LOGGED)
-        for i, (rows, values) in changed.items():
-            self._trained[i].add(rows, words[part.VERSION], values)
-        self._publish(version, words[part.WORKER], words[part.VERSION], part.loss)
+        self.seat.pause(Hook.WRITING)
+        if self._write(version, part):
+            self._publish(version, part.words[part.WORKER], part.words[part.VERSION], part.loss)
+            return
+        part.words[part.STATUS] = part.NOT_FINITE  # what is written lies in logs, for who reads this version
+        super()._make_version(version, parts)
+
+    def _write(self, version: int, part: GradientSlot) -> bool:
+        """Add to the version after this one what became of the rows that were lent. False: they are not finite."""
+        read, check = part.words[part.VERSION], not self.seat.ignores_nonfinite(version)
+        changed = [(self._trained[i], rows, values, len(rows) // 2) for i, (rows, values) in part.named().items()]
+        for table, rows, values, half in changed:
+            if not table.write(version + 1, rows[:half], read, values[:half], check=check):
+                return False
+        self.seat.pause(Hook.LOGGED)
+        return all(
+            table.write(version + 1, rows[n:], read, values[n:], check=check) for table, rows, values, n in changed
+        )

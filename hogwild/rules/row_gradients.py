@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ArgumentError, some_of
+from hogwild.shared.layout import Entry
 
 
 def named_gradients(
@@ -33,6 +34,19 @@ def named_gradients(
             f"a gradient of {some_of(unknown)} was given, which is no trained parameter; those are {some_of(names)}"
         )
     return [_gradient(n, given.get(n), p) for n, p in zip(names, parameters, strict=True)]
+
+
+def rows_of_parameter(name: str, rows: Any, names: Sequence[str], entries: Sequence[Entry]) -> tuple[int, Tensor]:
+    """(position of the trained parameter of that name, checked numbers of rows of it).
+
+    Raises:
+        ArgumentError: there is none, or a row is none of its.
+    """
+    if name not in names:
+        raise ArgumentError(f"{name!r} is no trained parameter; those are {some_of(names)}")
+    i = names.index(name)
+    shape = entries[i].shape
+    return i, checked_rows(name, rows, shape[0] if shape else 0)
 
 
 def checked_rows(name: str, rows: Any, count: int) -> Tensor:

@@ -87,7 +87,7 @@ class Hook(StrEnum):
     COMPARING = "comparing"  # a gradient has been computed a second time, and is not compared yet
     COMMITTING = "committing"  # the gradient is there
     WRITING = "writing"  # while the shared model, or the next version, is written; in a lock where there is one
-    LOGGED = "logged"  # what rows of tables held is logged, and none of them is written yet
+    LOGGED = "logged"  # what rows of tables held is logged; of a kernel half of the rows are written, else none yet
     STEPPING = "stepping"  # a shard of the next version is stepped, in its lock, and does not count yet
     PUBLISHING = "publishing"  # the next version is complete, and not yet the head
     PUBLISHED = "published"  # it is the head, and the ticket still has its owner

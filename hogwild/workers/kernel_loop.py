@@ -3,19 +3,22 @@
 in place     claim → draw → step(the tables) → journal
 lent         claim → draw → the rows, at the version to be seen, where they wait for their turn → step(them)
 by version   claim → draw → the rows, at the version to be seen → step(copies) → before − after → commit
+
+A ticket that has to wait for its version is drawn meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.kernels.kernel import Drawn, Kernel
+from hogwild.kernels.kernel import Array, Drawn, Kernel
 from hogwild.kernels.overlay import Numbering
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from hogwild.workers.worker import Worker
 
 Rows = dict[str, tuple[Tensor, Tensor]]
+Numbered = tuple[dict[str, Array], dict[str, Array]]
 
 
 def kernel_loop(worker: Worker) -> None:
@@ -42,6 +46,25 @@ def kernel_of(worker: Worker) -> Kernel:
     kernel = worker.task.source
     assert isinstance(kernel, Kernel)
     return kernel
+
+
+class _Drawing:
+    """What tickets train on, their rows numbered."""
+
+    def __init__(self, worker: Worker, kernel: Kernel) -> None:
+        tables = kernel.parameters_in(worker.replica)
+        self._batch, self._numbering = worker.batch, Numbering(kernel, {name: len(own) for name, own in tables.items()})
+        self._ahead: tuple[Ticket, Numbered] | None = None
+
+    def of(self, ticket: Ticket) -> Numbered:
+        """(table → its rows that the ticket touches, each once; what is drawn, renumbered)."""
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] is ticket else self._numbering.number(self._batch(ticket))
+
+    def ahead(self, ticket: Ticket) -> None:
+        """Draw a ticket before its turn. What that raises is raised in its turn, if that comes."""
+        with suppress(Exception):
+            self._ahead = ticket, self._numbering.number(self._batch(ticket))
 
 
 def _train_in_place(worker: Worker, kernel: Kernel) -> None:
@@ -70,10 +93,10 @@ def _commit(worker: Worker, commit: Callable[[], None]) -> None:
 
 
 def _train_what_is_lent(worker: Worker, kernel: Kernel) -> None:
-    sizes, names = _sizes(worker, kernel), worker.task.plan.trained_names
-    numbering, places = Numbering(kernel, sizes), {name: names.index(name) for name in sizes}
-    while (ticket := worker.claim()) is not None:
-        rows, renumbered = numbering.number(worker.batch(ticket))
+    names, drawing = worker.task.plan.trained_names, _Drawing(worker, kernel)
+    places = {name: names.index(name) for name in kernel.tables}
+    while (ticket := worker.claim(drawing.ahead)) is not None:
+        rows, renumbered = drawing.of(ticket)
         lent = worker.rule.lend(ticket, {places[name]: numbers for name, numbers in rows.items()})
         tables = {name: lent[place] for name, place in places.items()}
         loss = float(kernel.step(tables, renumbered, _rate(worker, kernel, ticket)))
@@ -81,27 +104,22 @@ def _train_what_is_lent(worker: Worker, kernel: Kernel) -> None:
 
 
 def _train_by_version(worker: Worker, kernel: Kernel) -> None:
-    numbering = Numbering(kernel, _sizes(worker, kernel))
-    while (ticket := worker.claim()) is not None:
-        worker.commit(ticket, *_changed(worker, ticket, kernel, numbering))
+    drawing = _Drawing(worker, kernel)
+    while (ticket := worker.claim(drawing.ahead)) is not None:
+        worker.commit(ticket, *_changed(worker, ticket, kernel, drawing))
 
 
 def step_again(worker: Worker, ticket: Ticket, replica: nn.Module) -> tuple[Rows, float]:  # noqa: ARG001
     """What a ticket commits, computed a second time: (rows by table, loss) as `hogwild.launch` takes them."""
     kernel = kernel_of(worker)
     with torch.no_grad():
-        return _changed(worker, ticket, kernel, Numbering(kernel, _sizes(worker, kernel)))
+        return _changed(worker, ticket, kernel, _Drawing(worker, kernel))
 
 
-def _sizes(worker: Worker, kernel: Kernel) -> dict[str, int]:
-    """How many rows each table has."""
-    return {name: len(table) for name, table in kernel.parameters_in(worker.replica).items()}
-
-
-def _changed(worker: Worker, ticket: Ticket, kernel: Kernel, numbering: Numbering) -> tuple[Rows, float]:
+def _changed(worker: Worker, ticket: Ticket, kernel: Kernel, drawing: _Drawing) -> tuple[Rows, float]:
     """(table → the rows that a ticket touches, with what it takes away from them; the loss). Of a rule that lends rows:
     with what becomes of them."""
-    numbered, renumbered = numbering.number(worker.batch(ticket))
+    numbered, renumbered = drawing.of(ticket)
     rows = {name: torch.from_numpy(numbers) for name, numbers in numbered.items()}
     before = {name: worker.rows(ticket, name, numbers) for name, numbers in rows.items()}
     after, loss = run_on_copies(kernel, before, renumbered, _rate(worker, kernel, ticket))

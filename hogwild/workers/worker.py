@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.data.sources import DatasetSource, TensorSource
-from hogwild.errors import ArgumentError, some_of
+from hogwild.errors import ArgumentError
 from hogwild.model.replica import Binding
 from hogwild.model.row_parameter import rows_at
 from hogwild.optim.stepping import SharedOptimizer
@@ -26,7 +26,7 @@ from hogwild.rules.base import Gradient
 from hogwild.rules.gradients import losses_of
 from hogwild.rules.rechecks import Chosen
 from hogwild.rules.registry import is_ours
-from hogwild.rules.row_gradients import checked_rows, named_gradients
+from hogwild.rules.row_gradients import named_gradients, rows_of_parameter
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
@@ -148,19 +148,22 @@ class Worker:
 
     # --- the calls that a loop is written in
 
-    def claim(self) -> Ticket | None:
+    def claim(self, ahead: Callable[[Ticket], object] | None = None) -> Ticket | None:
         """A ticket that is this worker's to compute, once the version it reads exists. None: there are no more.
 
         It is the number of the ticket, and knows its update and its batch.
+
+        Args:
+            ahead: called with a ticket that has to wait, to prepare what needs no version; another may get that ticket.
         """
         graded = torch.is_grad_enabled()  # without a `with`, whose calls cost five times what is called here
         torch._C._set_grad_enabled(False)
         try:
-            return self._claim()
+            return self._claim(ahead)
         finally:
             torch._C._set_grad_enabled(graded)
 
-    def _claim(self) -> Ticket | None:
+    def _claim(self, ahead: Callable[[Ticket], object] | None) -> Ticket | None:
         rule, control, row, pause, recompute = self.rule, self.control, self._row, self.seat.pause, self._recompute
         while True:
             while recompute is not None and recompute.one():
@@ -178,6 +181,9 @@ class Worker:
             pause(Hook.CLAIMED)
             ready = rule.ready(ticket)
             if not ready:
+                if ahead is not None:
+                    self._begin(ticket.update, ticket.batch)
+                    ahead(ticket)
                 self._wait_for(ticket)
                 ready = rule.ready(ticket)
             if ready and number < control[Word.TOTAL]:  # a version may have ended the run
@@ -238,25 +244,18 @@ class Worker:
         return self.rule.read(ticket)
 
     def rows(self, ticket: Ticket, name: str, rows: Any) -> Tensor:
-        """Some rows of a trained parameter, at the version that this ticket's gradient is to be computed on.
+        """Rows of a trained parameter, (n, …), at the version that this ticket's gradient is to be computed on; a copy.
 
         Args:
             ticket: that is this worker's.
             name: of the parameter, as `model.named_parameters()` has it.
             rows: their numbers, int64 of shape (n,), a tensor or an array; one may come twice.
 
-        Returns:
-            Their values, of shape (n, …), in memory of the caller's own.
-
         Raises:
             ArgumentError: no trained parameter has that name, or a row is none of its.
         """
-        names = self.task.plan.trained_names
-        if name not in names:
-            raise ArgumentError(f"{name!r} is no trained parameter; those are {some_of(names)}")
-        i = names.index(name)
-        shape = self.task.plan.parameters.entries[i].shape
-        rows = checked_rows(name, rows, shape[0] if shape else 0)
+        plan = self.task.plan
+        i, rows = rows_of_parameter(name, rows, plan.trained_names, plan.parameters.entries)
         if self._read is not ticket:
             self.read(ticket)
         with self._quietly:

@@ -127,6 +127,25 @@ def test_a_loss_that_is_not_finite_is_told():
         trained(workers=1, update="ordered", kernel=made.kernel(step=spoilt_on_copies))
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_that_are_not_finite_are_told_and_none_of_the_ticket_is_written(workers):
+    """It is found when half of the rows are written; who reads the version before finds these in the logs."""
+    seen = []
+
+    def spoilt(tables, drawn, rate):
+        seen.append(made.step(tables, drawn, rate))
+        if drawn["last"]:
+            tables["count"][-1] = math.inf
+        return seen[-1]
+
+    kernel = made.kernel(step=spoilt, draw=lambda ticket, seed: made.draw(ticket, seed) | {"last": ticket == 20})
+    model = made.Tables()
+    with pytest.raises(NonFiniteError, match="the gradient is not finite at update 20 .* was not touched by it"):
+        hogwild.train_kernel(model, kernel, epochs=1, workers=workers, update="ordered", kind="threads")
+    whole, _ = trained(limit_updates=20, workers=1, update="ordered")
+    assert hogwild.digest(model) == hogwild.digest(whole)
+
+
 def spoilt_on_copies(tables, drawn, rate):
     return math.nan if drawn["goal"][0, 0] > 1 else 1.0
 

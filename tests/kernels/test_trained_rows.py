@@ -20,17 +20,17 @@ from hogwild.shared.layout import Layout
 from hogwild.shared.optimizer_state import PARAMETER
 from hogwild.shared.tables import RowTable, TableForm
 
-ROWS, WIDTH, STALENESS = 6, 3, 2
-START, HALF, LOGGED, TORN, WRITTEN, DONE = range(6)
+ROWS, WIDTH, STALENESS = 24, 3, 2
+START, SOME, HALF, TORN, WRITTEN, DONE = range(6)
 
 attempts = st.tuples(
-    st.lists(st.integers(0, ROWS - 1), max_size=4, unique=True),
-    st.sampled_from([START, HALF, LOGGED, TORN, WRITTEN, DONE, DONE, DONE, DONE]),
+    st.lists(st.integers(0, ROWS - 1), max_size=20, unique=True),
+    st.sampled_from([START, SOME, HALF, TORN, WRITTEN, DONE, DONE, DONE, DONE]),
 )
 
 
-def a_table() -> RowTable:
-    layout = Layout.of([("table", torch.zeros(ROWS, WIDTH))])
+def a_table(dtype: torch.dtype = torch.float32) -> RowTable:
+    layout = Layout.of([("table", torch.zeros(ROWS, WIDTH, dtype=dtype))])
     form = TableForm.of(layout.entries[0], {})
     table = RowTable(form, STALENESS + 1, Arena(RowTable.size(form, STALENESS + 1)[0]), 0, nullcontext)
     table.values.copy_(torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)))
@@ -70,15 +70,15 @@ def test_the_passes_are_the_steps_in_torch_to_the_bit(program: list[tuple[list[i
         trained.read(own, version, after)
         after += np.float32(0.1) * np.float32(number + 1) * np.arange(WIDTH, dtype=np.float32)
         table.begin(made)
-        words = table.newest.copy()
-        if until >= HALF:
-            trained.log(made, own)
+        words, values = table.newest.copy(), table.values.clone()
+        size = len(own) // 2 if until == SOME else len(own)
+        if until > START:
+            assert trained.write(made, own[:size], version, after[:size])
         if until == HALF:
+            table.values.copy_(values)
             name_half(table, words, rows)
         if until == TORN:
             table.values[torch.from_numpy(own)] = torch.nan
-        if until >= WRITTEN:
-            trained.add(own, version, after)
         if until == DONE:
             other.begin(made)
             in_torch(other, made, torch.from_numpy(own), version, torch.from_numpy(after))
@@ -94,17 +94,25 @@ def test_a_version_that_is_not_logged_any_more_cannot_be_read() -> None:
     trained, rows = TrainedRows(table), np.arange(2)
     for made in range(1, STALENESS + 3):
         table.begin(made)
-        trained.log(made, rows)
-        trained.add(rows, made - 1, np.ones((2, WIDTH), np.float32))
+        assert trained.write(made, rows, made - 1, np.ones((2, WIDTH), np.float32))
     with pytest.raises(RuntimeError, match="version 0 of a table cannot be read any more"):
         trained.read(rows, 0, np.empty((2, WIDTH), np.float32))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_found(wrong: float, dtype: type) -> None:
-    trained = TrainedRows(a_table())
-    values = np.full((5, 7), np.finfo(dtype).max, dtype)
-    assert trained.finite(values)
-    values[4, 6] = wrong
-    assert not trained.finite(values)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_a_value_that_is_not_finite_ends_the_writing_and_what_is_written_can_be_put_back(
+    wrong: float, dtype: torch.dtype
+) -> None:
+    table = a_table(dtype)
+    trained, rows, before = TrainedRows(table), np.arange(ROWS), table.values.clone()
+    after = np.full((ROWS, WIDTH), np.finfo(before.numpy().dtype).max, before.numpy().dtype)
+    after[-1, -1] = wrong
+    table.begin(1)
+    assert not trained.write(1, rows, 0, after)
+    assert not torch.equal(table.values, before)
+    table.begin(1)
+    assert torch.equal(table.values, before)
+    assert trained.write(1, rows[:-1], 0, after[:-1])
+    assert trained.write(1, rows[-1:], 0, after[-1:], check=False)
+    assert torch.equal(table.values[-1, -1].isfinite(), torch.tensor(False))

@@ -3,7 +3,9 @@
 Two rows, each with a word that names the newest log entry of it. What a row holds is the version that wrote it, so that
 a reader at version v must find the last one up to v that did. Under `ordered` version u + 1 is made by ticket u in its
 turn, and a ticket is taken again after a death; under `snapshot` by whoever comes first, so that a version that was
-begun may be made by another ticket, of other rows.
+begun may be made by another ticket, of other rows. The passes of `hogwild.kernels` log, name and write a few rows, here
+one, before they look at the next; and where what is to be written turns out not to be finite, the version is begun
+again, which puts back what was written, and nothing is made.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class RowVersions:
     Args:
         workers, total, staleness, kills: how many of each; total is the number of tickets.
         first_come: `snapshot` in place of `ordered`.
+        by_row: a row is logged, named and written before the next.
+        spoilt: tickets whose last row is not finite, by row.
         faults: what is done wrong.
     """
 
@@ -63,10 +67,13 @@ class RowVersions:
         staleness: int,
         kills: int = 1,
         first_come: bool = False,
+        by_row: bool = False,
+        spoilt: Sequence[int] = (),
         faults: Sequence[str] = (),
     ) -> None:
         self.workers, self.total, self.staleness, self.kills = workers, total, staleness, kills
         self.first_come, self.faults = first_come, frozenset(faults)
+        self.by_row, self.spoilt = by_row, frozenset(spoilt)
         self.logs = staleness + 1 - ("few logs" in self.faults)
 
     def protocol(self) -> Protocol:
@@ -102,7 +109,8 @@ class RowVersions:
 
     def content(self, s: Tables, version: int, row: int) -> int:
         """The version that wrote what a row holds at that version."""
-        wrote = [v for v in range(1, version + 1) if row in ROWS_OF[s.made[v - 1]]]
+        made = enumerate(s.made[:version], 1)
+        wrote = [v for v, ticket in made if ticket != NOBODY and row in ROWS_OF[ticket]]
         return wrote[-1] if wrote else 0
 
     # --- a ticket
@@ -179,7 +187,7 @@ class RowVersions:
         return "value" if "value first" in self.faults else "name" if "name first" in self.faults else "log"
 
     def restore(self, s: State, i: int) -> Outcome:
-        """What whoever died had written of this version is put back; who reads does not look at it."""
+        """What was written of this version, by who died or who found that it is not to be, is put back."""
         made, table = s.workers[i].base + 1, s.slots
         entries = s.logs[made % self.logs].entries
         for k, entry in enumerate(entries):
@@ -187,14 +195,17 @@ class RowVersions:
                 table = changed(table, entry.row, entry.old)
         named = max((k + 1 for k, e in enumerate(entries) if s.newest[e.row] == (made, k)), default=0)
         logs = changed(s.logs, made % self.logs, Log(made, entries[:named]))
-        return s._replace(slots=table, logs=logs), self.first_writing()
+        left_out = s.workers[i].piece == len(ROWS_OF[s.workers[i].row])
+        return s._replace(slots=table, logs=logs), "publish" if left_out else self.first_writing()
 
     def log(self, s: State, i: int) -> Outcome:
-        """All rows that this version has not named yet."""
+        """All rows that this version has not named yet, or the next; or it is found that there is to be no version."""
         me = s.workers[i]
-        made = me.base + 1
+        made, rows = me.base + 1, ROWS_OF[me.row]
+        if me.row in self.spoilt and me.piece + 1 == len(rows):
+            return put(s, i, piece=len(rows)), "publish" if "left as it is" in self.faults else "restore"
         log, entries = s.logs[made % self.logs], s.logs[made % self.logs].entries
-        for row in ROWS_OF[me.row]:
+        for row in rows[me.piece : me.piece + 1] if self.by_row else rows:
             if s.newest[row][0] < made or "name first" in self.faults:
                 entries = (*entries, Entry(row, s.slots[row], s.newest[row]))
         return s._replace(logs=changed(s.logs, made % self.logs, Log(log.version, entries)))
@@ -207,7 +218,7 @@ class RowVersions:
         for k, entry in enumerate(entries):
             if s.newest[entry.row][0] < made:
                 return s._replace(newest=changed(s.newest, entry.row, (made, k))), "name"
-        return put(s, i, piece=0)
+        return s if self.by_row else put(s, i, piece=0)
 
     def value(self, s: State, i: int) -> Outcome:
         me = s.workers[i]
@@ -236,12 +247,13 @@ class RowVersions:
         row = ROWS_OF[me.row][me.piece]
         s = s._replace(slots=changed(s.slots, row, me.base + 1))
         if me.piece + 1 < len(ROWS_OF[me.row]):
-            return put(s, i, piece=me.piece + 1), "value"
+            return put(s, i, piece=me.piece + 1), self.first_writing() if self.by_row else "value"
         return s
 
     def publish(self, s: State, i: int) -> Outcome:
         me = s.workers[i]
-        made = s._replace(head=me.base + 1, made=(*s.made, me.row))
+        left_out = me.row in self.spoilt
+        made = s._replace(head=me.base + 1, made=(*s.made, NOBODY if left_out else me.row))
         return put(made, i, **Worker("claim")._asdict()), "claim"
 
     # --- what must hold

@@ -14,6 +14,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "τ = 2": {"workers": 3, "total": 5, "staleness": 2, "kills": 1},
     "more workers than τ + 1": {"workers": 3, "total": 4, "staleness": 1, "kills": 1},
     "first come": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "first_come": True},
+    "by row": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "by_row": True},
+    "by row, τ = 2": {"workers": 3, "total": 5, "staleness": 2, "kills": 1, "by_row": True},
+    "by row, not finite": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "by_row": True, "spoilt": (0, 2, 3)},
     "first come, three": {"workers": 3, "total": 4, "staleness": 1, "kills": 0, "first_come": True},
 }
 
@@ -39,6 +42,12 @@ def test_every_row_is_read_at_its_version(size: dict[str, Any]) -> None:
         ("pinned", "first come, three"),
         ("base now", "τ = 1"),
         ("base now", "τ = 2"),
+        ("few logs", "by row"),
+        ("value first", "by row"),
+        ("no restore", "by row"),
+        ("base now", "by row"),
+        ("no restore", "by row, not finite"),
+        ("left as it is", "by row, not finite"),
     ],
 )
 def test_a_fault_is_found(fault: str, size: str) -> None:
