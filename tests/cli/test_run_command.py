@@ -1,27 +1,21 @@
-"""`hogwild run` and `hogwild list`, called in this process."""
+"""`hogwild run`, called in this process: what it prints, and what is in its folder."""
 
 from __future__ import annotations
 
 import json
-import logging
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 import torch
+from offered import DEFAULTS, Offer, linear
 from torch import nn
 
-from hogwild import experiment
 from hogwild.cli import main
-from hogwild.cli.status import as_typed, status_of
 from hogwild.config import RunConfig
 from hogwild.data.seeding import seed_update
-from hogwild.errors import ArgumentError
-from hogwild.experiment import Claim, Experiment, Findings, Problem, Study, StudySettings, Training
-from hogwild.rules.registry import NAMES, rule_class
+from hogwild.experiment import Findings, Problem, Study, StudySettings, Training
 
 SHORT = ["--kind", "threads", "--updates", "20", "--quiet"]
 KEYS = {
@@ -44,23 +38,10 @@ KEYS = {
 }
 FILES = {"config.toml", "origin.json", "run.json", "metrics.jsonl", "journal.npy", "model.safetensors", "run.png"}
 
-Offer = Callable[[Experiment], None]
-
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Install an experiment for the length of a test."""
-
-    def installed(found: Experiment) -> None:
-        monkeypatch.setattr(experiment, "names", lambda: [found.name])
-        monkeypatch.setattr(experiment, "load", lambda name: found)
-
-    return installed
 
 
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -125,7 +106,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
         return {"accuracy": 0.5}
 
     def build(seed: int, data: Path | None) -> Problem:
-        return Problem(*(getattr(_linear(seed, data), name) for name in ("model", "data", "loss")), evaluate)
+        return Problem(*(getattr(linear(seed, data), name) for name in ("model", "data", "loss")), evaluate)
 
     offer(Training("toy", "?", build, {**DEFAULTS, "updates": None, "epochs": 20, "update": "ordered"}))
     assert main(["run", "toy", "--out", "cut", "--quiet", "--json"]) == status
@@ -145,7 +126,7 @@ def test_a_folder_of_data_is_remembered(
 
     def build(seed: int, data: Path | None) -> Problem:
         asked.append(data)
-        return _linear(seed, data)
+        return linear(seed, data)
 
     offer(Training("needs", "?", build, DEFAULTS))
     (tmp_path / "elsewhere").mkdir()
@@ -197,170 +178,6 @@ def test_progress_goes_to_standard_error_without_control_codes(capsys: pytest.Ca
     assert "\x1b" not in err
 
 
-def _linear(seed: int, data: Path | None) -> Problem:
-    torch.manual_seed(seed)
-    return Problem(nn.Linear(2, 1), torch.ones(8, 2), lambda model, batch: model(batch).square().mean())
-
-
-DEFAULTS = {"updates": 4, "batch_size": 4, "kind": "threads", "optimizer": "sgd", "lr": 0.01}
-
-
-def test_a_loss_that_raises_in_a_worker_is_3_with_its_traceback(
-    offer: Offer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls = []
-
-    def breaks(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        calls.append(0)
-        if len(calls) > 2:
-            raise KeyError("the third call")
-        loss: torch.Tensor = model(batch).square().mean()
-        return loss
-
-    def build(seed: int, data: Path | None) -> Problem:
-        return Problem(nn.Linear(2, 1), torch.ones(8, 2), breaks)
-
-    offer(Training("breaks", "?", build, DEFAULTS))
-    assert main(["run", "breaks", "--json"]) == 3
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "KeyError" in err and "the third call" in err and "in breaks" in err and "Traceback" in err
-
-
-def test_a_loss_that_becomes_nan_is_3(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
-    offer(Training("wild", "?", _linear, {**DEFAULTS, "updates": 2000}))
-    assert main(["run", "wild", "--lr", "1e6"]) == 3
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("hogwild: ") and "update" in err
-    assert "--on-nonfinite skip" in err and "on_nonfinite=" not in err, "as one types it here"
-
-
-@pytest.mark.parametrize(
-    ("loss", "named"),
-    [
-        (lambda model, batch: model(batch).square(), "scalar"),
-        (lambda model, batch: model(batch).sum() * float("nan"), "nan"),
-    ],
-)
-def test_a_loss_that_cannot_work_is_2_in_one_line(
-    loss: Any, named: str, offer: Offer, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    offer(Training("odd", "?", lambda seed, data: Problem(nn.Linear(2, 1), torch.ones(8, 2), loss), DEFAULTS))
-    assert main(["run", "odd"]) == 2
-    err = capsys.readouterr().err
-    assert named in err and err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_draws_that_threads_cannot_reproduce_are_2(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
-    def build(seed: int, data: Path | None) -> Problem:
-        model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(), nn.Linear(8, 1))
-        return Problem(model, torch.ones(8, 2), lambda model, batch: model(batch).square().mean())
-
-    offer(Training("drops", "?", build, DEFAULTS))
-    assert main(["run", "drops", "--update", "ordered"]) == 2
-    err = capsys.readouterr().err
-    assert "Dropout" in err and "processes" in err and err.count("\n") == 1
-    assert main(["run", "drops", "--quiet"]) == 0
-
-
-def test_an_error_that_nobody_foresaw_is_3_with_a_traceback(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
-    def build(seed: int, data: Path | None) -> Problem:
-        raise ZeroDivisionError("in build")
-
-    offer(Training("broken", "?", build, DEFAULTS))
-    assert main(["run", "broken"]) == 3
-    assert "ZeroDivisionError: in build" in capsys.readouterr().err
-
-
-@pytest.mark.filterwarnings("default:mind the step")
-def test_a_warning_is_one_line(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
-    def build(seed: int, data: Path | None) -> Problem:
-        warnings.warn("mind the step", stacklevel=1)
-        return _linear(seed, data)
-
-    offer(Training("warns", "?", build, DEFAULTS))
-    assert main(["run", "warns", "--quiet"]) == 0
-    assert capsys.readouterr().err == "hogwild: warning: mind the step\n"
-
-
-def _study(*holds: tuple[bool, bool]) -> Study:
-    def measure(settings: StudySettings) -> Findings:
-        path = settings.out / "drawn.png"
-        path.write_bytes(b"drawn")
-        claims = tuple(Claim(f"claim {i}", f"{i} apples", held, wanted) for i, (held, wanted) in enumerate(holds))
-        return Findings(claims, f"The answer: full is {settings.full}, seed is {settings.seed}.", (path,))
-
-    return Study("apples", "How many apples?", measure)
-
-
-def test_a_study_whose_claims_come_out_is_0(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
-    offer(_study((True, True), (False, False)))
-    assert main(["run", "apples", "--full", "--seed", "7"]) == 0
-    out = capsys.readouterr().out
-    for word in ("How many apples?", "claim 1", "0 apples", "no, as shown", "full is True, seed is 7", "all 2 claims"):
-        assert word in out
-
-
-@pytest.mark.parametrize("claim", [(False, True), (True, False)])
-def test_a_study_with_a_claim_that_comes_out_otherwise_is_1(
-    claim: tuple[bool, bool], offer: Offer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    offer(_study((True, True), claim))
-    assert main(["run", "apples"]) == 1
-    assert "unexpectedly" in capsys.readouterr().out
-    assert main(["run", "apples", "--json", "--out", "here"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert not found["settled"] and [row["settled"] for row in found["claims"]] == [True, False]
-    assert found["figures"] == ["here/drawn.png"] and json.loads(Path("here/findings.json").read_text()) == found
-
-
-def test_a_study_takes_no_settings_of_trainings(offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
-    offer(_study((True, True)))
-    assert main(["run", "apples", "--workers", "2"]) == 2
-    assert "--workers" in capsys.readouterr().err
-
-
-def test_list_names_all_and_hides_none_for_one_that_is_broken(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = experiment.load
-
-    def load(name: str) -> Experiment:
-        if name == "mnist":
-            raise ArgumentError("it is broken")
-        return real(name)
-
-    monkeypatch.setattr(experiment, "load", load)
-    assert main(["list", "--json"]) == 0
-    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)["experiments"]}
-    assert {"digits", "digits-conv", "embeddings", "mnist"} <= found.keys()
-    assert found["digits"]["type"] == "training" and found["digits"]["question"].endswith("?")
-    assert found["mnist"]["type"] == "broken" and "it is broken" in found["mnist"]["question"]
-    assert main(["list"]) == 0
-    out = capsys.readouterr().out
-    assert "digits-conv" in out and "embeddings" in out
-
-
-def test_list_says_what_each_rule_promises(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--json"]) == 0
-    rules = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rules"]}
-    assert list(rules) == list(NAMES)
-    for name, row in rules.items():
-        rule = rule_class(name)
-        assert row == {
-            "name": name,
-            "summary": rule.summary,
-            "exact": rule.exact,
-            "versioned": rule.versioned,
-            "same_bits": rule.same_bits,
-        }
-    assert main(["list"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
-    promises = [rule for rule in NAMES if "same bits" in lines[rule]]
-    assert promises == [rule for rule in NAMES if rules[rule]["same_bits"]]
-
-
 def test_a_run_does_not_depend_on_what_was_drawn_before(capsys: pytest.CaptureFixture[str]) -> None:
     serial = ["run", "digits", *SHORT, "--workers", "1"]
     first = _json(capsys, *serial)["digest"]
@@ -383,7 +200,7 @@ def test_optimizer_and_learning_rate_are_told_and_so_is_whose_it_is(
     offer: Offer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That of an experiment is for its own optimizer."""
-    offer(Training("line", "?", _linear, {**DEFAULTS, "lr": 0.25}))
+    offer(Training("line", "?", linear, {**DEFAULTS, "lr": 0.25}))
     told = {}
     for name, *more in (["own"], ["adam", "--optimizer", "adam"], ["both", "--optimizer", "adam", "--lr", "0.25"]):
         assert main(["run", "line", *more, "--limit-updates", "5", "--kind", "threads", "--out", name]) == 0
@@ -412,26 +229,3 @@ def test_the_table_fits_80_columns_and_the_whole_digest_is_in_json(
     after = out.splitlines()[out.splitlines().index(line) + 1]
     assert len(line.split()[1]) == 17 and after.strip().startswith("the same on every run")
     assert len(json.loads(Path("a/run.json").read_text())["digest"]) == 64
-
-
-@pytest.mark.parametrize(
-    ("message", "typed"),
-    [
-        ("use kind='threads', please", "use --kind threads, please"),
-        ("use update='a', 'b' or 'c'; or not", "use --update a, b or c; or not"),
-        ("--set: lr=0.03 is an example", "--set: lr=0.03 is an example"),
-        ("config='x' and my_kind='z' stay", "config='x' and my_kind='z' stay"),
-        ("a worker raised\n  kind='threads'", "a worker raised\n  kind='threads'"),
-    ],
-)
-def test_settings_are_named_as_they_are_typed(message: str, typed: str) -> None:
-    assert as_typed(message) == typed
-
-
-def test_what_is_logged_looks_like_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    def tell() -> int:
-        logging.getLogger("hogwild").warning("the loss %s; compensation='auto' may help", "grows")
-        return 0
-
-    assert status_of(tell) == 0
-    assert capsys.readouterr().err == "hogwild: warning: the loss grows; --compensation auto may help\n"
