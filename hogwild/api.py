@@ -95,7 +95,8 @@ def train(
         staleness: `ordered` reads the version that is so many updates old; at most staleness + 1 workers.
         compensation: "auto" changes what `ordered` does with SGD, Adam and AdamW so that staleness costs less accuracy,
             as `hogwild.optim.compensation` says; `run.compensation` tells what it changed. "none" is exact delayed SGD,
-            and what is done for other optimizers and for row gradients.
+            and what is done for other optimizers and for row gradients. "workers" does the same under `hogwild`,
+            `locked` and `snapshot`, for gradients that are workers - 1 updates old, as they are on average.
         micro_batches: `sync` averages so many batches into one update; at most so many workers.
         accumulate: a worker averages the gradients of so many batches, computed one after the other on what it has
             read, into one that is applied; the last one of a run has what is left. Each batch draws what it would by

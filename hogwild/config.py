@@ -20,7 +20,7 @@ from hogwild.groups import Group, groups_in
 KINDS = ("threads", "processes")
 AUTO = "auto"  # the kind that leaves the choice to the run
 _CREWS = {AUTO: ("worker", "workers"), "threads": ("thread", "threads"), "processes": ("process", "processes")}
-COMPENSATIONS = ("none", "auto")
+COMPENSATIONS = ("none", "auto", "workers")
 OF_OLD_FILES = {"compensation": "none"}
 """What a file means that is from before there was the setting."""
 GRADIENTS = ("backward", "grad")
@@ -91,7 +91,8 @@ class RunConfig:
     staleness: int = setting(1, "T", least=0, most=65_000, decides_bits=True, fixed=_VERSIONS)
     """A gradient is computed on the model of T updates ago. Allows T + 1 workers; 0 is serial training."""
     compensation: str = setting("auto", choices=COMPENSATIONS, decides_bits=True, fixed=_STATE)
-    """What is done about staleness: auto stretches the momentum and steps for the updates that a gradient missed."""
+    """What is done about staleness: auto, under ordered, stretches the momentum and steps for the updates that a
+    gradient missed; workers does so under hogwild, locked and snapshot, for gradients workers - 1 updates old."""
     micro_batches: int = setting(2, "M", least=1, most=65_000, decides_bits=True, fixed=_BATCHES)
     """The batches that are averaged into one update. Allows M workers."""
     accumulate: int = setting(1, "N", least=1, most=65_000, decides_bits=True, fixed=_BATCHES)

@@ -24,7 +24,7 @@ from hogwild.cli.values import folder, number, read, truth, whole, words
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, flag_of
 from hogwild.groups import Group
-from hogwild.rules.registry import NAMES, owner_of
+from hogwild.rules.registry import NAMES, owners_of
 
 _NO_FLAG = ("name", "changes", "own", "groups")  # the experiment, named without a flag; what is told in other ways
 _OFF = "turns off"  # in a flag's metadata: the setting that it turns off
@@ -188,8 +188,8 @@ def class_of(members: list[tuple[str, Any, Any]], about: str) -> type[SettingFla
 
 def _flag(setting: Field[Any], text: str, several: bool) -> tuple[Any, Any]:
     """(type, default) of a setting's flag; the default stands for not given."""
-    owner = owner_of(setting.name)
-    text = text if owner is None else f"For {owner}: {text[0].lower()}{text[1:]}"
+    owners = owners_of(setting.name)
+    text = f"For {owners[0]}: {text[0].lower()}{text[1:]}" if len(owners) == 1 else text
     text += _MORE.get(setting.name, "")
     form, metavar, choices = str(setting.type).split(" | ")[0], setting.metadata["metavar"], setting.metadata["choices"]
     if choices:

@@ -269,11 +269,12 @@ def _damage(
     if own is None or not races(own):
         return ()
     tell("race damage: replaying runs cleanly")
-    whole = measure_damage(subject, runs[:2])
+    made_up_for = own.rule_of().made_up_for(own.config.workers)
+    whole = measure_damage(subject, runs[:2], made_up_for)
     if window >= updates:
         return (whole,)
     short = Variation({"epochs": None, "updates": window}, stops=False)
-    return measure_damage(subject, [subject.repeat(short) for _ in range(2)]), whole
+    return measure_damage(subject, [subject.repeat(short) for _ in range(2)], made_up_for), whole
 
 
 def _audited(subject: Subject, own: OwnTraining | None, tell: Tell) -> Any:

@@ -59,8 +59,8 @@ def races(own: OwnTraining) -> bool:
     return isinstance(own.rule_of(), InPlace)
 
 
-def measure_damage(subject: Subject, runs: Sequence[Outcome]) -> Damage:
-    """The damage that racing did to two runs or more.
+def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: int = 0) -> Damage:
+    """The damage that racing did to two runs or more, whose steps made up for gradients of that age.
 
     Raises:
         ArgumentError: a run is not ours, or there are fewer than two.
@@ -68,8 +68,8 @@ def measure_damage(subject: Subject, runs: Sequence[Outcome]) -> Damage:
     if len(runs) < 2 or any(run.run is None for run in runs):
         raise ArgumentError("race damage needs two runs of a training by hogwild.train")
     ordered = [in_order(run.run.journal) for run in runs if run.run is not None]
-    replays = [_replayed(subject, rows) for rows, _ in ordered]
-    late = [_replayed(subject, _latest(rows)) for rows, _ in ordered]
+    replays = [_replayed(subject, rows, made_up_for) for rows, _ in ordered]
+    late = [_replayed(subject, _latest(rows), made_up_for) for rows, _ in ordered]
     between = [distance(a.state, b.state).relative_l2 for a, b in pairwise(replays)]
     return Damage(
         updates=len(ordered[0][0]),
@@ -98,6 +98,6 @@ def _latest(rows: NDArray[Any]) -> NDArray[Any]:
     return late
 
 
-def _replayed(subject: Subject, rows: NDArray[Any]) -> Outcome:
+def _replayed(subject: Subject, rows: NDArray[Any], made_up_for: int) -> Outcome:
     settings = {"workers": 1, "epochs": None, "updates": len(rows)}
-    return subject.repeat(Variation(settings, rule=Replayed(rows), stops=False))
+    return subject.repeat(Variation(settings, rule=Replayed(rows, made_up_for), stops=False))

@@ -156,7 +156,9 @@ def _rule_of(record: Record) -> Rule:
             f"{quoted(names_where(lambda other: other.versioned), 'or')}"
         )
     _refuse_impossible(record.journal, record.updates)
-    return rule if rule.tickets_per_update > 1 else make_rule(Replayed(record.journal, rule), config)
+    if rule.tickets_per_update > 1:
+        return rule
+    return make_rule(Replayed(record.journal, rule.made_up_for(config.workers)), config)
 
 
 def _refuse_impossible(journal: NDArray[Any], updates: int) -> None:

@@ -140,7 +140,7 @@ class Rule(ABC):
     dense_gradients: ClassVar[bool] = False  # gradients lie in shared memory, and all of them are dense there
     combines: ClassVar[bool] = False  # whoever has nothing better to do makes versions of gradients that wait
     staleness: int | None = None  # how old each version is that is read, where the rule sets it
-    compensation: str = "none"  # what is done about that
+    compensation: str = "none"  # what is done about the age of gradients
     tickets_per_update: int = 1
     batches_per_ticket: int = 1  # whose gradients a worker averages into one
     gradient_by: str = "grad"
@@ -151,6 +151,10 @@ class Rule(ABC):
     def options_for(cls, workers: int) -> Mapping[str, Any]:  # noqa: ARG003
         """The options of this rule that keep so many workers busy, at least its own."""
         return {}
+
+    def made_up_for(self, workers: int) -> int:  # noqa: ARG002
+        """How many updates old the gradients are taken to be by what makes up for it; 0: nothing does."""
+        return 0
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """The shared memory this rule needs for that many workers."""

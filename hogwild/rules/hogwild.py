@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from hogwild.rules.any_age import AnyAge
 from hogwild.rules.in_place import InPlace
 
 
-class Hogwild(InPlace):
+class Hogwild(AnyAge, InPlace):
     """`backward()` into a private `.grad`; read and write in place, unlocked."""
 
     name: ClassVar[str] = "hogwild"

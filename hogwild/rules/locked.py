@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from hogwild.optim.gradients import Gathered
+from hogwild.rules.any_age import AnyAge
 from hogwild.rules.base import Gradient
 from hogwild.rules.in_place import InPlace
 from hogwild.shared.tickets import Ticket
 
 
-class Locked(InPlace):
+class Locked(AnyAge, InPlace):
     """`torch.autograd.grad`; read in place, write in place under one lock."""
 
     name: ClassVar[str] = "locked"

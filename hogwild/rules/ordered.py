@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from hogwild.config import COMPENSATIONS
 from hogwild.errors import ArgumentError
 from hogwild.kernels.trained_rows import TrainedRows
 from hogwild.rules.combining import Combining
@@ -37,10 +36,16 @@ class Ordered(Combining):
     def __init__(self, staleness: int = 1, compensation: str = "auto") -> None:
         if staleness < 0:
             raise ArgumentError(f"staleness {staleness} is negative; 0 is serial training, 1 keeps two workers busy")
-        if compensation not in COMPENSATIONS:
-            raise ArgumentError(f"compensation {compensation!r} is not known; {', '.join(COMPENSATIONS)} are")
+        if compensation not in ("none", "auto"):
+            raise ArgumentError(
+                f"compensation {compensation!r} is not for ordered, which knows τ; 'auto' and 'none' are"
+            )
         self.staleness = staleness
         self.compensation = compensation
+
+    def made_up_for(self, workers: int) -> int:  # noqa: ARG002
+        """τ."""
+        return self.staleness if self.compensation == "auto" else 0
 
     @classmethod
     def options_for(cls, workers: int) -> Mapping[str, Any]:

@@ -31,9 +31,9 @@ class RuleEntry:
 
 RULES: Mapping[str, RuleEntry] = {
     "racing": RuleEntry("hogwild.rules.racing", "Racing"),
-    "hogwild": RuleEntry("hogwild.rules.hogwild", "Hogwild"),
-    "locked": RuleEntry("hogwild.rules.locked", "Locked"),
-    "snapshot": RuleEntry("hogwild.rules.snapshot", "Snapshot"),
+    "hogwild": RuleEntry("hogwild.rules.hogwild", "Hogwild", {"compensation": ""}),
+    "locked": RuleEntry("hogwild.rules.locked", "Locked", {"compensation": ""}),
+    "snapshot": RuleEntry("hogwild.rules.snapshot", "Snapshot", {"compensation": ""}),
     "ordered": RuleEntry("hogwild.rules.ordered", "Ordered", {"staleness": "staleness {}", "compensation": ""}),
     "sync": RuleEntry("hogwild.rules.sync", "Sync", {"micro_batches": "{} micro-batches"}),
 }
@@ -84,9 +84,9 @@ def gives_same_bits(name: str) -> bool:
     return name in RULES and rule_class(name).same_bits
 
 
-def owner_of(option: str) -> str | None:
-    """The name of the rule that has that setting; None where it is nobody's in particular."""
-    return next((name for name, entry in RULES.items() if option in entry.options), None)
+def owners_of(option: str) -> tuple[str, ...]:
+    """The names of the rules that have that setting; of one that is nobody's in particular, all."""
+    return tuple(name for name, entry in RULES.items() if option in entry.options) or NAMES
 
 
 def make_rule(update: str | Rule, config: RunConfig) -> Rule:
@@ -162,8 +162,14 @@ def refuse_idle(given: Mapping[str, object], update: str) -> None:
             f"{quoted(having, 'and')} have it"
         )
     for name in given:
-        owner = owner_of(name)
-        if owner is not None and update in RULES and update != owner:
+        owners = owners_of(name)
+        if update in RULES and update not in owners:
+            some = f"only {owners[0]!r} has" if len(owners) == 1 else f"{quoted(owners, 'and')} have"
             raise ArgumentError(
-                f"{name} {given[name]} given, and update is {update!r}; only {owner!r} has it (--update {owner})"
+                f"{name} {given[name]} given, and update is {update!r}; {some} it (--update {owners[-1]})"
             )
+    if given.get("compensation") == "auto" and update in RULES and rule_class(update).staleness is None:
+        raise ArgumentError(
+            f"compensation auto given, and update is {update!r}, whose gradients have no fixed age; compensation "
+            f"'workers' takes them to be workers - 1 updates old"
+        )

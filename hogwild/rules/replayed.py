@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.errors import ArgumentError
-from hogwild.rules.base import Gradient, Rule
+from hogwild.rules.base import Gradient
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Ticket
@@ -22,13 +22,12 @@ from hogwild.shared.words import Word
 
 
 class Replayed(Versioned):
-    """Replays the rows of a journal, with the steps of the rule that was recorded. One worker only."""
+    """Replays the rows of a journal, with steps that make up for gradients of the same age. One worker only."""
 
     name: ClassVar[str] = "replayed"
 
-    def __init__(self, rows: NDArray[Any], recorded: Rule | None = None) -> None:
-        if recorded is not None and recorded.compensation != "none":
-            self.staleness, self.compensation = recorded.staleness, recorded.compensation
+    def __init__(self, rows: NDArray[Any], made_up_for: int = 0) -> None:
+        self._made_up_for = made_up_for
         self._batches = rows["update"].tolist()
         self._reads = rows["version_read"].tolist()
         ages = [k - read for k, read in enumerate(self._reads)]
@@ -39,6 +38,10 @@ class Replayed(Versioned):
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """The oldest version that is read, the newest, and all between them."""
         return Needs(slots=self._slots, state_copies=2, logs=self._slots - 1)
+
+    def made_up_for(self, workers: int) -> int:  # noqa: ARG002
+        """What it was in the run."""
+        return self._made_up_for
 
     def check(self, workers: int) -> None:
         """One worker, in the order of the rows."""

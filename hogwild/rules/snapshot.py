@@ -19,6 +19,7 @@ from typing import ClassVar
 from torch import nn
 
 from hogwild.optim.gradients import Gathered
+from hogwild.rules.any_age import AnyAge
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.state import Needs, SharedState
@@ -29,7 +30,7 @@ _SLOT_BITS = 16
 _LOGS = 4  # for each worker
 
 
-class Snapshot(Versioned):
+class Snapshot(AnyAge, Versioned):
     """`torch.autograd.grad` on a whole version; the next version under one lock."""
 
     name: ClassVar[str] = "snapshot"

@@ -20,6 +20,7 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.rules.gradients import losses_of
 from hogwild.run.job import Job
 from hogwild.run.trainee import Trainee, own_parts
+from hogwild.shared.tickets import Ticket
 
 BATCHES, PRODUCTS = 2, 4
 _DTYPES = (torch.float32, torch.float64)
@@ -36,29 +37,31 @@ def curvature(job: Job, anatomy: Anatomy) -> float | None:
     if job.source is None or job.loss is None or any(p.dtype not in _DTYPES for p in parameters):
         return None
     try:
-        found = _power_iteration(Trainee(job, anatomy, own_parts(job), 0), min(BATCHES, job.tickets))
+        several = job.rule.batches_per_ticket
+        tickets = [Ticket(n, n, n * several) for n in range(min(BATCHES, job.tickets))]  # in a replay too
+        found = _power_iteration(Trainee(job, anatomy, own_parts(job), 0), tickets)
     except Exception:  # whatever a loss of the caller's may raise at a second derivative
         return None
     return found if math.isfinite(found) and found > 0 else None
 
 
-def _power_iteration(trainee: Trainee, batches: int) -> float:
-    vector, length = _mean(trainee, batches, None), 0.0
+def _power_iteration(trainee: Trainee, tickets: Sequence[Ticket]) -> float:
+    vector, length = _mean(trainee, tickets, None), 0.0
     for _ in range(PRODUCTS):
         scale = 1 / _length(vector)
-        vector = _mean(trainee, batches, [part * scale for part in vector])
+        vector = _mean(trainee, tickets, [part * scale for part in vector])
         length = _length(vector)
     return length
 
 
-def _mean(trainee: Trainee, batches: int, vector: Sequence[Tensor] | None) -> list[Tensor]:
+def _mean(trainee: Trainee, tickets: Sequence[Ticket], vector: Sequence[Tensor] | None) -> list[Tensor]:
     """Over the batches: of the gradients, or of the products of the Hessians with a vector."""
     total = [torch.zeros_like(parameter) for parameter in trainee.parameters]
-    for number in range(batches):
-        with trainee.losing(number) as output:
+    for ticket in tickets:
+        with trainee.losing(ticket) as output:
             for part in _parts(output, trainee, vector):
                 torch._foreach_add_(total, part)
-    return [part / batches for part in total]
+    return [part / len(tickets) for part in total]
 
 
 def _parts(output: object, trainee: Trainee, vector: Sequence[Tensor] | None) -> Iterator[list[Tensor]]:

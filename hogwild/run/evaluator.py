@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
+from hogwild.rules.any_age import AnyAge
 from hogwild.run.best import BestKeeper
 from hogwild.run.divergence import divergence
 from hogwild.run.job import Evaluate, Job
@@ -27,6 +28,7 @@ _REPORT_EVERY = 0.2  # seconds
 _LOOK_EVERY = 1.0  # seconds between two looks at whether the loss has left where it began
 _ADVICE = "a lower learning rate or clip_grad_norm may help"
 _ADVICE_IF_STALE = "compensation='auto', less staleness, a lower learning rate or clip_grad_norm may help"
+_ADVICE_IF_RACING = "compensation='workers', fewer workers, a lower learning rate or clip_grad_norm may help"
 _log = logging.getLogger("hogwild")
 _RECENT = 50  # updates whose mean loss is reported
 
@@ -119,8 +121,15 @@ class Evaluator:
         found = divergence(self._state.journal.losses(self._rule.newest(self._state)[0]), total)
         if found is not None:
             self._told_divergence = True
-            stale = self._rule.staleness and self._rule.compensation == "none"
-            _log.warning("%s; %s", found, _ADVICE_IF_STALE if stale else _ADVICE)
+            _log.warning("%s; %s", found, self._advice())
+
+    def _advice(self) -> str:
+        rule, workers = self._rule, self._state.plan.workers
+        if rule.made_up_for(workers):
+            return _ADVICE
+        if rule.staleness:
+            return _ADVICE_IF_STALE
+        return _ADVICE_IF_RACING if workers > 1 and isinstance(rule, AnyAge) else _ADVICE
 
     def _see(self, version: int) -> None:
         """Trace and evaluate that version, whichever is due, and end the run there if a callback says so."""

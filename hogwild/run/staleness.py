@@ -29,11 +29,12 @@ _STALE = 3  # staleness from which on Adam, and momentum where no curvature is k
 
 def curvature_of(job: Job, anatomy: Anatomy, optimizer: Optimizer, origin: Origin | None) -> float | None:
     """Of the loss where the run begins, or began; None where it is not known, or nobody asks for it."""
-    staleness = job.rule.staleness
+    made_up_for = job.rule.made_up_for(job.config.workers)
+    staleness = job.rule.staleness or made_up_for
     if not staleness or type(optimizer) is not torch.optim.SGD:
         return None
     known = written_step(optimizer) is not None and Compensation.of(optimizer, staleness) is not None
-    if job.updates < _LONG and not (known and job.rule.compensation != "none"):
+    if job.updates < _LONG and not (known and made_up_for):
         return None
     if origin is not None and job.resume is not None:
         return origin.curvature
@@ -52,7 +53,7 @@ def stale_plan(
     """The plan of an optimizer, with what is done about staleness; with a warning where that may not be enough."""
     rule, staleness = job.rule, job.rule.staleness or 0
     rates = _largest_rates(job, optimizer)
-    asked = staleness if rule.compensation != "none" else 0
+    asked = rule.made_up_for(job.config.workers)
     plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, asked, curved, rates)
     if staleness and plan.compensation is None:
         known = not asked and Compensation.of(optimizer, staleness) is not None

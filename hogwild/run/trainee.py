@@ -17,6 +17,7 @@ from hogwild.optim.factory import Factory
 from hogwild.rules.gradients import gradients_of
 from hogwild.run.job import Job, Loss
 from hogwild.shared.layout import Layout
+from hogwild.shared.tickets import Ticket
 from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 Factors = Callable[[int], float]
@@ -70,18 +71,17 @@ class Trainee:
         return self._binding.parameters
 
     @contextmanager
-    def losing(self, number: int) -> Iterator[Any]:
-        """Inside, as a worker at the batch of that number: what the loss returns."""
+    def losing(self, ticket: Ticket) -> Iterator[Any]:
+        """Inside, as a worker at the batch of that ticket: what the loss returns."""
         parts = self._parts
-        ticket = self._job.rule.deal(number, self._job.tickets)
         with informed(self._info):
             seed_generators(self._info.start(ticket.update, ticket.batch))
             replica = self._binding.point_at(self._values, self._buffers)
             yield parts.loss(replica, parts.source.batch(ticket.batch, self._info.generator))
 
     def compute(self, number: int) -> Computed:
-        """The batch of that number."""
-        with self.losing(number) as output:
+        """The batch of the ticket of that number."""
+        with self.losing(self._job.rule.deal(number, self._job.tickets)) as output:
             value, gradients = gradients_of(output, self.parameters, self._names, self._job.rule.gradient_by)
         own = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
         return Computed(value, own, [buffer.clone() for buffer in self._binding.changed_buffers()])

@@ -19,7 +19,7 @@ from typing import Any
 from hogwild.config import OF_OLD_FILES, RunConfig
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, settings_of
-from hogwild.rules.registry import make_rule, owner_of, refuse_idle
+from hogwild.rules.registry import make_rule, owners_of, refuse_idle
 from hogwild.run.directory import file_digest, refuse_taken, staging
 from hogwild.run.tensorboard import refuse_missing_tensorboard
 
@@ -159,7 +159,7 @@ def _point(axes: Mapping[str, tuple[Any, ...]], number: int) -> dict[str, Any]:
 
 
 def _of_rule(settings: Mapping[str, Any], rule: str) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if owner_of(name) in (None, rule)}
+    return {name: value for name, value in settings.items() if rule in owners_of(name)}
 
 
 def _settings(

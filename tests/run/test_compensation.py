@@ -375,10 +375,10 @@ def test_memory_is_what_is_stated():
     assert seen["adam"] == {"step", "exp_avg", "exp_avg_sq"}
 
 
-def test_rules_without_a_set_staleness_refuse_it_on_the_command_line():
-    with pytest.raises(hogwild.ArgumentError, match="only 'ordered' has it"):
-        refuse_idle({"compensation": "auto"}, "hogwild")
-    with pytest.raises(hogwild.ArgumentError, match="'none', 'auto' are"):
+def test_what_is_unknown_or_not_for_the_rule_is_refused():
+    with pytest.raises(hogwild.ArgumentError, match="'sync'; 'hogwild', 'locked', 'snapshot' and 'ordered' have it"):
+        refuse_idle({"compensation": "auto"}, "sync")
+    with pytest.raises(hogwild.ArgumentError, match="'none', 'auto', 'workers' are"):
         train(compensation="always")
-    with pytest.raises(hogwild.ArgumentError, match="none, auto are"):
+    with pytest.raises(hogwild.ArgumentError, match="'auto' and 'none' are"):
         Ordered(3, "always")
