@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from programs import Program, started
+
+from hogwild.bench.links import free_port
 
 _SOURCE = """
 import json, os, sys
@@ -40,14 +41,6 @@ except (hogwild.HogwildError, KeyboardInterrupt) as error:
 print(json.dumps(told), flush=True)
 """
 _BEFORE = "import hogwild, torch\nextra = {}\n"
-
-
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @contextmanager

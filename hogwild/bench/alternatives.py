@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle, islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hogwild.bench.children import in_children
+from hogwild.bench.links import Host
 from hogwild.bench.problems import Batch
 from hogwild.bench.work import (
     ContenderError,
@@ -74,10 +75,11 @@ def recipe(work: Work, *, workers: int) -> Measurement:
     return _outcome(work, _recipe, workers, work.problem.model().share_memory())
 
 
-def ddp(work: Work, *, workers: int) -> Measurement:
-    """DistributedDataParallel on gloo, as in its tutorial; the processes meet by a file, so no port is fixed."""
+def ddp(work: Work, *, workers: int, hosts: Sequence[Host] = ()) -> Measurement:
+    """DistributedDataParallel on gloo, as in its tutorial; the processes meet by a file, so no port is fixed. Each may
+    be at a host of its own."""
     with tempfile.TemporaryDirectory(prefix="hogwild-bench-") as folder:
-        return _outcome(work, _ddp, workers, (Path(folder) / "store", StartLine(workers)))
+        return _outcome(work, _ddp, workers, (Path(folder) / "store", StartLine(workers), hosts))
 
 
 def _outcome(work: Work, program: Callable[..., Report], processes: int, extra: object) -> Measurement:
@@ -126,7 +128,7 @@ def _recipe(rank: int, work: Work, line: StartLine, model: nn.Module) -> Report:
 _kept: list[object] = []
 
 
-def _ddp(rank: int, work: Work, line: StartLine, meeting: tuple[Path, StartLine]) -> Report:
+def _ddp(rank: int, work: Work, line: StartLine, meeting: tuple[Path, StartLine, Sequence[Host]]) -> Report:
     """The process group is kept until the process ends, and never destroyed.
 
     A gloo thread takes the GIL to free the work of an all-reduce (`~AsyncWork`, `~ThreadLocalState`). Should the last
@@ -136,7 +138,9 @@ def _ddp(rank: int, work: Work, line: StartLine, meeting: tuple[Path, StartLine]
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    store, finish = meeting
+    store, finish, hosts = meeting
+    if hosts:
+        hosts[rank].move_in()
     torch.set_num_threads(1)
     torch.manual_seed(work.seed)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=line.workers)

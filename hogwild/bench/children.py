@@ -42,7 +42,7 @@ def in_children(program: Callable[..., Any], processes: int, arguments: Sequence
             receiver, sender = context.Pipe(duplex=False)
             channels.append(receiver)
             child: BaseProcess = context.Process(  # type: ignore[attr-defined]
-                target=_main, args=(program, rank, arguments, sender), daemon=True
+                target=_main, args=(program, rank, arguments, sender)
             )
             with without_main():
                 child.start()

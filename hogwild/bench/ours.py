@@ -16,6 +16,7 @@ from torch import nn
 from hogwild.bench.work import ContenderError, Measurement, StartLine, StateArrays, Work, judge_states, state_of
 from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
+from hogwild.nodes.party import Party
 from hogwild.rules.registry import make_rule, rule_class
 from hogwild.run.callback import CallbackList
 from hogwild.run.conduct import run_job
@@ -78,9 +79,11 @@ def train_rule(
     evaluate: Evaluate | None = None,
     options: Mapping[str, Any] | None = None,
     recheck: float = RunConfig.recheck,
+    party: Party | None = None,
 ) -> tuple[Run, nn.Module]:
     """Do the work by that rule; `program` is what every worker does. `options` are the rule's, by default those that
-    keep `allow` workers busy; `recheck` is that of `hogwild.train`. Returns the run and the trained model."""
+    keep `allow` workers busy; `recheck` is that of `hogwild.train`; `party`: the machines that do it together. Returns
+    the run and the trained model."""
     began = time.monotonic()
     make = rule_class(rule_name)
     options = make.options_for(allow) if options is None else options
@@ -115,5 +118,6 @@ def train_rule(
         callbacks=CallbackList(),
         out=None,
         resume=None,
+        party=party,
     )
     return run_job(job, began), model

@@ -10,6 +10,7 @@ from hogwild.bench.measure import Case, Plan
 from hogwild.bench.padded import PaddedPlan, Runner
 from hogwild.bench.problems import BENCH_OPTIMIZERS, COMPARED, PROBLEMS
 from hogwild.bench.profile import ProfilePlan
+from hogwild.bench.several import Crowd, SeveralPlan, busy_at
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import NAMES, rule_class
@@ -17,6 +18,7 @@ from hogwild.rules.registry import NAMES, rule_class
 BATCH_SIZES = (1, 16, 64)
 _QUICK_CASES = (("mlp", 64), ("small-mlp", 16), ("conv", 16))
 _MOST = 8192  # samples that every problem has
+_MOST_NODES, _MOST_DELAY = 16, 1000  # of a bench of several machines on this one
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,7 @@ def padded_plan_of(settings: BenchSettings, pad_ms: float, staleness: Sequence[i
         ArgumentError: a name is not known, or a number cannot work.
     """
     _check(settings, NAMES)
-    if not 0 < pad_ms < float("inf"):
-        raise ArgumentError(f"--pad-ms {pad_ms:g} is not above 0; 5 works")
-    cases = [
-        Case(PROBLEMS[problem], optimizer, size)
-        for problem in settings.problems or ("mlp",)
-        for size in settings.batch_sizes or (4,)
-        for optimizer in settings.optimizers or ("sgd",)
-    ]
+    _check_pad(pad_ms)
     runners = [
         Runner(rule, kind, number, options)
         for rule in settings.contenders or QUICK_RULES
@@ -107,7 +102,51 @@ def padded_plan_of(settings: BenchSettings, pad_ms: float, staleness: Sequence[i
         for number in counts(settings.workers)
         for options in _options(rule, number, staleness)
     ]
-    return PaddedPlan(cases, runners, pad_ms / 1e3, cores, settings.repeats, settings.seconds)
+    return PaddedPlan(_few_cases(settings, "mlp", 4), runners, pad_ms / 1e3, cores, settings.repeats, settings.seconds)
+
+
+def several_plan_of(
+    settings: BenchSettings, pad_ms: float, nodes: Sequence[int], delays_ms: Sequence[float], staleness: Sequence[int]
+) -> SeveralPlan:
+    """The plan of a bench of several machines, at each delay of their links; by default small-mlp at batch 16 with SGD.
+    `staleness`: what to give them; by default so much that all are busy, with a round of slack.
+
+    Raises:
+        ArgumentError: a name is not known, or a number cannot work.
+    """
+    _check(settings, NAMES)
+    _check_pad(pad_ms)
+    for number in nodes:
+        if not 2 <= number <= _MOST_NODES:
+            raise ArgumentError(f"--nodes {number} is not between 2 and {_MOST_NODES}; 2 4 works")
+        if staleness and max(staleness) < number - 1:
+            raise ArgumentError(
+                f"--staleness {max(staleness)} keeps no {number} machines busy; {number - 1} is the least"
+            )
+    for delay in delays_ms:
+        if not 0 <= delay <= _MOST_DELAY:
+            raise ArgumentError(f"--delay-ms {delay:g} is not between 0 and {_MOST_DELAY}; 0 5 20 works")
+    crowds = [
+        Crowd(number, delay / 1e3, [one for one in staleness if one >= number - 1] or [busy_at(number, pad_ms, delay)])
+        for number in nodes
+        for delay in delays_ms or (0.0,)
+    ]
+    return SeveralPlan(_few_cases(settings, "small-mlp", 16), crowds, pad_ms / 1e3, settings.repeats, settings.seconds)
+
+
+def _few_cases(settings: BenchSettings, problem: str, batch_size: int) -> list[Case]:
+    """The cases that are chosen; by default one, with SGD."""
+    return [
+        Case(PROBLEMS[name], optimizer, size)
+        for name in settings.problems or (problem,)
+        for size in settings.batch_sizes or (batch_size,)
+        for optimizer in settings.optimizers or ("sgd",)
+    ]
+
+
+def _check_pad(pad_ms: float) -> None:
+    if not 0 < pad_ms < float("inf"):
+        raise ArgumentError(f"--pad-ms {pad_ms:g} is not above 0; 5 works")
 
 
 def _options(rule: str, workers: int, staleness: Sequence[int]) -> list[Mapping[str, int]]:

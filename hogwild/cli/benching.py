@@ -15,13 +15,15 @@ from hogwild.bench.comparison_table import bench_comparison_report
 from hogwild.bench.measure import measure_cases
 from hogwild.bench.padded import measure_padded
 from hogwild.bench.padded_table import padded_report, padded_summary
-from hogwild.bench.plan import BenchSettings, padded_plan_of, plan_of, profile_plan_of
+from hogwild.bench.plan import BenchSettings, padded_plan_of, plan_of, profile_plan_of, several_plan_of
 from hogwild.bench.plot import plot
 from hogwild.bench.plot_curves import plot_padded, plot_predictions
 from hogwild.bench.predict import predictions
 from hogwild.bench.profile import copy_rate, profiles
 from hogwild.bench.profile_table import profile_report, profile_summary
 from hogwild.bench.saved import SAVED_AT, SavedBench, read_bench
+from hogwild.bench.several import measure_several
+from hogwild.bench.several_table import several_report, several_summary
 from hogwild.bench.summary import Machine, bench_summary, warnings_of
 from hogwild.bench.table import bench_report, following_bench
 from hogwild.bench.then_and_now import compare_benches, refuse_nothing_in_common
@@ -103,6 +105,28 @@ def padded_command(
     show(found, padded_report(found), json=json)
     if files.plot is not None:
         plot_padded(found, files.plot)
+    return DONE
+
+
+def several_command(
+    settings: BenchSettings,
+    pad_ms: float,
+    nodes: Sequence[int],
+    delays_ms: Sequence[float],
+    staleness: Sequence[int],
+    files: BenchFiles,
+    *,
+    json: bool,
+) -> int:
+    """Measure several machines, and report; returns the exit status."""
+    machine, console = Machine.here(), Console(stderr=True)
+    plan = several_plan_of(settings, pad_ms, nodes, delays_ms, staleness)
+    warnings = warnings_of(machine, 1, plan.repeats)
+    _warn(console, warnings)
+    with following_bench(console) as tell:
+        found = several_summary(machine, plan, warnings, list(measure_several(plan, tell)))
+    files.keep(found)
+    show(found, several_report(found), json=json)
     return DONE
 
 

@@ -18,13 +18,12 @@ def whole(metavar: str) -> PrimitiveConstructorSpec[int | None]:
 
 def wholes(metavar: str) -> PrimitiveConstructorSpec[tuple[int, ...]]:
     """A flag that takes whole numbers, one or several."""
-    return PrimitiveConstructorSpec(
-        nargs="*",
-        metavar=metavar,
-        instance_from_str=lambda texts: tuple(map(_whole, texts)),
-        is_instance=lambda value: isinstance(value, tuple) and all(isinstance(one, int) for one in value),
-        str_from_instance=lambda values: list(map(str, values)),
-    )
+    return _some(metavar, _whole, int)
+
+
+def numbers(metavar: str) -> PrimitiveConstructorSpec[tuple[float, ...]]:
+    """A flag that takes numbers, one or several."""
+    return _some(metavar, _number, int | float)
 
 
 def words(metavar: str, alone: tuple[str, ...] = ()) -> PrimitiveConstructorSpec[tuple[str, ...] | None]:
@@ -70,6 +69,16 @@ def _one(metavar: str, read: Callable[[str], Any], form: Any) -> PrimitiveConstr
         instance_from_str=lambda texts: read(texts[0]),
         is_instance=lambda value: value is None or isinstance(value, form),
         str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _some(metavar: str, read: Callable[[str], Any], form: Any) -> PrimitiveConstructorSpec[tuple[Any, ...]]:
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=metavar,
+        instance_from_str=lambda texts: tuple(map(read, texts)),
+        is_instance=lambda value: isinstance(value, tuple) and all(isinstance(one, form) for one in value),
+        str_from_instance=lambda values: list(map(str, values)),
     )
 
 

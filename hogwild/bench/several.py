@@ -1,0 +1,169 @@
+"""Several machines beside DistributedDataParallel: `hogwild bench --nodes`. A gradient takes a wait besides.
+
+    for each number of machines and each delay of their links:  repeat 0: ours, with each staleness; ddp → repeat 1: …
+
+A machine is a process with a worker and a courier of its own; where links have a delay, at a host of its own (see
+`hogwild.bench.links`). The ideal is machines ÷ pad: the network and everything else would take no time. One step of
+DistributedDataParallel averages one gradient of each machine by one all-reduce, and counts as so many updates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+
+from hogwild.bench.alternatives import ddp
+from hogwild.bench.children import in_children
+from hogwild.bench.links import Host, free_port, network
+from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, silent
+from hogwild.bench.ours import train_rule
+from hogwild.bench.padded import Padded
+from hogwild.bench.work import StartLine, Work, share
+from hogwild.nodes.party import Invitation, meet
+from hogwild.rules.registry import SAME_BITS
+from hogwild.workers.loop import train_loop
+from hogwild.workers.worker import Worker
+
+_LEAST_ROUNDS = 50  # gradients of each machine in a measurement, so that their start and end weigh little
+_LEAST_STEPS = 12  # of DistributedDataParallel, which starts and ends all at once
+_LOOPBACK = "127.0.0.1"
+_SILENCE = 30.0  # seconds; none is to be lost here
+_LIMIT = 600.0  # seconds of one measurement
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """So many machines, `delay` seconds from each other, and every staleness that they are measured with."""
+
+    nodes: int
+    delay: float
+    staleness: Sequence[int]
+
+
+@dataclass(frozen=True)
+class SeveralPlan:
+    """What is measured: each case with each crowd, `pad` seconds in each gradient."""
+
+    cases: Sequence[Case]
+    crowds: Sequence[Crowd]
+    pad: float
+    repeats: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SeveralResult:
+    """What one crowd did with one staleness.
+
+    Attributes:
+        updates_per_second: measured on machine 0.
+        ideal: machines ÷ pad.
+        ddp: gradients a second of DistributedDataParallel, in the same repeats.
+        over_ddp: the ratio, each from one repeat.
+    """
+
+    case: Case
+    nodes: int
+    delay: float
+    staleness: int
+    updates_per_second: Spread
+    ideal: float
+    ddp: Spread
+    over_ddp: Spread
+
+
+@dataclass(frozen=True)
+class Started:
+    """The work of each machine's worker: wait for the other machines, then train as ever."""
+
+    line: StartLine
+    node: int
+
+    def __call__(self, worker: Worker) -> None:
+        """Do it, and log how long it took, seconds."""
+        self.line.wait(self.node)
+        began = time.monotonic()
+        train_loop(worker)
+        worker.info.log(seconds=time.monotonic() - began)
+
+
+def busy_at(nodes: int, pad_ms: float, delay_ms: float) -> int:
+    """A staleness with which all machines are busy, where a gradient takes `pad_ms` and `delay_ms` to the others:
+    (τ + 1) / (pad + delay) ≥ nodes / pad, and a round more, so that nobody waits for what is a moment late."""
+    return math.ceil(nodes * (pad_ms + delay_ms) / pad_ms - 1e-9) - 1 + nodes
+
+
+def measure_several(plan: SeveralPlan, tell: TellProgress = silent) -> Iterator[SeveralResult]:
+    """Measure crowd by crowd.
+
+    Raises:
+        ArgumentError: slow links cannot be made here.
+        ContenderError: a machine, or DistributedDataParallel, did not do its work.
+    """
+    began, done, total = time.monotonic(), 0, len(plan.cases) * len(plan.crowds)
+    for case in plan.cases:
+        padded = replace(case.problem, loss=Padded(case.problem.loss, plan.pad))
+        work = Work(padded, share(case.problem.generate()), case.batch_size, case.optimizer, 0, limit=_LIMIT)
+        for crowd in plan.crowds:
+            what = f"{case.name}: {crowd.nodes} machines, {1e3 * crowd.delay:g} ms apart"
+            tell(BenchProgress(done, total, what, time.monotonic() - began))
+            yield from _measured(plan, case, work, crowd)
+            done += 1
+
+
+def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterator[SeveralResult]:
+    nodes = crowd.nodes
+    rounds = max(_LEAST_ROUNDS, round(plan.seconds / plan.pad))
+    steps = max(_LEAST_STEPS, round(plan.seconds / (plan.pad + 2 * crowd.delay)))
+    ours: dict[int, list[float]] = {staleness: [] for staleness in crowd.staleness}
+    theirs: list[float] = []
+    with network(nodes, crowd.delay) if crowd.delay else nullcontext() as made:
+        hosts = made.hosts if made is not None else []
+        for seed in range(plan.repeats):
+            for staleness, speeds in ours.items():
+                speeds.append(_speed(replace(work, batches=rounds * nodes, seed=seed), nodes, staleness, hosts))
+            done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
+            theirs.append(done.batches / done.seconds)
+    for staleness, speeds in ours.items():
+        ratios = [one / other for one, other in zip(speeds, theirs, strict=True)]
+        speed, other, over = map(_spread, (speeds, theirs, ratios))
+        yield SeveralResult(case, nodes, crowd.delay, staleness, speed, nodes / plan.pad, other, over)
+
+
+def _speed(work: Work, nodes: int, staleness: int, hosts: Sequence[Host]) -> float:
+    """Updates a second of machines that train together."""
+    speeds: list[float] = in_children(
+        _machine, nodes, (work, StartLine(nodes), staleness, hosts, free_port()), work.limit
+    )
+    return speeds[0]
+
+
+def _machine(node: int, work: Work, line: StartLine, staleness: int, hosts: Sequence[Host], port: int) -> float:
+    """Be one machine; returns updates a second."""
+    torch.set_num_threads(1)
+    if hosts:
+        hosts[node].move_in()
+    invitation = Invitation(line.workers, hosts[0].address if hosts else _LOOPBACK, port, node=node, timeout=_SILENCE)
+    run, _ = train_rule(
+        work,
+        SAME_BITS,
+        "processes",
+        1,
+        1,
+        Started(line, node),
+        options={"staleness": staleness},
+        party=meet(invitation),
+    )
+    (row,) = run.logged
+    return run.updates / float(row["seconds"])
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    found = Spread.of(values)
+    assert found is not None
+    return found

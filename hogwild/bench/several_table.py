@@ -1,0 +1,77 @@
+"""A bench of several machines as plain values, which `hogwild bench --nodes --json` prints, and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hogwild.bench.cases import by_case, ruled_table
+from hogwild.bench.several import SeveralPlan, SeveralResult
+from hogwild.bench.summary import Machine, plain
+from hogwild.rules.registry import SAME_BITS
+
+_NOTE = (
+    f"N: machines, with a worker each, which train by {SAME_BITS}; here, processes. delay: ms from one to another, one "
+    "way; 0 is loopback. updates/s: median and range. ideal: share of machines ÷ wait. ddp: gradients a second of "
+    "DistributedDataParallel on gloo, one all-reduce a step, the same batch on each machine. × ddp: the ratio, each "
+    "from one repeat."
+)
+
+
+def several_summary(
+    machine: Machine, plan: SeveralPlan, warnings: Sequence[str], found: Sequence[SeveralResult]
+) -> dict[str, Any]:
+    """Everything, as JSON has it; times in seconds."""
+    return {
+        "machine": asdict(machine),
+        "warnings": list(warnings),
+        "settings": {"pad_seconds": plan.pad, "repeats": plan.repeats, "seconds": plan.seconds},
+        "results": [_result(result) for result in found],
+        "refused": [],
+    }
+
+
+def _result(result: SeveralResult) -> dict[str, Any]:
+    return {
+        "case": result.case.name,
+        "rule": SAME_BITS,
+        "nodes": result.nodes,
+        "delay_seconds": result.delay,
+        "staleness": result.staleness,
+        "updates_per_second": plain(result.updates_per_second),
+        "ideal_updates_per_second": result.ideal,
+        "share_of_ideal": result.updates_per_second.median / result.ideal,
+        "ddp_updates_per_second": plain(result.ddp),
+        "over_ddp": plain(result.over_ddp),
+    }
+
+
+def several_report(found: Mapping[str, Any]) -> RenderableType:
+    """The tables of a summary, one a case."""
+    pad = f"each gradient waits {1e3 * found['settings']['pad_seconds']:g} ms besides"
+    return Group(*by_case(found, pad, found["results"], lambda rows: [_table(rows)]), Text(), Text(_NOTE, "dim"))
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = ruled_table()
+    for heading in ("N", "delay", "τ", "updates/s", "range", "ideal", "ddp", "× ddp", "range"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        speed, over = row["updates_per_second"], row["over_ddp"]
+        table.add_row(
+            f"{row['nodes']}",
+            f"{1e3 * row['delay_seconds']:g}",
+            f"{row['staleness']}",
+            f"{speed['median']:,.1f}",
+            f"{speed['min']:,.1f}–{speed['max']:,.1f}",
+            f"{100 * row['share_of_ideal']:.0f} %",
+            f"{row['ddp_updates_per_second']['median']:,.1f}",
+            f"{over['median']:.1f}",
+            f"{over['min']:.1f}–{over['max']:.1f}",
+        )
+    return table
