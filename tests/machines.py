@@ -10,13 +10,16 @@ from typing import Any
 
 from programs import Program, started
 
-from hogwild.bench.links import free_port
+from hogwild.bench.links import Host, free_port
 
 _SOURCE = """
 import json, os, sys
 sys.path.insert(0, {tests!r})
 os.environ.update(json.loads(sys.argv[1]))
 arguments = json.loads(sys.argv[2])
+if (host := arguments.pop("host", None)) is not None:
+    from hogwild.bench.links import Host
+    Host(*host).move_in()
 import problems
 {before}
 try:
@@ -35,26 +38,36 @@ try:
         "evaluations": len(run.evaluations),
         "rechecked": run.rechecked,
         "failures": list(run.failures),
+        **more,
     }}
 except (hogwild.HogwildError, KeyboardInterrupt) as error:
     told = {{"error": type(error).__name__, "message": str(error)}}
 print(json.dumps(told), flush=True)
 """
-_BEFORE = "import hogwild, torch\nextra = {}\n"
+_BEFORE = "import hogwild, torch\nextra, more = {}, {}\n"
 
 
 @contextmanager
 def machines(
-    nodes: int, folder: Path, before: str = "", own: Sequence[dict[str, Any]] = (), **arguments: Any
+    nodes: int,
+    folder: Path,
+    before: str = "",
+    own: Sequence[dict[str, Any]] = (),
+    hosts: Sequence[Host] = (),
+    **arguments: Any,
 ) -> Iterator[list[Program]]:
     """So many machines that train together by `problems.train` with these arguments, and with those that each has of
-    its own; `before` runs in each first, and may put what is no JSON into `extra`."""
-    variables = {"WORLD_SIZE": str(nodes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    its own, each at one of the hosts, where there are some; `before` runs in each first, and may put arguments that are
+    no JSON into `extra`, and what is to be told besides into `more`."""
+    address = hosts[0].address if hosts else "127.0.0.1"
+    variables = {"WORLD_SIZE": str(nodes), "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     source = _SOURCE.format(tests=str(Path(__file__).parent), before=_BEFORE + before)
     with ExitStack() as stack:
         programs = []
         for node in range(nodes):
             special = dict(own[node]) if own else {}
+            if hosts:
+                special["host"] = [hosts[node].address, hosts[node].path]
             environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
             texts = json.dumps(environment), json.dumps({**arguments, **special})
             errors = folder / f"errors {node}"

@@ -10,9 +10,10 @@ DistributedDataParallel averages one gradient of each machine by one all-reduce,
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,11 +28,13 @@ from hogwild.bench.work import StartLine, Work, share
 from hogwild.nodes.party import Invitation, meet
 from hogwild.rules.registry import SAME_BITS
 from hogwild.workers.loop import train_loop
+from hogwild.workers.spawn import start_server
 from hogwild.workers.worker import Worker
 
 _LEAST_ROUNDS = 50  # gradients of each machine in a measurement, so that their start and end weigh little
 _LEAST_STEPS = 12  # of DistributedDataParallel, which starts and ends all at once
 _LOOPBACK = "127.0.0.1"
+_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _SILENCE = 30.0  # seconds; none is to be lost here
 _LIMIT = 600.0  # seconds of one measurement
 
@@ -105,6 +108,8 @@ def measure_several(plan: SeveralPlan, tell: TellProgress = silent) -> Iterator[
         ArgumentError: slow links cannot be made here.
         ContenderError: a machine, or DistributedDataParallel, did not do its work.
     """
+    with _unwarned():
+        start_server()
     began, done, total = time.monotonic(), 0, len(plan.cases) * len(plan.crowds)
     for case in plan.cases:
         padded = replace(case.problem, loss=Padded(case.problem.loss, plan.pad))
@@ -114,6 +119,20 @@ def measure_several(plan: SeveralPlan, tell: TellProgress = silent) -> Iterator[
             tell(BenchProgress(done, total, what, time.monotonic() - began))
             yield from _measured(plan, case, work, crowd)
             done += 1
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Inside, a fork server starts whose processes do not warn that a host has no name (torch's sockets do)."""
+    before = os.environ.get(_LOG_LEVEL)
+    os.environ[_LOG_LEVEL] = "ERROR"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_LOG_LEVEL]
+        else:
+            os.environ[_LOG_LEVEL] = before
 
 
 def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterator[SeveralResult]:

@@ -28,7 +28,7 @@ from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
 
-_SHORTEST, _LONGEST = 50e-6, 1e-3  # seconds between two looks at the slots
+_SHORTEST, _LONGEST = 50e-6, 2e-3  # seconds between two looks at the slots
 _STANDING = 0.1  # seconds without a new version, after which what a lost machine owed is computed by anyone
 _LINGERING = 2.0  # seconds for the others to say that they are done, once this machine is
 _BEATS = 5  # words within the time after which a machine that says nothing is lost
@@ -64,10 +64,9 @@ class Courier:
         self._lost = lost
         self._workers = range(self._dealing.first, self._dealing.first + control.workers)
         self._slot_bytes = len(state.gradients[0].bytes)
-        self._seen: set[int] = set()  # tickets from SENT on whose gradients were seen to be there
+        self._seen: set[int] = set()  # tickets from SENT on whose gradients were laid down, or seen to be there
         self._held: list[Arrived] = []  # what came, and has no room yet
         self._news: SimpleQueue[News] = SimpleQueue()
-        self._told = start
         self._looked = time.monotonic()
         self._stands = start, self._looked  # the head, and since when
         self._peers = {
@@ -93,29 +92,28 @@ class Courier:
         """
         pause = _SHORTEST
         while not self._is_over():
-            came = self._hear(pause)
+            self._hear(pause)
             put, collected = self._put(), self._collect()
             self._tell()
             self._listen()
             self._adopt()
-            pause = _SHORTEST if came or put or collected else min(2 * pause, _LONGEST)
+            pause = _SHORTEST if put or collected else min(2 * pause, _LONGEST)
         self._part()
 
     # --- from other machines
 
-    def _hear(self, timeout: float) -> bool:
+    def _hear(self, timeout: float) -> None:
         """Take what has come, waiting so long for the first."""
-        came = False
         try:
             while True:
                 news = self._news.get(timeout=timeout)
-                came, timeout = True, 0
+                timeout = 0
                 if isinstance(news, Arrived):
                     self._held.append(news)
                 elif isinstance(news, Lost):
                     self._lose(news)
         except Empty:
-            return came
+            return
 
     def _put(self) -> bool:
         """Lay what came into the slots that are free for it."""
@@ -142,6 +140,7 @@ class Courier:
             with control.ordering():
                 slot.words[GradientSlot.STAMP] = ticket // self._per_update + 1
             control.finish(control.workers)
+            self._seen.add(ticket)
         peer = self._peers[one.node]
         if not peer.parted:
             try:
@@ -152,19 +151,21 @@ class Courier:
     # --- to other machines
 
     def _collect(self) -> bool:
-        """Copy the gradients of this machine's workers out of their slots, and send them."""
+        """Copy the gradients of this machine's workers out of their slots, and send them. They have computed none from
+        NEXT on."""
         control, sent = self._control, self._control[Word.SENT]
         end = (control.observe(Word.HEAD) + len(self._ring.sets)) * self._per_update
-        before = len(self._seen)
-        for ticket in range(sent, min(end, control[Word.TOTAL])):
+        found = False
+        for ticket in range(sent, min(end, control[Word.NEXT], control[Word.TOTAL])):
             if ticket not in self._seen and self._ring.waits(ticket):
                 self._seen.add(ticket)
                 self._send(ticket)
-        found = len(self._seen) > before
+                found = True
+        first = sent
         while sent in self._seen:
             self._seen.remove(sent)
             sent += 1
-        if found:
+        if sent > first:
             control.publish(Word.SENT, sent)
         return found
 
@@ -180,12 +181,11 @@ class Courier:
                 peer.send(ticket, message)
 
     def _tell(self) -> None:
-        """Tell the head: often enough that nobody waits for room, and at the end."""
-        head = self._control.observe(Word.HEAD)
-        often = max(1, len(self._ring.sets) // 4)
-        if head >= self._told + often or (head > self._told and self._has_all()):
-            self._told = head
-            for peer in self._peers.values():
+        """Tell the head to whom no gradient has told it: often enough that nobody waits for room, and at the end."""
+        head, ends = self._control.observe(Word.HEAD), self._has_all()
+        often = max(1, len(self._ring.sets) // 3)
+        for peer in self._peers.values():
+            if head >= peer.told + often or (ends and head > peer.told):
                 peer.tell(Kind.LIVES, head)
 
     # --- who lives

@@ -182,7 +182,10 @@ class Party:
             raise
 
     def leave(self) -> None:
-        """Say that this machine ends; on machine 0, wait a moment until the others have."""
+        """Say that this machine ends; on machine 0, wait a moment until the others have. Where that one was lost, there
+        is nobody to tell."""
+        if 0 in self.lost:
+            return
         with suppress(NodeError):
             self.tell("left", True)
             if self.leads:

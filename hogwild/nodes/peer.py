@@ -78,6 +78,7 @@ class Peer:
     ) -> None:
         self.node = node
         self.head = head  # versions that it is known to have made
+        self.told = head  # versions of this machine that it has been told of
         self.heard = time.monotonic()  # when it last said something
         self.done = False  # it has said so
         self.parted = False  # it has been told so, or is gone: nothing is sent any more
@@ -113,7 +114,7 @@ class Peer:
     def tell(self, kind: Kind, head: int) -> None:
         """Say that, with the head of this machine, as soon as the word before has left."""
         with self._changed:
-            self._word = kind, head
+            self._word, self.told = (kind, head), head
             self._changed.notify_all()
 
     def part(self) -> None:
@@ -166,6 +167,7 @@ class Peer:
         number = 0
         while (message := self._next_gradient()) is not None:
             self._mail.send(self.node, _GRADIENTS, number, message)
+            self.told = max(self.told, head_of(message))
             number += 1
 
     def _next_gradient(self) -> Tensor | None:

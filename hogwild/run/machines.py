@@ -7,7 +7,7 @@ prepared → crews told, tickets dealt → memory laid out → all that decides 
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -128,7 +128,8 @@ class Machines:
         self._state = state
         self._rule = job.rule
         self._ended = False
-        self._asked = 0.0
+        self._interrupted = threading.Event()
+        self._closed = threading.Event()
         receiver, sender = start_context().Pipe(duplex=False)
         invitation = replace(party.invitation, token="", node=party.node)
         arguments = (state.plan, state.arena, start, job.rule.tickets_per_update, invitation, party.prefix, sender)
@@ -139,9 +140,20 @@ class Machines:
         with start_lock, without_main():
             self._process.start()
         sender.close()
+        self._asking = threading.Thread(target=self._ask, daemon=True)
+        self._asking.start()
+
+    def _ask(self) -> None:
+        """Ask now and then whether another machine was interrupted; where this one is cut off, the store answers to
+        nobody, and a thread of its own waits for it."""
+        with suppress(NodeError):
+            while not self._closed.wait(_ASK_EVERY):
+                if self._party.decided(_INTERRUPTED) is not None:
+                    self._interrupted.set()
+                    return
 
     def look(self) -> None:
-        """Hear what the courier tells, and now and then whether another machine was interrupted.
+        """Hear what the courier tells, and whether another machine was interrupted.
 
         Raises:
             KeyboardInterrupt: one was.
@@ -152,10 +164,8 @@ class Machines:
                 self._handle(self._pipe.recv())
         except (EOFError, OSError):
             raise NodeError(f"the courier of machine {self._party.node} was killed") from None
-        if not self._ended and time.monotonic() - self._asked > _ASK_EVERY:
-            self._asked = time.monotonic()
-            if self._party.decided(_INTERRUPTED) is not None:
-                raise KeyboardInterrupt
+        if not self._ended and self._interrupted.is_set():
+            raise KeyboardInterrupt
 
     def interrupt(self) -> None:
         """Interrupt the others too, for this machine was."""
@@ -190,6 +200,8 @@ class Machines:
 
     def close(self) -> None:
         """End the courier, should it still run."""
+        self._closed.set()
+        self._asking.join(_ASK_EVERY)  # not longer: it may be cut off
         self._process.kill()
         self._process.join()
         self._process.close()

@@ -1,7 +1,9 @@
-"""A machine is killed, or stands still, at any moment of a run: the others go on with the same bits, and none hangs.
+"""A machine is killed, stands still or is cut off at any moment of a run: the others go on with the same bits, and none
+hangs.
 
-pytest tests/nodes                          a kill or two each
-HOGWILD_NODE_KILLS=100 pytest tests/nodes   as many as you like; HOGWILD_SEED=… repeats a failure's choices
+pytest tests/nodes                          one of each
+HOGWILD_NODE_KILLS=100 pytest tests/nodes   as many as you like; HOGWILD_NODE_STOPS and HOGWILD_NODE_CUTS likewise;
+                                            HOGWILD_SEED=… repeats a failure's choices
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ import json
 import os
 import random
 import signal
+import statistics
 import time
+from contextlib import contextmanager
 
 import problems
 import psutil
 import pytest
 from machines import machines, told_by
+from slow_links import links
 
 pytestmark = [pytest.mark.filterwarnings("ignore:staleness"), pytest.mark.stress]
-KILLS = int(os.environ.get("HOGWILD_NODE_KILLS", "1"))
+KILLS, STOPS, CUTS = (int(os.environ.get(f"HOGWILD_NODE_{what}", "1")) for what in ("KILLS", "STOPS", "CUTS"))
 SEED = int(os.environ.get("HOGWILD_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 UPDATES = 300
 SLOW = """
@@ -27,9 +32,13 @@ def loss(model, batch):
     time.sleep(0.005)
     return problems.cross_entropy(model, batch)
 def progress(how):
+    now = time.monotonic()
     if how.updates and not begun:
-        begun.append(how.updates)
         print(json.dumps({"updates": how.updates}), flush=True)
+        begun.append((how.updates, now))
+    if begun and how.updates > begun[-1][0]:
+        begun.append((how.updates, now))
+        more["longest"] = max(more.get("longest", 0), now - begun[-2][1])
 begun = []
 extra = {"loss": loss, "progress": progress}
 """
@@ -46,13 +55,20 @@ def alone():
     return digest_alone()
 
 
+@contextmanager
+def begun(nodes, folder, hosts=(), **arguments):
+    """So many machines whose run has begun."""
+    settings = {"model": "conv_bn", "workers": 1, **SETTINGS, **arguments}
+    with machines(nodes, folder, SLOW, hosts=hosts, **settings) as programs:
+        for program in programs:
+            assert "updates" in json.loads(program.output.readline()), "the run has begun"
+        yield programs
+
+
 def survivors(nodes, folder, hurt, number=0, **arguments):
     """What the others say in the end, after `hurt(a program, choices)` somewhere in the run of one of them."""
     choices = random.Random(SEED + number)
-    settings = {"model": "conv_bn", "workers": 1, **SETTINGS, **arguments}
-    with machines(nodes, folder, SLOW, **settings) as programs:
-        for program in programs:
-            assert "updates" in json.loads(program.output.readline()), "the run has begun"
+    with begun(nodes, folder, **arguments) as programs:
         victim = choices.randrange(1, nodes)
         time.sleep(choices.uniform(0, 0.6))
         hurt(programs[victim], choices)
@@ -65,27 +81,68 @@ def test_machines_that_are_killed(nodes, update, tmp_path):
     print(f"HOGWILD_SEED={SEED}")
     more = {"micro_batches": 4, "updates": 100} if update == "sync" else {}
     alone = digest_alone(update=update, **more)
-    inside, tried = 0, 0
+    inside, tried, stood = 0, 0, []
     while inside < KILLS and tried < 4 * KILLS:
         tried += 1
         found = survivors(nodes, tmp_path, lambda program, _: program.killed(), tried, update=update, **more)
         assert {told.get("digest", str(told)) for told in found} == {alone}
-        lost = [told["failures"] for told in found]
-        inside += all("was lost at update" in " ".join(failures) for failures in lost)
-    print(f"{nodes} machines, {update}: {inside} of {tried} kills fell inside the run")
+        if all("was lost at update" in " ".join(told["failures"]) for told in found):
+            inside += 1
+            stood.append(max(told["longest"] for told in found))
+    print(f"{nodes} machines, {update}: {inside} of {tried} kills fell inside the run; {told_of(stood)}")
     assert inside >= KILLS
 
 
-@pytest.mark.timeout(600)
+def told_of(stood):
+    return f"longest time without a version: median {statistics.median(stood):.2f} s, at most {max(stood):.2f} s"
+
+
+@pytest.mark.timeout(3600)
 def test_a_machine_that_stands_still_is_lost_after_the_timeout(tmp_path, alone):
     def stop(program, _):
         os.kill(program.process.pid, signal.SIGSTOP)
         for child in psutil.Process(program.process.pid).children(recursive=True):
             child.suspend()
 
-    found = survivors(2, tmp_path, stop, node_timeout=2.0)
-    assert [told.get("digest", str(told)) for told in found] == [alone]
-    assert "it has said nothing for 2 s" in found[0]["failures"][0]
+    stood = []
+    for number in range(STOPS):
+        found = survivors(2, tmp_path, stop, number, node_timeout=2.0)
+        assert [told.get("digest", str(told)) for told in found] == [alone]
+        assert "it has said nothing for 2 s" in found[0]["failures"][0]
+        stood.append(found[0]["longest"])
+    print(f"{STOPS} machines stood still, node_timeout 2 s; {told_of(stood)}")
+
+
+@pytest.mark.timeout(3600)
+def test_a_machine_that_is_cut_off_ends_and_the_others_go_on(tmp_path, alone):
+    stood, ended = [], []
+    for number in range(CUTS):
+        nodes = 2 + number % 2
+        with links(nodes, 0.002) as net, begun(nodes, tmp_path, net.hosts, node_timeout=2.0) as programs:
+            choices = random.Random(SEED + number)
+            victim = choices.randrange(1, nodes)
+            time.sleep(choices.uniform(0, 0.6))
+            net.cut(victim)
+            cut = time.monotonic()
+            fenced = told_by(programs.pop(victim))
+            ended.append(time.monotonic() - cut)
+            found = [told_by(program) for program in programs]
+        assert fenced.get("error") == "NodeError" and "machine 0 was lost" in fenced["message"], fenced
+        assert {told.get("digest", str(told)) for told in found} == {alone}
+        assert all("it has said nothing for 2 s" in told["failures"][0] for told in found)
+        stood.extend(told["longest"] for told in found)
+    print(f"{CUTS} cuts, node_timeout 2 s; {told_of(stood)}; the cut one ended after {max(ended):.2f} s at most")
+
+
+def test_a_short_cut_changes_nothing(tmp_path, alone):
+    with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=10.0) as programs:
+        net.cut(1)
+        time.sleep(0.5)
+        net.mend(1)
+        found = [told_by(program) for program in programs]
+    assert [told.get("digest", str(told)) for told in found] == [alone] * 2
+    assert [told["failures"] for told in found] == [[], []]
+    assert min(told["longest"] for told in found) >= 0.4, "they stood still meanwhile"
 
 
 def test_the_loss_of_the_machine_that_keeps_the_record_ends_the_run(tmp_path):
