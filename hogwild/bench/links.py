@@ -75,18 +75,19 @@ class Network:
         self._pipe = pipe
         self._cut: set[Link] = set()
 
-    def cut(self, host: int) -> None:
-        """Cut that host off from all others; what is on its way is lost. Returns once it is so."""
-        self._cut |= self._links(host)
+    def cut(self, host: int, other: int | None = None) -> None:
+        """Cut that host off from another, or from all; what is on its way is lost. Returns once it is so."""
+        self._cut |= self._links(host, other)
         self._tell()
 
-    def mend(self, host: int) -> None:
-        """Mend its links. Returns once it is so."""
-        self._cut -= self._links(host)
+    def mend(self, host: int, other: int | None = None) -> None:
+        """Mend its link to another, or all of them. Returns once it is so."""
+        self._cut -= self._links(host, other)
         self._tell()
 
-    def _links(self, host: int) -> set[Link]:
-        return {frozenset((host, other)) for other in range(len(self.hosts)) if other != host}
+    def _links(self, host: int, other: int | None) -> set[Link]:
+        others = range(len(self.hosts)) if other is None else (other,)
+        return {frozenset((host, one)) for one in others if one != host}
 
     def _tell(self) -> None:
         self._pipe.send(self._cut)

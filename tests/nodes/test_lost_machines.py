@@ -134,6 +134,17 @@ def test_a_machine_that_is_cut_off_ends_and_the_others_go_on(tmp_path, alone):
     print(f"{CUTS} cuts, node_timeout 2 s; {told_of(stood)}; the cut one ended after {max(ended):.2f} s at most")
 
 
+def test_two_that_lose_each_other_go_on_by_the_third(tmp_path, alone):
+    with links(3, 0.002) as net, begun(3, tmp_path, net.hosts, node_timeout=1.0) as programs:
+        net.cut(1, 2)
+        found = [told_by(program) for program in programs]
+    assert [told.get("digest", str(told)) for told in found] == [alone] * 3
+    assert found[0]["failures"] == []
+    assert ["machine 2 was lost" in found[1]["failures"][0], "machine 1 was lost" in found[2]["failures"][0]] == [
+        True
+    ] * 2
+
+
 def test_a_short_cut_changes_nothing(tmp_path, alone):
     with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=10.0) as programs:
         net.cut(1)
