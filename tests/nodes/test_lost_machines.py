@@ -103,13 +103,16 @@ def test_a_machine_that_stands_still_is_lost_after_the_timeout(tmp_path, alone):
         os.kill(program.process.pid, signal.SIGSTOP)
         for child in psutil.Process(program.process.pid).children(recursive=True):
             child.suspend()
+            stopped.append(child)
 
-    stood = []
+    stood, stopped = [], []
     for number in range(STOPS):
         found = survivors(2, tmp_path, stop, number, node_timeout=2.0)
         assert [told.get("digest", str(told)) for told in found] == [alone]
         assert "it has said nothing for 2 s" in found[0]["failures"][0]
         stood.append(found[0]["longest"])
+        while stopped:  # they do not see that their program was killed
+            stopped.pop().kill()
     print(f"{STOPS} machines stood still, node_timeout 2 s; {told_of(stood)}")
 
 
