@@ -13,7 +13,8 @@ from programs import Program, started
 from hogwild.bench.links import Host, free_port
 
 _SOURCE = """
-import json, os, sys
+import json, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which the background of a shell ignores
 sys.path.insert(0, {tests!r})
 os.environ.update(json.loads(sys.argv[1]))
 arguments = json.loads(sys.argv[2])

@@ -100,35 +100,40 @@ class Supervisor:
 
     def _poll(self, timeout: float) -> None:
         for event in self._team.events(timeout):
-            self._handle(event)
+            error = self._handle(event)
+            del event  # it has the error, whose traceback will have this frame: the run's memory would outlive both
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    del error
         if self._config.worker_timeout is not None:
             self._end_what_hangs(self._config.worker_timeout)
         self._look()
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> BaseException | None:
+        """Take in what a worker tells; an error, where that ends the run and leaves nothing to settle."""
         match event:
             case Logged():
                 self.history.logged.append(event)
             case Finished():
                 self.history.finished[event.worker] = event
             case Failed():
-                self._ending[event.worker] = self._raised(event)
+                return self._raised(event)
             case Died():
                 self._settle_death(event)
+        return None
 
-    def _raised(self, event: Failed) -> Failure:
-        """The failure of a worker that raised.
-
-        Raises:
-            WorkerError, HogwildError: it ends the run, and there is nothing to settle.
-        """
+    def _raised(self, event: Failed) -> BaseException | None:
+        """The error of a worker that raised, where it ends the run; else it is settled with the worker's death."""
         if isinstance(event.error, HogwildError) and not isinstance(event.error, WorkerError):
-            raise event.error
+            return event.error
         failure = self._failure(event.worker, f"raised {event.name}", event.message)
         failure = replace(failure, details=event.traceback, error=event.error)
         if not event.made or self._config.on_worker_failure == "raise":
-            raise failure.as_error()
-        return failure
+            return failure.as_error()
+        self._ending[event.worker] = failure
+        return None
 
     def _failure(self, worker: int, what: str, message: str = "") -> Failure:
         """A failure of that worker where it is now; to be asked for before its death is settled."""

@@ -64,7 +64,7 @@ def own_memory_of_the_workers(data: Any) -> int:
         hogwild.worker_info().log(own=own_memory())
         return model((batch if isinstance(batch, Tensor) else batch[0])[:, :8]).mean()
 
-    run = hogwild.train(nn.Linear(8, 3), data, loss, optimizer=problems.SGD, epochs=1, batch_size=16, workers=2)
+    run = hogwild.train(nn.Linear(8, 3), data, loss, optimizer=problems.SGD, epochs=1, batch_size=16, kind="processes")
     return int(max(row["own"] for row in run.logged))
 
 
