@@ -161,6 +161,8 @@ def refuse_idle(given: Mapping[str, object], update: str) -> None:
             f"recheck {given['recheck']} given, and update is {update!r}, which promises no bits to compare; "
             f"{quoted(having, 'and')} have it"
         )
+    from hogwild.rules.any_age import AnyAge
+
     for name in given:
         owners = owners_of(name)
         if update in RULES and update not in owners:
@@ -168,7 +170,7 @@ def refuse_idle(given: Mapping[str, object], update: str) -> None:
             raise ArgumentError(
                 f"{name} {given[name]} given, and update is {update!r}; {some} it (--update {owners[-1]})"
             )
-    if given.get("compensation") == "auto" and update in RULES and rule_class(update).staleness is None:
+    if given.get("compensation") == "auto" and update in RULES and issubclass(rule_class(update), AnyAge):
         raise ArgumentError(
             f"compensation auto given, and update is {update!r}, whose gradients have no fixed age; compensation "
             f"'workers' takes them to be workers - 1 updates old"

@@ -105,6 +105,7 @@ def test_auto_is_refused_where_the_age_is_not_fixed(update):
     with pytest.raises(ArgumentError, match="'workers' takes them to be workers - 1 updates old"):
         refuse_idle({"compensation": "auto"}, update)
     refuse_idle({"compensation": "workers"}, update)
+    refuse_idle({"compensation": "auto"}, "ordered")
 
 
 def test_workers_is_refused_where_it_is_or_where_nothing_is_made_up_for():
