@@ -87,7 +87,12 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
         """None of no values."""
-        return cls(statistics.median(values), min(values), max(values), len(values)) if values else None
+        return cls.over(values) if values else None
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Spread:
+        """Of one value or more."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from hogwild.workers.worker import Worker
 _FIRST_ROUNDS = 4  # updates of each worker, to see how fast they go
 _LEAST_ROUNDS = 12  # of each worker in a measurement, so that their start and end weigh little
 _PROFILED = 0.3  # seconds of a profile
+_LIMIT = 600.0  # seconds of one measurement
 
 
 @dataclass(frozen=True)
@@ -141,14 +142,15 @@ def _model(plan: PaddedPlan, case: Case, work: Work, runner: Runner) -> StepMode
     return fitted_model(one, two if plan.cores > 1 else None, plan.cores, float("inf"))
 
 
-def _padded(plan: PaddedPlan, work: Work) -> Work:
+def padded_work(work: Work, seconds: float) -> Work:
+    """The same, where each gradient waits so long."""
     problem = work.problem
-    return replace(work, problem=replace(problem, loss=Padded(problem.loss, plan.pad)), limit=600.0)
+    return replace(work, problem=replace(problem, loss=Padded(problem.loss, seconds)), limit=_LIMIT)
 
 
 def _measured(plan: PaddedPlan, case: Case, work: Work, runner: Runner, model: StepModel) -> PaddedResult:
     per_update = rule_class(runner.rule)(**runner.options).tickets_per_update
-    padded = _padded(plan, work)
+    padded = padded_work(work, plan.pad)
     guess = _run(padded, runner, _FIRST_ROUNDS * runner.workers, seed=0)
     updates = max(_LEAST_ROUNDS * runner.workers, round(guess.speed * plan.seconds))
     found = [_run(padded, runner, updates, seed) for seed in range(plan.repeats)]
@@ -158,12 +160,12 @@ def _measured(plan: PaddedPlan, case: Case, work: Work, runner: Runner, model: S
     return PaddedResult(
         case,
         runner,
-        _spread([one.speed for one in found]),
+        Spread.over([one.speed for one in found]),
         predicted,
         ideal,
-        _spread([one.cpu for one in found]),
-        _spread([one.voluntary for one in found]),
-        _spread([one.involuntary for one in found]),
+        Spread.over([one.cpu for one in found]),
+        Spread.over([one.voluntary for one in found]),
+        Spread.over([one.involuntary for one in found]),
     )
 
 
@@ -187,9 +189,3 @@ def _run(work: Work, runner: Runner, updates: int, seed: int) -> _Done:
         sum(row[name] for row in done.logged) / done.updates for name in ("cpu", "voluntary", "involuntary")
     )
     return _Done(done.updates / done.seconds, cpu, *switches)
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    found = Spread.of(values)
-    assert found is not None
-    return found

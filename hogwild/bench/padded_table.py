@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hogwild.bench.cases import by_case, ruled_table
 from hogwild.bench.padded import PaddedPlan, PaddedResult
+from hogwild.bench.several import SeveralPlan, SeveralResult
 from hogwild.bench.summary import Machine, plain
 
 _NOTE = (
@@ -26,12 +27,33 @@ def padded_summary(
     machine: Machine, plan: PaddedPlan, warnings: Sequence[str], found: Sequence[PaddedResult | str]
 ) -> dict[str, Any]:
     """Everything, as JSON has it; times in seconds."""
+    results = [_result(result) for result in found if isinstance(result, PaddedResult)]
+    return waits_summary(machine, plan, warnings, results, [result for result in found if isinstance(result, str)])
+
+
+def waits_summary(
+    machine: Machine,
+    plan: PaddedPlan | SeveralPlan,
+    warnings: Sequence[str],
+    results: Sequence[Mapping[str, Any]],
+    refused: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What a bench whose gradients wait came to, as JSON has it."""
     return {
         "machine": asdict(machine),
         "warnings": list(warnings),
         "settings": {"pad_seconds": plan.pad, "repeats": plan.repeats, "seconds": plan.seconds},
-        "results": [_result(result) for result in found if isinstance(result, PaddedResult)],
-        "refused": [result for result in found if isinstance(result, str)],
+        "results": list(results),
+        "refused": list(refused),
+    }
+
+
+def speed_of(result: PaddedResult | SeveralResult) -> dict[str, Any]:
+    """The speed of one result beside the ideal, as JSON has it."""
+    return {
+        "updates_per_second": plain(result.updates_per_second),
+        "ideal_updates_per_second": result.ideal,
+        "share_of_ideal": result.updates_per_second.median / result.ideal,
     }
 
 
@@ -43,9 +65,7 @@ def _result(result: PaddedResult) -> dict[str, Any]:
         "kind": runner.kind,
         "workers": runner.workers,
         "staleness": runner.staleness,
-        "updates_per_second": plain(result.updates_per_second),
-        "ideal_updates_per_second": result.ideal,
-        "share_of_ideal": result.updates_per_second.median / result.ideal,
+        **speed_of(result),
         "predicted_updates_per_second": result.predicted,
         "cpu_seconds": plain(result.cpu),
         "voluntary_switches": plain(result.voluntary),
@@ -55,8 +75,15 @@ def _result(result: PaddedResult) -> dict[str, Any]:
 
 def padded_report(found: Mapping[str, Any]) -> RenderableType:
     """The tables of a summary, one a case."""
+    return waits_report(found, _table, _NOTE)
+
+
+def waits_report(
+    found: Mapping[str, Any], table: Callable[[Sequence[Mapping[str, Any]]], Table], note: str
+) -> RenderableType:
+    """A table for the results of each case, and a note."""
     pad = f"each gradient waits {1e3 * found['settings']['pad_seconds']:g} ms besides"
-    return Group(*by_case(found, pad, found["results"], lambda rows: [_table(rows)]), Text(), Text(_NOTE, "dim"))
+    return Group(*by_case(found, pad, found["results"], lambda rows: [table(rows)]), Text(), Text(note, "dim"))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -255,7 +255,7 @@ def profile_case(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, s
     guess, _ = run(-(-_FIRST_GUESS // divisor) * divisor, 0, timed=False)
     updates = max(1, math.ceil(plan.seconds * workers / guess / divisor)) * divisor
     pairs = [(run(updates, repeat, timed=False), run(updates, repeat, timed=True)) for repeat in range(plan.repeats)]
-    phases = {phase: _spread([timed[1][phase] for _, timed in pairs]) for phase in PHASES}
+    phases = {phase: Spread.over([timed[1][phase] for _, timed in pairs]) for phase in PHASES}
     parameters = sum(parameter.numel() for parameter in case.problem.model().parameters())
     return Profile(
         case=case,
@@ -264,15 +264,9 @@ def profile_case(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, s
         workers=workers,
         updates=updates,
         phases=phases,
-        step=_spread([sum(timed[1].values()) for _, timed in pairs]),
-        timers=_spread([timed[0] / plain[0] for plain, timed in pairs]),
+        step=Spread.over([sum(timed[1].values()) for _, timed in pairs]),
+        timers=Spread.over([timed[0] / plain[0] for plain, timed in pairs]),
         parameters=parameters,
         traffic=None if case.problem.sparse else 4 * parameters * _PASSES[case.optimizer],
         copy_rate=rate,
     )
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    found = Spread.of(values)
-    assert found is not None
-    return found

@@ -23,7 +23,7 @@ from hogwild.bench.children import in_children
 from hogwild.bench.links import Host, free_port, network
 from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, silent
 from hogwild.bench.ours import train_rule
-from hogwild.bench.padded import Padded
+from hogwild.bench.padded import padded_work
 from hogwild.bench.work import StartLine, Work, share
 from hogwild.nodes.party import Invitation, meet
 from hogwild.rules.registry import SAME_BITS
@@ -36,7 +36,6 @@ _LEAST_STEPS = 12  # of DistributedDataParallel, which starts and ends all at on
 _LOOPBACK = "127.0.0.1"
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _SILENCE = 30.0  # seconds; none is to be lost here
-_LIMIT = 600.0  # seconds of one measurement
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,8 @@ def measure_several(plan: SeveralPlan, tell: TellProgress = silent) -> Iterator[
         start_server()
     began, done, total = time.monotonic(), 0, len(plan.cases) * len(plan.crowds)
     for case in plan.cases:
-        padded = replace(case.problem, loss=Padded(case.problem.loss, plan.pad))
-        work = Work(padded, share(case.problem.generate()), case.batch_size, case.optimizer, 0, limit=_LIMIT)
+        work = Work(case.problem, share(case.problem.generate()), case.batch_size, case.optimizer, 0)
+        work = padded_work(work, plan.pad)
         for crowd in plan.crowds:
             what = f"{case.name}: {crowd.nodes} machines, {1e3 * crowd.delay:g} ms apart"
             tell(BenchProgress(done, total, what, time.monotonic() - began))
@@ -150,7 +149,7 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterat
             theirs.append(done.batches / done.seconds)
     for staleness, speeds in ours.items():
         ratios = [one / other for one, other in zip(speeds, theirs, strict=True)]
-        speed, other, over = map(_spread, (speeds, theirs, ratios))
+        speed, other, over = map(Spread.over, (speeds, theirs, ratios))
         yield SeveralResult(case, nodes, crowd.delay, staleness, speed, nodes / plan.pad, other, over)
 
 
@@ -180,9 +179,3 @@ def _machine(node: int, work: Work, line: StartLine, staleness: int, hosts: Sequ
     )
     (row,) = run.logged
     return run.updates / float(row["seconds"])
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    found = Spread.of(values)
-    assert found is not None
-    return found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
-from hogwild.bench.cases import by_case, ruled_table
+from hogwild.bench.cases import ruled_table
+from hogwild.bench.padded_table import speed_of, waits_report, waits_summary
 from hogwild.bench.several import SeveralPlan, SeveralResult
 from hogwild.bench.summary import Machine, plain
 from hogwild.rules.registry import SAME_BITS
@@ -27,13 +26,7 @@ def several_summary(
     machine: Machine, plan: SeveralPlan, warnings: Sequence[str], found: Sequence[SeveralResult]
 ) -> dict[str, Any]:
     """Everything, as JSON has it; times in seconds."""
-    return {
-        "machine": asdict(machine),
-        "warnings": list(warnings),
-        "settings": {"pad_seconds": plan.pad, "repeats": plan.repeats, "seconds": plan.seconds},
-        "results": [_result(result) for result in found],
-        "refused": [],
-    }
+    return waits_summary(machine, plan, warnings, [_result(result) for result in found])
 
 
 def _result(result: SeveralResult) -> dict[str, Any]:
@@ -43,9 +36,7 @@ def _result(result: SeveralResult) -> dict[str, Any]:
         "nodes": result.nodes,
         "delay_seconds": result.delay,
         "staleness": result.staleness,
-        "updates_per_second": plain(result.updates_per_second),
-        "ideal_updates_per_second": result.ideal,
-        "share_of_ideal": result.updates_per_second.median / result.ideal,
+        **speed_of(result),
         "ddp_updates_per_second": plain(result.ddp),
         "over_ddp": plain(result.over_ddp),
     }
@@ -53,8 +44,7 @@ def _result(result: SeveralResult) -> dict[str, Any]:
 
 def several_report(found: Mapping[str, Any]) -> RenderableType:
     """The tables of a summary, one a case."""
-    pad = f"each gradient waits {1e3 * found['settings']['pad_seconds']:g} ms besides"
-    return Group(*by_case(found, pad, found["results"], lambda rows: [_table(rows)]), Text(), Text(_NOTE, "dim"))
+    return waits_report(found, _table, _NOTE)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
