@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from hogwild import Run, Schedule, digest, train
 
-from ._common import untold
+from ._common import GREY, untold
 from .digits import Batch, Held, loss, split
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BATCH_SIZE = 16
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "ReLU": nn.ReLU}
@@ -108,6 +112,28 @@ class Cell:
 def short(accuracy: float) -> str:
     """Three decimals without the leading zero."""
     return f"{accuracy:.3f}".removeprefix("0")
+
+
+def accuracy_axis(axes: Axes, *, labelled: bool) -> None:
+    """Errors on a reversed log scale, labelled as accuracy, so that .97 and .98 can be told apart."""
+    shown = (0.1, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
+    axes.set_yscale("log")
+    axes.set_ylim(1.0, 0.01)
+    axes.set_yticks([1 - one for one in shown], [short(one).rstrip("0") if labelled else "" for one in shown])
+    axes.set_yticks([], minor=True)
+    axes.axhline(0.9, color=GREY, linewidth=1, linestyle=":")
+    if labelled:
+        axes.set_ylabel("accuracy on 297 held-out digits (median, range)")
+        axes.annotate(
+            "guessing",
+            (0.98, 0.9),
+            (0, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=GREY,
+        )
 
 
 @dataclass(frozen=True)

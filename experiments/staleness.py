@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from hogwild.experiment import Claim, Findings, Study, StudySettings
 
 from ._common import BLUE, GREEN, GREY, ORANGE, RED, figure, measuring, save
-from ._staleness import Bench, Cell, Setting, short
+from ._staleness import Bench, Cell, Setting, accuracy_axis, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -252,7 +252,7 @@ def plot(bench: Bench, path: Path) -> Path:
         _curve(axes, bench, setting)
     _scatter(panels[-1], bench)
     for axes in panels:
-        _accuracy_axis(axes, labelled=axes is panels[0])
+        accuracy_axis(axes, labelled=axes is panels[0])
         axes.legend(fontsize=8, loc=(0.03, 0.17))
     return save(made, path)
 
@@ -296,28 +296,6 @@ def _scatter(axes: Axes, bench: Bench) -> None:
     axes.set_xticks([2.0**n for n in powers], ["1/8", "1/4", "1/2", "1", "2", "4", "8", "16"])
     axes.set_xlabel("lr / (1 − momentum) × (τ + 1)")
     axes.set_title("every run of SGD as set", fontsize=10, weight="bold")
-
-
-def _accuracy_axis(axes: Axes, *, labelled: bool) -> None:
-    """Errors on a reversed log scale, labelled as accuracy, so that .97 and .98 can be told apart."""
-    shown = (0.1, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
-    axes.set_yscale("log")
-    axes.set_ylim(1.0, 0.01)
-    axes.set_yticks([1 - one for one in shown], [short(one).rstrip("0") if labelled else "" for one in shown])
-    axes.set_yticks([], minor=True)
-    axes.axhline(0.9, color=GREY, linewidth=1, linestyle=":")
-    if labelled:
-        axes.set_ylabel("accuracy on 297 held-out digits (median, range)")
-        axes.annotate(
-            "guessing",
-            (0.98, 0.9),
-            (0, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color=GREY,
-        )
 
 
 def plan(settings: StudySettings) -> Bench:
