@@ -103,6 +103,11 @@ def _trained(model: nn.Module, data: Any, setting: Setting, rule: str, workers: 
         )
 
 
+def name(setting: Setting) -> str:
+    """An optimizer in words, and the activation where it is not tanh."""
+    return str(setting) + ("" if setting.activation == "tanh" else f", {setting.activation}")
+
+
 def helped(setting: Setting) -> Setting:
     """The same with `compensation="workers"`."""
     return replace(setting, compensation="workers")
@@ -141,7 +146,7 @@ def compensated(crews: Crews) -> list[Claim]:
         fits = all(cell.median >= serial.median - CLOSE and cell.worst > LEARNS for cell in cells.values())
         claims.append(
             Claim(
-                f"{setting} with {setting.activation}, {crews.most} workers, compensated: within {short(CLOSE)} of "
+                f"{name(setting)}, {crews.most} workers, compensated: within {short(CLOSE)} of "
                 f"serial under every rule, and every run over {short(LEARNS)}",
                 f"serial {serial}; " + _words(cells),
                 fits,
@@ -166,19 +171,15 @@ def answer(crews: Crews) -> str:
     )
 
 
-def table(crews: Crews) -> Table:
-    """Medians and ranges."""
-    heads = [f"{rule}, {workers} workers" for workers in crews.workers for rule in RULES]
+def table(crews: Crews, workers: int) -> Table:
+    """Medians and worst seeds of a crew."""
     rows = []
     for setting in SETTINGS:
-        name = str(setting) + (" with ReLU" if setting is RELU else "")
-        rows.append((name, str(crews.serial(setting)), *_cells(crews, setting)))
-        rows.append(("  compensated", "", *_cells(crews, helped(setting))))
-    return Table(("median [range]", "serial", *heads), tuple(rows))
-
-
-def _cells(crews: Crews, setting: Setting) -> list[str]:
-    return [str(crews.cell(setting, rule, workers)) for workers in crews.workers for rule in RULES]
+        for place, rule in enumerate(RULES):
+            found = (crews.serial(setting), *(crews.cell(one, rule, workers) for one in (setting, helped(setting))))
+            serial, *cells = (f"{short(cell.median)} [{short(cell.worst)}]" for cell in found)
+            rows.append(("" if place else name(setting), rule, "" if place else serial, *cells))
+    return Table((f"{workers} workers: median [worst]", "rule", "serial", "as set", "compensated"), tuple(rows))
 
 
 def plot(crews: Crews, path: Path) -> Path:
@@ -202,11 +203,11 @@ def _panel(axes: Axes, crews: Crews, setting: Setting) -> None:
             errors = [1 - accuracy for accuracy in cell.accuracies]
             face = "white" if hollow else colours[rule]
             axes.plot([place + side] * 2, [min(errors), max(errors)], color=colours[rule], linewidth=1)
-            name = None if place else "as set" if hollow else 'compensation="workers"'
-            axes.plot(place + side, 1 - cell.median, "o", color=colours[rule], markerfacecolor=face, label=name)
+            label = None if place else "as set" if hollow else 'compensation="workers"'
+            axes.plot(place + side, 1 - cell.median, "o", color=colours[rule], markerfacecolor=face, label=label)
     axes.set_xticks(range(len(RULES)), RULES)
     axes.set_xlim(-0.5, len(RULES) - 0.5)
-    axes.set_title(str(setting) + (", ReLU" if setting is RELU else ""), fontsize=10, weight="bold")
+    axes.set_title(name(setting), fontsize=10, weight="bold")
 
 
 def plan(settings: StudySettings) -> Crews:
@@ -220,7 +221,7 @@ def run(settings: StudySettings) -> Findings:
     crews = plan(settings)
     with measuring(settings.seed):
         claims = (as_set(crews), *compensated(crews))
-        tables = (table(crews),)
+        tables = tuple(table(crews, workers) for workers in crews.workers)
         drawn = plot(crews, settings.out / "overlap.png")
         return Findings((overlapping(crews), *claims), answer(crews), (drawn,), tables)
 
