@@ -36,13 +36,15 @@ def measuring(seed: int) -> Iterator[None]:
 
 @contextmanager
 def untold() -> Iterator[None]:
-    """Inside, a run does not say that it may not learn, or that its loss has left where it began."""
+    """Inside, a run does not say that it may not learn, that its loss has left where it began, or that it has more
+    workers than there are cores."""
     log = logging.getLogger("hogwild")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="staleness .* (may not learn|is likely)", category=UserWarning)
+            for meant in ("staleness .* (may not learn|is likely)", r"\d+ workers share \d+ cores"):
+                warnings.filterwarnings("ignore", message=meant, category=UserWarning)
             yield
     finally:
         log.setLevel(level)

@@ -58,13 +58,14 @@ def test_workers_that_do_not_overlap_are_told():
     assert text.startswith("while W workers are busy")
 
 
+@pytest.mark.filterwarnings("error:. workers share")
 def test_crews_train_what_they_say_once(monkeypatch, tmp_path):
     monkeypatch.setattr(overlap, "EPOCHS", 1)
     monkeypatch.setattr(overlap, "WAIT", 1e-4)
     monkeypatch.setattr(overlap, "SETTINGS", (MOMENTUM,))
-    crews = Crews((0,), (2,))
-    assert [row[1] for row in overlap.table(crews, 2).rows] == list(RULES)
-    assert {key[1:] for key in crews.cells} == {("locked", 1), *((rule, 2) for rule in RULES)}
+    crews = Crews((0,), (8,))
+    assert [row[1] for row in overlap.table(crews, 8).rows] == list(RULES)
+    assert {key[1:] for key in crews.cells} == {("locked", 1), *((rule, 8) for rule in RULES)}
     assert all(0 <= cell.worst <= 1 for cell in crews.cells.values())
     assert len({cell.digests for cell in crews.cells.values()}) == len(crews.cells)
     trained = dict(crews.cells)
