@@ -227,8 +227,9 @@ def _refuse_what_threads_share(job: Job, tried: DryRun) -> None:
     """Refuse draws from a generator of all threads, where the same bits are promised."""
     if tried.draws and job.rule.same_bits and not TEAMS[job.kind].own_processes:
         raise NotReproducible(
-            f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, so "
-            f"{job.rule.name} cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
+            f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, or another "
+            f"thread of the program drew meanwhile, so {job.rule.name} cannot give the same bits; use "
+            f"kind='processes', or hogwild.worker_info().generator"
         )
 
 
