@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,24 +56,40 @@ def machines(
     own: Sequence[dict[str, Any]] = (),
     hosts: Sequence[Host] = (),
     **arguments: Any,
-) -> Iterator[list[Program]]:
+) -> Iterator[Machines]:
     """So many machines that train together by `problems.train` with these arguments, and with those that each has of
     its own, each at one of the hosts, where there are some; `before` runs in each first, and may put arguments that are
     no JSON into `extra`, and what is to be told besides into `more`."""
     address = hosts[0].address if hosts else "127.0.0.1"
     variables = {"WORLD_SIZE": str(nodes), "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     source = _SOURCE.format(tests=str(Path(__file__).parent), before=_BEFORE + before)
+
+    def start(node: int, **changed: Any) -> AbstractContextManager[Program]:
+        special = {**(own[node] if own else {}), **changed}
+        if hosts:
+            special["host"] = [hosts[node].address, hosts[node].path]
+        environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
+        texts = json.dumps(environment), json.dumps({**arguments, **special})
+        return started(source, *texts, errors=folder / f"errors {node}")
+
     with ExitStack() as stack:
-        programs = []
-        for node in range(nodes):
-            special = dict(own[node]) if own else {}
-            if hosts:
-                special["host"] = [hosts[node].address, hosts[node].path]
-            environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
-            texts = json.dumps(environment), json.dumps({**arguments, **special})
-            errors = folder / f"errors {node}"
-            programs.append(stack.enter_context(started(source, *texts, errors=errors)))
-        yield programs
+        yield Machines(
+            [stack.enter_context(start(node)) for node in range(nodes)],
+            lambda node, **changed: stack.enter_context(start(node, **changed)),
+        )
+
+
+class Machines(list[Program]):
+    """Machines that were started; one that has ended can be started again by the same arguments, or changed ones."""
+
+    def __init__(self, programs: list[Program], start: Callable[..., Program]) -> None:
+        super().__init__(programs)
+        self._start = start
+
+    def again(self, node: int, **changed: Any) -> Program:
+        """Start that machine again."""
+        self[node] = self._start(node, **changed)
+        return self[node]
 
 
 def told_by(program: Program) -> dict[str, Any]:

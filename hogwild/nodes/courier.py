@@ -10,24 +10,30 @@ to the workers it is one more of them. A gradient that comes twice is dropped, f
 A machine that is lost owes gradients, which some of the others may have, and others not. Nobody needs to agree: who is
 to compute a ticket now is a function of who lives, as each sees it, and where the next version does not come all the
 same, a machine computes what it lacks itself. So a machine has a version as long as it lives itself.
+
+A machine that comes back (`hogwild.nodes.arrival`) is first promised all gradients that are computed here from a ticket
+on, and sent them; then one of those that live gives it a version that needs no earlier one. The others count on it once
+it has caught up, and never wait for it before.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 
 from hogwild.errors import NodeError
+from hogwild.nodes.brought import copied
 from hogwild.nodes.gloo import Mail
-from hogwild.nodes.messages import HEADER_BYTES, Kind, first_of, new_message, slot_in, write_header
-from hogwild.nodes.peer import Arrived, Lost, News, Peer
+from hogwild.nodes.messages import HEADER_BYTES, NOTHING, Kind, first_of, new_message, slot_in, write_header
+from hogwild.nodes.peer import Arrived, Back, Broken, Formed, Lost, News, Peer
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.gradient_ring import GradientRing
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
 
+PAIRING = 10.0  # seconds for a machine that comes back and one that lives to be connected
 _SHORTEST, _LONGEST = 50e-6, 2e-3  # seconds between two looks at the slots
 _STANDING = 0.1  # seconds without a new version, after which what a lost machine owed is computed by anyone
 _LINGERING = 2.0  # seconds for the others to say that they are done, once this machine is
@@ -39,66 +45,77 @@ class Courier:
 
     Args:
         state: its view of the shared state, with locks.
-        start: the version that all machines begin with.
         per_update: tickets of an update.
-        mail: what messages travel by.
+        mails: what messages travel by to each of the others that live.
         timeout: seconds after which a machine that says nothing is lost.
-        lost: told of a machine that is, and why.
+        tell: told of a machine that is, and of one that is back.
     """
+
+    _kind = Kind.LIVES  # what it says of this machine
 
     def __init__(
         self,
         state: SharedState,
-        start: int,
         per_update: int,
-        mail: Mail,
+        mails: Mapping[int, Mail],
         timeout: float,
-        lost: Callable[[Lost], None],
+        tell: Callable[[Lost | Back], None],
     ) -> None:
+        self._state = state
         self._control = control = state.control
         self._dealing = control.dealing
         self._ring = ring = GradientRing(control, state.gradients, per_update)
         control.is_there = ring.is_there
         self._per_update = per_update
         self._timeout = timeout
-        self._lost = lost
+        self._tell_parent = tell
         self._workers = range(self._dealing.first, self._dealing.first + control.workers)
         self._slot_bytes = len(state.gradients[0].bytes)
         self._seen: set[int] = set()  # tickets from SENT on whose gradients were laid down, or seen to be there
         self._held: list[Arrived] = []  # what came, and has no room yet
         self._news: SimpleQueue[News] = SimpleQueue()
         self._looked = time.monotonic()
-        self._stands = start, self._looked  # the head, and since when
-        self._peers = {
-            node: Peer(
-                node,
-                mail,
-                self._news,
-                slot_bytes=self._slot_bytes,
-                window=len(ring.sets),
-                per_update=per_update,
-                beat=timeout / _BEATS,
-                head=start,
-            )
-            for node in range(self._dealing.nodes)
-            if node != self._dealing.node
-        }
+        self._stands = 0, self._looked  # the head, and since when
+        self._peers = {node: self._peer(node, mail) for node, mail in mails.items()}
 
-    def run(self) -> None:
-        """Carry until all machines have all versions.
+    def _peer(self, node: int, mail: Mail) -> Peer:
+        return Peer(
+            node,
+            mail,
+            self._news,
+            slot_bytes=self._slot_bytes,
+            window=len(self._ring.sets),
+            per_update=self._per_update,
+            beat=self._timeout / _BEATS,
+            kind=self._kind,
+        )
+
+    def run(self, start: int) -> None:
+        """Carry until all machines have all versions; this one begins with version `start`.
 
         Raises:
             NodeError: another machine sent what no machine of this run sends.
         """
+        self._begin(start)
         pause = _SHORTEST
         while not self._is_over():
             self._hear(pause)
+            self._welcome()
             put, collected = self._put(), self._collect()
             self._tell()
             self._listen()
             self._adopt()
             pause = _SHORTEST if put or collected else min(2 * pause, _LONGEST)
         self._part()
+
+    def connect(self, node: int, mail: Mail) -> None:
+        """Take in a machine that comes back, which is connected by that; called in another thread."""
+        self._news.put(Formed(node, mail))
+
+    def _begin(self, start: int) -> None:
+        """All others begin with that version too."""
+        for peer in self._peers.values():
+            peer.begin(self._kind, start * self._per_update, start, start)
 
     # --- from other machines
 
@@ -108,12 +125,18 @@ class Courier:
             while True:
                 news = self._news.get(timeout=timeout)
                 timeout = 0
-                if isinstance(news, Arrived):
-                    self._held.append(news)
-                elif isinstance(news, Lost):
-                    self._lose(news)
+                self._take_news(news)
         except Empty:
             return
+
+    def _take_news(self, news: News) -> None:
+        match news:
+            case Arrived():
+                self._held.append(news)
+            case Broken():
+                self._lose(news.peer, news.why)
+            case Formed():
+                self._meet(news)
 
     def _put(self) -> bool:
         """Lay what came into the slots that are free for it."""
@@ -136,17 +159,16 @@ class Courier:
         if 0 <= ticket < control[Word.TOTAL] and control.receive(ticket):
             slot = self._ring.slot(ticket)
             if not slot.load(slot_in(one.message)):
-                raise NodeError(f"machine {one.node} sent a gradient that is none of this run")
+                raise NodeError(f"machine {one.peer.node} sent a gradient that is none of this run")
             with control.ordering():
                 slot.words[GradientSlot.STAMP] = ticket // self._per_update + 1
             control.finish(control.workers)
             self._seen.add(ticket)
-        peer = self._peers[one.node]
-        if not peer.parted:
+        if not one.peer.parted:
             try:
-                peer.free(one.message)
+                one.peer.free(one.message)
             except ConnectionError as error:
-                self._lose(Lost(one.node, str(error)))
+                self._lose(one.peer, str(error))
 
     # --- to other machines
 
@@ -159,7 +181,7 @@ class Courier:
         for ticket in range(sent, min(end, control[Word.NEXT], control[Word.TOTAL])):
             if ticket not in self._seen and self._ring.waits(ticket):
                 self._seen.add(ticket)
-                self._send(ticket)
+                self._send(ticket, self._peers.values())
                 found = True
         first = sent
         while sent in self._seen:
@@ -169,15 +191,15 @@ class Courier:
             control.publish(Word.SENT, sent)
         return found
 
-    def _send(self, ticket: int) -> None:
+    def _send(self, ticket: int, peers: Iterable[Peer]) -> None:
         slot = self._ring.slot(ticket)
         if slot.words[GradientSlot.WORKER] not in self._workers:
             return
         message = new_message(self._slot_bytes)
         message[HEADER_BYTES:].copy_(as_tensor(slot.bytes))
         write_header(message, ticket, self._control[Word.HEAD])
-        for peer in self._peers.values():
-            if not peer.parted:
+        for peer in peers:
+            if peer.sent_to:
                 peer.send(ticket, message)
 
     def _tell(self) -> None:
@@ -186,7 +208,7 @@ class Courier:
         often = max(1, len(self._ring.sets) // 3)
         for peer in self._peers.values():
             if head >= peer.told + often or (ends and head > peer.told):
-                peer.tell(Kind.LIVES, head)
+                peer.tell(self._kind, head)
 
     # --- who lives
 
@@ -198,18 +220,49 @@ class Courier:
             if stood_still:
                 peer.heard = now
             elif not peer.parted and now - peer.heard > self._timeout:
-                self._lose(Lost(peer.node, f"it has said nothing for {self._timeout:g} s"))
+                self._lose(peer, f"it has said nothing for {self._timeout:g} s")
 
-    def _lose(self, lost: Lost) -> None:
-        peer = self._peers[lost.node]
+    def _lose(self, peer: Peer, why: str) -> None:
         if peer.parted:
             return
         peer.part()
         if peer.head * self._per_update >= self._control[Word.TOTAL]:  # it has ended
             return
         control = self._control
-        control.publish(Word.LIVING, control[Word.LIVING] & ~(1 << lost.node))
-        self._lost(lost)
+        control.publish(Word.LIVING, control[Word.LIVING] & ~(1 << peer.node))
+        self._tell_parent(Lost(peer.node, why))
+
+    def _meet(self, formed: Formed) -> None:
+        """A machine that comes back is connected; whoever had its number before is heard no more."""
+        if (before := self._peers.get(formed.node)) is not None:
+            self._lose(before, "it comes back")
+        self._peers[formed.node] = peer = self._peer(formed.node, formed.mail)
+        peer.heard += PAIRING  # it speaks once it is connected to all
+
+    def _welcome(self) -> None:
+        """Let machines in that come back: promise, give a version, count on them."""
+        for peer in self._peers.values():
+            if peer.parted or peer.said is None:
+                continue
+            if peer.since == NOTHING:
+                self._promise(peer)
+            if peer.said.wanted != NOTHING and not peer.given:
+                brought = copied(self._state, peer.said.wanted)
+                if brought is not None:
+                    peer.give(brought)
+            living = self._control[Word.LIVING]
+            if peer.has_come and not living >> peer.node & 1:
+                self._control.publish(Word.LIVING, living | 1 << peer.node)
+                self._tell_parent(Back(peer.node))
+
+    def _promise(self, peer: Peer) -> None:
+        """From the first ticket on that has yet to leave its slot it gets all that is computed here; of later ones what
+        has left already still lies in their slots."""
+        control = self._control
+        sent = control[Word.SENT]
+        peer.begin(self._kind, sent, control.observe(Word.HEAD), sent // self._per_update)
+        for ticket in sorted(self._seen):
+            self._send(ticket, [peer])
 
     def _adopt(self) -> None:
         """Let this machine compute what lost ones owed: what is its own to compute now, and, where the head stands
@@ -242,12 +295,12 @@ class Courier:
         if not self._has_all():
             return False
         total = self._control[Word.TOTAL]
-        return all(peer.parted or peer.head * self._per_update >= total for peer in self._peers.values())
+        return all(not peer.sent_to or peer.head * self._per_update >= total for peer in self._peers.values())
 
     def _part(self) -> None:
         """Say so, and wait a moment until the others know."""
         for peer in self._peers.values():
             peer.tell(Kind.DONE, self._control[Word.HEAD])
         deadline = time.monotonic() + _LINGERING
-        while time.monotonic() < deadline and not all(peer.done or peer.parted for peer in self._peers.values()):
+        while time.monotonic() < deadline and not all(peer.done or not peer.sent_to for peer in self._peers.values()):
             self._hear(_LONGEST)

@@ -9,7 +9,7 @@ comes. A connection that is closed ends the waits on it at once, and on no other
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -48,30 +48,33 @@ class GlooMail:
     Args:
         store: where the machines find each other; nobody else uses these keys of it.
         node: number of this machine.
-        nodes: how many there are.
+        members: those of all that are to be connected, in an order that all know.
         patience: seconds for all connections to be made.
 
     Raises:
         ConnectionError: they could not be made.
     """
 
-    def __init__(self, store: Store, node: int, nodes: int, patience: float) -> None:
+    def __init__(self, store: Store, node: int, members: Sequence[int], patience: float) -> None:
+        self._rank = {member: rank for rank, member in enumerate(members)}
         try:
-            self._group: Any = ProcessGroupGloo(store, node, nodes, timedelta(seconds=patience))
+            self._group: Any = ProcessGroupGloo(store, self._rank[node], len(members), timedelta(seconds=patience))
         except Exception as error:
-            raise ConnectionError(f"no connection to all other machines within {patience:g} s: {error}") from error
+            raise ConnectionError(
+                f"no connection to machines {', '.join(map(str, members))} within {patience:g} s: {one_line(error)}"
+            ) from error
 
     def send(self, node: int, channel: int, number: int, message: Tensor) -> None:
         """Send a message; see `Mail`."""
         try:
-            self._group.send([message], node, _tag(channel, number)).wait(_NEVER)
+            self._group.send([message], self._rank[node], _tag(channel, number)).wait(_NEVER)
         except RuntimeError as error:
             raise ConnectionError(one_line(error)) from error
 
     def expect(self, node: int, channel: int, number: int, message: Tensor) -> Callable[[], None]:
         """Let a message come; see `Mail`."""
         try:
-            work = self._group.recv([message], node, _tag(channel, number))
+            work = self._group.recv([message], self._rank[node], _tag(channel, number))
         except RuntimeError as error:
             raise ConnectionError(one_line(error)) from error
 

@@ -23,6 +23,7 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from hogwild.errors import ArgumentError, NodeError, one_line
+from hogwild.nodes.returning import NO_PLACE, take_place
 
 TOKEN = "HOGWILD_TOKEN"
 _MEETING = 300.0  # seconds for all machines to come
@@ -30,7 +31,8 @@ _LEAVING = 5.0  # seconds for the others to hear that nothing comes of it
 _LOOK_EVERY = 0.02
 _MOST_TOLD = 1 << 22  # bytes of JSON
 _stores: dict[tuple[str, int], Store] = {}  # those that this process has opened, which live as long as it does
-_met: dict[tuple[str, int], int] = {}  # runs that have met there
+_met: dict[tuple[str, int], int] = {}  # the number of the last run that has met there
+_left: list[Store] = []  # those that were given up, which live on too
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Party:
         prefix: how the keys of this run begin in the store.
         crews: how many workers each machine has, once that is told.
         lost: the machines that were lost while they trained.
+        returns: this machine comes back to a run: its number among those that did, from 1; else 0.
     """
 
     def __init__(self, invitation: Invitation, node: int, store: Store, prefix: str) -> None:
@@ -123,6 +126,7 @@ class Party:
         self.prefix = prefix
         self.crews: dict[int, int] = {}
         self.lost: set[int] = set()
+        self.returns = 0
         self._store = PrefixStore(prefix, store)
 
     @property
@@ -139,6 +143,18 @@ class Party:
         """Tell all machines something, as JSON, once."""
         with _reported("the store of machine 0 cannot be reached"):
             self._store.set(f"{what}/{self.node}", json.dumps(value))
+
+    def draw(self, what: str) -> int:
+        """A number that nobody else draws, from 1."""
+        return self._added(what, 1)
+
+    def drawn(self, what: str) -> int:
+        """How many have drawn one."""
+        return self._added(what, 0)
+
+    def _added(self, what: str, amount: int) -> int:
+        with _reported("the store of machine 0 cannot be reached"):
+            return int(self._store.add(what, amount))
 
     def hear(self, what: str, node: int) -> Any:
         """What that machine has told; None where it has not yet."""
@@ -218,19 +234,38 @@ class _reported:  # noqa: N801 - used as a function
 
 
 def meet(invitation: Invitation) -> Party:
-    """Meet the other machines; returns once all are there and have the same secret.
+    """Meet the other machines; returns once all are there and have the same secret. Where all have met already, and one
+    of them was lost, this machine takes its place.
 
     Raises:
-        ArgumentError: the address cannot be reached, or a machine has another secret.
+        ArgumentError: the address cannot be reached, a machine has another secret, or there is no place.
         NodeError: not all came.
     """
     place = invitation.host, invitation.port
     store, node = _opened(invitation)
+    prefix = f"hogwild/{invitation.attempt}"
+    if node is None:
+        number = _met[place] = int(store.get(f"{prefix}/run")) if store.check([f"{prefix}/run"]) else 0
+        party = Party(invitation, NO_PLACE, store, f"{prefix}/{number}")
+        take_place(party, invitation.node)
+        _stores[place], _nodes_here[place] = store, party.node
+        return party
     number = _met[place] = _met.get(place, -1) + 1
-    party = Party(invitation, node, store, f"hogwild/{invitation.attempt}/{number}")
+    party = Party(invitation, node, store, f"{prefix}/{number}")
     with party.leaving_together():
         _check_secret(party)
+    if party.leads:
+        store.set(f"{prefix}/run", str(number))
     return party
+
+
+def forget(invitation: Invitation) -> None:
+    """This machine was cut off: where it meets the others again, it comes back."""
+    place = invitation.host, invitation.port
+    if (store := _stores.pop(place, None)) is not None:
+        _left.append(store)
+    _met.pop(place, None)
+    _nodes_here.pop(place, None)
 
 
 def party_from_environment(token: str | None, timeout: float) -> Party | None:
@@ -248,7 +283,8 @@ def connect(invitation: Invitation) -> Store:
     return _client(invitation)
 
 
-def _opened(invitation: Invitation) -> tuple[Store, int]:
+def _opened(invitation: Invitation) -> tuple[Store, int | None]:
+    """The store, and the number of this machine; None where all had come before."""
     place = invitation.host, invitation.port
     node = invitation.node
     if place in _stores:
@@ -256,12 +292,14 @@ def _opened(invitation: Invitation) -> tuple[Store, int]:
         return store, _nodes_here[place] if node is None else node
     if invitation.hosted or (node is not None and node > 0):
         store = _client(invitation)
+        if store.add(f"hogwild/{invitation.attempt}/came/{node}", 1) > 1:
+            return store, None
     elif node == 0:
         store = _host(invitation)
     else:
         store, node = _first_or_next(invitation)
-    assert node is not None
-    _stores[place], _nodes_here[place] = store, node
+    if node is not None:
+        _stores[place], _nodes_here[place] = store, node
     return store, node
 
 
@@ -292,18 +330,14 @@ def _client(invitation: Invitation) -> Store:
         raise ArgumentError(f"nobody listens at {invitation.host}:{invitation.port}: {one_line(error)}") from error
 
 
-def _first_or_next(invitation: Invitation) -> tuple[Store, int]:
+def _first_or_next(invitation: Invitation) -> tuple[Store, int | None]:
     """Whoever is at the address and comes first hosts the store, and is machine 0."""
     if _is_here_and_free(invitation.host, invitation.port):
         with suppress(ArgumentError):  # somebody else of this machine was faster
             return _host(invitation), 0
     store = _client(invitation)
     node = store.add("hogwild/machines", 1)
-    if node >= invitation.nodes:
-        raise ArgumentError(
-            f"{node + 1} machines came to {invitation.host}:{invitation.port}; --nodes is {invitation.nodes}"
-        )
-    return store, node
+    return store, node if node < invitation.nodes else None
 
 
 def _is_here_and_free(host: str, port: int) -> bool:

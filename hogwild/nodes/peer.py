@@ -2,12 +2,15 @@
 
     courier ─ send ─▶ outbox ─ thread ══▶ gradients        each thread waits for one thing, and tells the courier
             ─ tell ─▶          thread ══▶ words            through one queue
+            ─ give ─▶          thread ══▶ a version
             ◀─ queue ───────── thread ◀══ gradients
             ◀─ queue ───────── thread ◀══ words
+            ◀─ queue ───────── thread ◀══ a version, where it was asked for
 
 A gradient is sent once its slot over there is surely free: when its update is below the other's head, as far as it is
 known here, plus the number of updates whose gradients may wait. The lowest goes first, so none waits behind one that
-may not go yet. Of the words only the newest matters.
+may not go yet. Of the words only the newest matters. A machine that comes back is another `Peer` than it was before,
+with connections of its own, so nothing that it said before is taken for what it says now.
 """
 
 from __future__ import annotations
@@ -19,23 +22,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+import torch
 from torch import Tensor
 
 from hogwild.errors import one_line
+from hogwild.nodes.brought import Brought
 from hogwild.nodes.gloo import Mail
-from hogwild.nodes.messages import Kind, first_of, head_of, new_message, write_header
+from hogwild.nodes.messages import (
+    NOTHING,
+    Kind,
+    Saying,
+    first_of,
+    head_of,
+    new_message,
+    word_in,
+    write_header,
+    write_word,
+)
 
-_GRADIENTS, _WORDS = range(2)  # channels
+_GRADIENTS, _WORDS, _VERSIONS = range(3)  # channels
 _WORDS_AHEAD = 4
 _MOST_AHEAD, _BYTES_AHEAD = 8, 1 << 26  # gradients that may be on their way from one machine, in number and bytes
+_PIECE = 1 << 24  # bytes of a version that are sent at once: words go between two pieces
 
 
 @dataclass(frozen=True)
 class Arrived:
     """A gradient came; its memory is given back by `Peer.free`."""
 
-    node: int
+    peer: Peer
     message: Tensor
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The connection to a machine is, and why."""
+
+    peer: Peer
+    why: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +70,22 @@ class Lost:
     why: str
 
 
-News = Arrived | Lost | None
+@dataclass(frozen=True)
+class Formed:
+    """A machine that comes back is connected."""
+
+    node: int
+    mail: Mail
+
+
+@dataclass(frozen=True)
+class Back:
+    """A machine that was lost trains again."""
+
+    node: int
+
+
+News = Arrived | Broken | Formed | Brought | None
 """What threads tell the courier; None: look again."""
 
 
@@ -61,7 +100,7 @@ class Peer:
         window: updates whose gradients may wait there.
         per_update: tickets of an update.
         beat: seconds between two words, where there is nothing new.
-        head: the version that all machines begin with.
+        kind: what this machine says to it first.
     """
 
     def __init__(
@@ -74,13 +113,16 @@ class Peer:
         window: int,
         per_update: int,
         beat: float,
-        head: int,
+        kind: Kind,
     ) -> None:
         self.node = node
-        self.head = head  # versions that it is known to have made
-        self.told = head  # versions of this machine that it has been told of
+        self.head = 0  # versions that it is known to have made
+        self.told = 0  # versions of this machine that it has been told of
         self.heard = time.monotonic()  # when it last said something
-        self.done = False  # it has said so
+        self.said: Saying | None = None  # its newest word
+        self.since = NOTHING  # the ticket from which on it is sent all that is computed here
+        self.wanted = NOTHING  # the version that it was asked for
+        self.given = False  # it was given one
         self.parted = False  # it has been told so, or is gone: nothing is sent any more
         self._mail = mail
         self._news = news
@@ -88,7 +130,7 @@ class Peer:
         self._per_update = per_update
         self._beat = beat
         self._outbox: dict[int, Tensor] = {}
-        self._word = Kind.LIVES, head
+        self._word = Saying(kind, 0)
         self._changed = threading.Condition()
         self._received = 0
         self._expected: SimpleQueue[tuple[Tensor, Callable[[], None]]] = SimpleQueue()
@@ -96,9 +138,43 @@ class Peer:
         for _ in range(ahead):
             self.free(new_message(slot_bytes))
         for act in (self._receive_gradients, self._receive_words, self._send_gradients, self._send_words):
-            threading.Thread(target=self._guarded, args=(act,), daemon=True).start()
+            self._start(act)
 
     # --- what the courier does
+
+    @property
+    def sent_to(self) -> bool:
+        """True where it is sent what is computed here."""
+        return self.since != NOTHING and not self.parted
+
+    @property
+    def done(self) -> bool:
+        """It has said so."""
+        return self.said is not None and self.said.kind == Kind.DONE
+
+    @property
+    def has_come(self) -> bool:
+        """True where it has said something, and does not say that it comes back."""
+        return self.said is not None and self.said.kind != Kind.COMES
+
+    def begin(self, kind: Kind, since: int, head: int, has: int) -> None:
+        """From that ticket on it is sent all that is computed here, where the head is that now; it has version `has`,
+        or will have it before it takes in a gradient."""
+        self._hear_head(has)
+        with self._changed:
+            self.since = since
+        self.tell(kind, head)
+
+    def ask(self, wanted: int, size_of: Callable[[int], int]) -> None:
+        """Ask it for that version, or a later one; `size_of` says how many bytes one has, and 0 where there is none."""
+        self.wanted = wanted
+        self._start(lambda: self._receive_version(size_of))
+        self.tell(Kind.COMES, 0)
+
+    def give(self, brought: Brought) -> None:
+        """Send it a version."""
+        self.given = True
+        self._start(lambda: self._send_version(brought))
 
     def free(self, message: Tensor) -> None:
         """Let the next gradient come into that memory."""
@@ -114,7 +190,7 @@ class Peer:
     def tell(self, kind: Kind, head: int) -> None:
         """Say that, with the head of this machine, as soon as the word before has left."""
         with self._changed:
-            self._word, self.told = (kind, head), head
+            self._word, self.told = Saying(kind, head, self.since, self.wanted), head
             self._changed.notify_all()
 
     def part(self) -> None:
@@ -126,13 +202,16 @@ class Peer:
 
     # --- what its threads do
 
+    def _start(self, act: Callable[[], None]) -> None:
+        threading.Thread(target=self._guarded, args=(act,), daemon=True).start()
+
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
         except ConnectionError as error:
-            self._news.put(Lost(self.node, one_line(error)))
+            self._news.put(Broken(self, one_line(error)))
         except BaseException as error:
-            self._news.put(Lost(self.node, f"{type(error).__name__}: {one_line(error)}"))
+            self._news.put(Broken(self, f"{type(error).__name__}: {one_line(error)}"))
             raise
 
     def _receive_gradients(self) -> None:
@@ -140,7 +219,7 @@ class Peer:
             message, wait = self._expected.get()
             wait()
             self._hear(head_of(message))
-            self._news.put(Arrived(self.node, message))
+            self._news.put(Arrived(self, message))
 
     def _receive_words(self) -> None:
         expected: deque[tuple[Tensor, Callable[[], None]]] = deque()
@@ -152,13 +231,35 @@ class Peer:
                 number += 1
             message, wait = expected.popleft()
             wait()
-            self.done = self.done or first_of(message) == Kind.DONE
-            self._hear(head_of(message))
+            said = word_in(message)
+            self._hear(said.head)
+            self.said = said
             self._news.put(None)
 
+    def _receive_version(self, size_of: Callable[[int], int]) -> None:
+        header = new_message()
+        self._mail.expect(self.node, _VERSIONS, 0, header)()
+        version, total = first_of(header), head_of(header)
+        size = size_of(version) if version >= self.wanted else 0
+        if not size:
+            raise ConnectionError(f"it brought version {version}, where {self.wanted} was asked for")
+        content = torch.empty(size, dtype=torch.uint8)
+        for number, piece in enumerate(_pieces(content), 1):
+            self._mail.expect(self.node, _VERSIONS, number, piece)()
+        self._news.put(Brought(version, total, content))
+
+    def _send_version(self, brought: Brought) -> None:
+        header = new_message()
+        write_header(header, brought.version, brought.total)
+        for number, piece in enumerate((header, *_pieces(brought.content))):
+            self._mail.send(self.node, _VERSIONS, number, piece)
+
     def _hear(self, head: int) -> None:
+        self.heard = time.monotonic()
+        self._hear_head(head)
+
+    def _hear_head(self, head: int) -> None:
         with self._changed:
-            self.heard = time.monotonic()
             if head > self.head:
                 self.head = head
                 self._changed.notify_all()
@@ -183,12 +284,17 @@ class Peer:
             return None
 
     def _send_words(self) -> None:
-        number, message, said = 0, new_message(), None
+        number, message = 0, new_message()
+        said: Saying | None = None
         while not self.parted:
             with self._changed:
                 if self._word == said and not self.parted:
                     self._changed.wait(self._beat)
                 said = self._word
-            write_header(message, *said)
+            write_word(message, said)
             self._mail.send(self.node, _WORDS, number, message)
             number += 1
+
+
+def _pieces(content: Tensor) -> list[Tensor]:
+    return [content[first : first + _PIECE] for first in range(0, len(content), _PIECE)]

@@ -8,7 +8,7 @@ From the moment at which a run has ended, or is interrupted, until it is saved n
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 from hogwild.errors import warn_caller
@@ -78,16 +78,17 @@ def conduct(run: OpenRun, began: float) -> Run:
     Raises:
         WorkerError, NonFiniteError, NotReproducible: see `hogwild.train`.
     """
-    run = _begun(run)
-    with run.job.callbacks.told(_info(run)) as ending:
-        _conduct(run, began, ending)
+    with closing(run.machines) if run.machines is not None else nullcontext():
+        run = _begun(run)
+        with run.job.callbacks.told(_info(run)) as ending:
+            _conduct(run, began, ending)
     assert ending.run is not None
     return ending.run
 
 
 def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
     job, evaluator = run.job, run.evaluator
-    with HeldSignals() as signals, machines_of(job, run.state, run.start.version) as machines:
+    with HeldSignals() as signals, machines_of(job, run.state, run.start.version, run.machines) as machines:
         supervisor, ending.tell_rest = _supervisor(run, signals, machines)
         try:
             evaluator.evaluate_start(run.start.version)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 
@@ -12,10 +15,11 @@ import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hogwild.errors import NodeError, one_line
-from hogwild.nodes.courier import Courier
-from hogwild.nodes.gloo import GlooMail
+from hogwild.nodes.arrival import ArrivingCourier
+from hogwild.nodes.courier import PAIRING, Courier
+from hogwild.nodes.gloo import GlooMail, Mail
 from hogwild.nodes.party import Invitation, connect
-from hogwild.nodes.peer import Lost
+from hogwild.nodes.peer import Back, Lost
 from hogwild.shared.arena import Arena
 from hogwild.shared.file_locks import set_locks
 from hogwild.shared.state import SharedState, StatePlan
@@ -25,22 +29,68 @@ _FORMING = 120.0  # seconds for the couriers to find each other
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The courier of a machine that comes back has laid down a version, of a run of so many tickets."""
+
+    version: int
+    total: int
+
+
+@dataclass(frozen=True)
 class Ended:
     """The courier has ended: all machines have all versions, or `why` it cannot go on."""
 
     why: str = ""
 
 
+Told = Lost | Back | Begun | Ended
+"""What the courier tells its parent."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where couriers find each other: by the invitation, under the `prefix` of the run's keys in the store.
+
+    `living` are the others that live, as far as is known, and `returns` is the number of this machine among those that
+    came back, or 0 where it was there from the beginning.
+    """
+
+    invitation: Invitation
+    prefix: str
+    node: int
+    living: Sequence[int]
+    returns: int
+
+    def all(self) -> dict[int, Mail]:
+        """Connections to all machines, where the run begins; raises a ConnectionError."""
+        store = PrefixStore(f"{self.prefix}/couriers", connect(self.invitation))
+        mail = GlooMail(store, self.node, range(self.invitation.nodes), _FORMING)
+        return dict.fromkeys(self.living, mail)
+
+    def pair(self, lives: int, comes: int, number: int) -> GlooMail:
+        """A connection between one that lives and one that comes back, the so-manieth; raises a ConnectionError."""
+        store = PrefixStore(f"{self.prefix}/return {number}/{lives}", connect(self.invitation))
+        return GlooMail(store, self.node, (lives, comes), PAIRING)
+
+    def pairs(self) -> dict[int, Mail]:
+        """Connections of this machine, which comes back, to each that still lives; raises a NodeError."""
+
+        def formed(lives: int) -> GlooMail | None:
+            with suppress(ConnectionError):
+                return self.pair(lives, self.node, self.returns)
+            return None
+
+        with ThreadPoolExecutor(len(self.living)) as pool:
+            mails = dict(zip(self.living, pool.map(formed, self.living), strict=True))
+        if mails[0] is None:
+            raise NodeError(f"no connection to machine 0 within {PAIRING:g} s")
+        return {node: mail for node, mail in mails.items() if mail is not None}
+
+
 def courier_main(
-    plan: StatePlan,
-    arena: Arena,
-    start: int,
-    per_update: int,
-    invitation: Invitation,
-    prefix: str,
-    pipe: connection.Connection,
+    plan: StatePlan, arena: Arena, start: int, per_update: int, meeting: Meeting, pipe: connection.Connection
 ) -> None:
-    """Connect to the couriers of the other machines, and carry gradients; `prefix`: of the run's keys in the store.
+    """Connect to the couriers of the other machines, and carry gradients.
 
     The process ends without destructors, which may wait for machines that are gone.
     """
@@ -50,17 +100,38 @@ def courier_main(
     try:
         state = SharedState(plan, arena)
         set_locks(state.control, arena, 0)
-        dealing = plan.dealing
-        store = PrefixStore(f"{prefix}/couriers", connect(invitation))
-        mail = GlooMail(store, dealing.node, dealing.nodes, _FORMING)
-        Courier(state, start, per_update, mail, invitation.timeout, lambda lost: _tell(pipe, lost)).run()
-        _tell(pipe, Ended())
+        timeout = meeting.invitation.timeout
+        if meeting.returns:
+            courier: Courier = (arriving := ArrivingCourier(state, per_update, meeting.pairs(), timeout, pipe.send))
+            brought = arriving.arrive()
+            start = brought.version
+            pipe.send(Begun(start, brought.total))
+        else:
+            courier = Courier(state, per_update, meeting.all(), timeout, pipe.send)
+        threading.Thread(target=_let_in, args=(courier, meeting, pipe), daemon=True).start()
+        courier.run(start)
+        pipe.send(Ended())
     except (ConnectionError, NodeError) as error:
-        _tell(pipe, Ended(one_line(error)))
+        pipe.send(Ended(one_line(error)))
     except BaseException as error:
-        _tell(pipe, Ended(f"{type(error).__name__}: {one_line(error)}"))
+        pipe.send(Ended(f"{type(error).__name__}: {one_line(error)}"))
     os._exit(0)
 
 
-def _tell(pipe: connection.Connection, news: Lost | Ended) -> None:
-    pipe.send(news)
+def _let_in(courier: Courier, meeting: Meeting, pipe: connection.Connection) -> None:
+    """Connect to machines that come back, as the parent tells; in threads, for the courier goes on."""
+    newest: dict[int, int] = {}
+    kept: list[GlooMail] = []  # connections to those that came in vain, whose ends are not waited for
+
+    def connect_to(node: int, number: int) -> None:
+        with suppress(ConnectionError):  # it is lost again
+            mail = meeting.pair(meeting.node, node, number)
+            kept.append(mail)
+            if newest[node] == number:
+                courier.connect(node, mail)
+
+    with suppress(EOFError, OSError):
+        while True:
+            node, number = pipe.recv()
+            newest[node] = number
+            threading.Thread(target=connect_to, args=(node, number), daemon=True).start()

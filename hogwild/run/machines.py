@@ -2,13 +2,16 @@
 
 prepared → crews told, tickets dealt → memory laid out → all that decides bits compared → courier started → …
 … all versions made → courier ends when every machine has them → usage told
+
+One that comes back compares itself with what machine 0 told, is let in, and starts its courier, which gets a version,
+before its workers.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from math import nan
@@ -20,11 +23,12 @@ import torch
 
 from hogwild.config import DECIDE_BITS
 from hogwild.errors import ArgumentError, NodeError, printable
-from hogwild.nodes.party import Party, differences
-from hogwild.nodes.peer import Lost
+from hogwild.nodes.party import Party, differences, forget
+from hogwild.nodes.peer import Back, Lost
+from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.rules.registry import names_where, quoted
-from hogwild.run.checkpoint import form_of
-from hogwild.run.courier_main import Ended, courier_main
+from hogwild.run.checkpoint import ResumePoint, form_of
+from hogwild.run.courier_main import Begun, Ended, Meeting, Told, courier_main
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -32,6 +36,7 @@ from hogwild.run.result import WorkerUsage
 from hogwild.shared.dealing import Dealing
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.state import SharedState
+from hogwild.shared.words import Word
 from hogwild.workers.spawn import start_context, start_lock, without_main
 
 _log = logging.getLogger("hogwild")
@@ -39,6 +44,7 @@ _PREPARING = 600.0  # seconds that one machine may need longer than another befo
 _ASK_EVERY = 0.2  # seconds
 _INTERRUPTED = "interrupted"
 _TELLING = 30.0  # seconds for the others to tell what they used
+_WHERE_IT_BEGAN = ("version", "model")
 _OWN = ("data",)  # a folder may be elsewhere
 _ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
 
@@ -58,15 +64,22 @@ def dealt(prepared: Prepared, party: Party) -> Prepared:
     """The same with tickets dealt to all machines.
 
     Raises:
-        ArgumentError: there are too many workers, or sparse gradients.
+        ArgumentError: there are too many workers, or sparse gradients, or the machine whose place this one takes had
+            another number of workers.
         NodeError: a machine did not come.
     """
     job, plan = prepared.job, prepared.plan
     if plan.sparse:
         names = ", ".join(plan.parameters.entries[i].name for i in plan.sparse)
         raise ArgumentError(f"{names} has sparse gradients, which do not travel between machines; use sparse=False")
-    party.tell("workers", plan.workers)
+    if not party.returns:
+        party.tell("workers", plan.workers)
     party.crews = workers = party.hear_all("workers", _PREPARING)
+    if workers[party.node] != plan.workers:
+        raise ArgumentError(
+            f"workers is {plan.workers}, and machine {party.node}, whose place this one takes, had "
+            f"{workers[party.node]}; set workers={workers[party.node]}"
+        )
     try:
         job.rule.check(sum(workers.values()))
     except ArgumentError as error:
@@ -96,9 +109,19 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         "version": version,
         "model": digest_bytes(state.state_dict(version, job.rule.place(version))).hex(),
     }
-    party.tell("facts", facts)
-    if found := differences(party.hear_all("facts", _PREPARING)):
+    if party.returns:
+        of_first = party.hear_all("facts", _PREPARING, [0])[0]
+        told = {0: _now(of_first), party.node: _now(facts)}
+    else:
+        party.tell("facts", facts)
+        told = party.hear_all("facts", _PREPARING)
+    if found := differences(told):
         raise ArgumentError(f"the machines do not train the same: {printable('; '.join(found), 600)}")
+
+
+def _now(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that hold wherever a run stands."""
+    return {name: value for name, value in facts.items() if name not in _WHERE_IT_BEGAN}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -120,6 +143,9 @@ class Machines:
         party: by whom.
         state: the parent's view of the shared state.
         start: the version that the run begins with.
+
+    Raises:
+        ArgumentError, NodeError: this machine comes back, and is not let in.
     """
 
     def __init__(self, job: Job, party: Party, state: SharedState, start: int) -> None:
@@ -130,27 +156,45 @@ class Machines:
         self._ended = False
         self._interrupted = threading.Event()
         self._closed = threading.Event()
-        receiver, sender = start_context().Pipe(duplex=False)
+        self._begun: Begun | None = None
+        self._door = Door(party, lambda: state.control[Word.LIVING])
+        others = set(range(party.nodes)) - {party.node}
+        living = be_let_in(party) if party.returns else sorted(others)
+        party.lost |= others - {*living}
+        self._pipe, theirs = start_context().Pipe()
         invitation = replace(party.invitation, token="", node=party.node)
-        arguments = (state.plan, state.arena, start, job.rule.tickets_per_update, invitation, party.prefix, sender)
-        self._pipe = receiver
+        meeting = Meeting(invitation, party.prefix, party.node, living, party.returns)
+        arguments = (state.plan, state.arena, start, job.rule.tickets_per_update, meeting, theirs)
         self._process: BaseProcess = start_context().Process(  # type: ignore[attr-defined]
             target=courier_main, args=arguments, name="hogwild-courier", daemon=True
         )
         with start_lock, without_main():
             self._process.start()
-        sender.close()
+        theirs.close()
+        if party.leads:
+            party.decide(TRAINS, True)
         self._asking = threading.Thread(target=self._ask, daemon=True)
         self._asking.start()
 
     def _ask(self) -> None:
-        """Ask now and then whether another machine was interrupted; where this one is cut off, the store answers to
-        nobody, and a thread of its own waits for it."""
-        with suppress(NodeError):
+        """Ask now and then whether another machine was interrupted, or comes back; where this one is cut off, the store
+        answers to nobody, and a thread of its own waits for it."""
+        with suppress(NodeError, OSError):
             while not self._closed.wait(_ASK_EVERY):
                 if self._party.decided(_INTERRUPTED) is not None:
                     self._interrupted.set()
                     return
+                for machine in self._door.look():
+                    self._pipe.send(machine)
+
+    def arrived(self) -> ResumePoint:
+        """Wait until this machine, which comes back, has a version: where it begins. Errors are those of `look`."""
+        while self._begun is None:
+            connection.wait([self._pipe], _ASK_EVERY)
+            self.look()
+        version = self._begun.version
+        _log.warning("machine %d comes back at update %d", self._party.node, version)
+        return ResumePoint(version, version * self._rule.tickets_per_update, (), self._begun.total)
 
     def look(self) -> None:
         """Hear what the courier tells, and whether another machine was interrupted.
@@ -172,20 +216,37 @@ class Machines:
         with suppress(NodeError):
             self._party.decide(_INTERRUPTED, self._party.node)
 
-    def _handle(self, news: Lost | Ended) -> None:
-        if isinstance(news, Lost):
-            self._lose(news)
-            return
-        self._ended = True
-        if news.why:
-            raise NodeError(f"machine {self._party.node} is cut off from the others: {printable(news.why)}")
+    def _handle(self, news: Told) -> None:
+        match news:
+            case Lost():
+                self._lose(news)
+            case Back():
+                self._welcome(news.node)
+            case Begun():
+                self._begun = news
+            case Ended():
+                self._ended = True
+                if news.why:
+                    forget(self._party.invitation)
+                    raise NodeError(f"machine {self._party.node} is cut off from the others: {printable(news.why)}")
+
+    def _welcome(self, node: int) -> None:
+        version, _ = self._rule.newest(self._state)
+        self._party.lost.discard(node)
+        self._door.done_with(node)
+        self.failures.append(f"machine {node} came back at update {version}")
+        _log.warning("%s", self.failures[-1])
 
     def _lose(self, lost: Lost) -> None:
         """Go on without a machine, unless it was the one that keeps the record."""
+        self._door.done_with(lost.node)
+        if lost.node in self._party.lost:  # it was on its way back
+            return
         version, _ = self._rule.newest(self._state)
         what = f"machine {lost.node} was lost at update {version}: {printable(lost.why)}"
         self._party.lost.add(lost.node)
         if lost.node == 0:
+            forget(self._party.invitation)
             raise NodeError(
                 f"{what}; it decides and keeps the record, so the run ends: go on from its last checkpoint (resume)"
             )
@@ -200,7 +261,12 @@ class Machines:
 
     def close(self) -> None:
         """End the courier, should it still run."""
+        if self._closed.is_set():
+            return
         self._closed.set()
+        if self._party.leads:
+            with suppress(NodeError):
+                self._party.decide(ENDED, True)
         self._asking.join(_ASK_EVERY)  # not longer: it may be cut off
         self._process.kill()
         self._process.join()
@@ -226,13 +292,33 @@ class Machines:
         return WorkerUsage(worker, computed, 0, nan, nan, 0, None, node=node)
 
 
+def come_back(job: Job, state: SharedState) -> tuple[Machines, ResumePoint]:
+    """The other machines of a run that this one comes back to, and where it begins.
+
+    Raises:
+        ArgumentError: it is not let in.
+        NodeError: the others do not answer, or were lost.
+    """
+    assert job.party is not None
+    try:
+        machines = Machines(job, job.party, state, 0)
+    except NodeError:
+        forget(job.party.invitation)
+        raise
+    try:
+        return machines, machines.arrived()
+    except BaseException:
+        machines.close()
+        raise
+
+
 @contextmanager
-def machines_of(job: Job, state: SharedState, start: int) -> Iterator[Machines | None]:
-    """The other machines while a run is made; None where there are none."""
+def machines_of(job: Job, state: SharedState, start: int, machines: Machines | None) -> Iterator[Machines | None]:
+    """The other machines while a run is made, where they are not there already; None where there are none."""
     if job.party is None:
         yield None
         return
-    machines = Machines(job, job.party, state, start)
+    machines = machines or Machines(job, job.party, state, start)
     try:
         yield machines
     except (KeyboardInterrupt, SystemExit):

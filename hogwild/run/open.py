@@ -16,7 +16,7 @@ from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
 from hogwild.run.directory import METRICS
 from hogwild.run.evaluator import Evaluator
 from hogwild.run.job import Job
-from hogwild.run.machines import agree, dealt
+from hogwild.run.machines import Machines, agree, come_back, dealt
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin
 from hogwild.run.prepare import Prepared
@@ -47,6 +47,7 @@ class OpenRun:
         curvature: of the loss where it begins, where it is known.
         evaluator: what the parent does meanwhile.
         team: the workers.
+        machines: the other machines, where this one comes back to their run.
     """
 
     job: Job
@@ -61,6 +62,7 @@ class OpenRun:
     curvature: float | None
     evaluator: Evaluator
     team: Team
+    machines: Machines | None = None
 
     def samples(self, version: int) -> int:
         """Samples that this run has trained on, from where it began up to that version."""
@@ -106,6 +108,10 @@ def open_run(prepared: Prepared) -> OpenRun:
     job.rule.begin(state.control, start.version)
     if job.party is not None:
         agree(prepared, job.party, state, start.version)
+    machines = None
+    if job.party is not None and job.party.returns:
+        machines, start = come_back(job, state)
+        job.rule.begin(state.control, start.version)
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
     keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, start.best)
     return OpenRun(
@@ -121,6 +127,7 @@ def open_run(prepared: Prepared) -> OpenRun:
         curvature=prepared.curvature,
         evaluator=Evaluator(job, state, samples, keeper, evaluations, start.seconds),
         team=_make_team(prepared, state, start),
+        machines=machines,
     )
 
 

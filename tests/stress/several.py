@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from explorer import NOBODY, Protocol, Violation
 
@@ -50,6 +50,15 @@ class Machine(NamedTuple):
     shows: bool = False  # its worker has made the version at which the run may end, and waits for what is decided
     second: int = NOBODY  # the ticket that its worker computes again
     checked: frozenset[int] = frozenset()  # those whose two computations were found equal here
+    coming: frozenset[int] = frozenset()  # machines that come back, which are sent what those that live are
+    made: frozenset[int] = frozenset()  # tickets from SENT on that were computed here, and copied
+    asks: bool = False  # it comes back, and has no version yet
+    promised: frozenset[tuple[int, int]] = frozenset()  # (who, from which ticket on it is sent all): what it was told
+
+    @property
+    def peers(self) -> frozenset[int]:
+        """Whom it sends what it computes."""
+        return (self.living | self.coming) - {self.node}
 
 
 class Several(NamedTuple):
@@ -59,6 +68,7 @@ class Several(NamedTuple):
     workers: tuple[Machine, ...]
     flying: frozenset[tuple[int, int, int]]
     decided: bool = False  # machine 0 has looked at the version at which the run may end
+    returns: int = 0  # how often one that died may still come back
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,7 @@ class Crowd:
     mortal: tuple[int, ...] = (0, 1, 2)  # the machines that may die
     decides: int = 0  # the version at which machine 0 decides whether the run ends; 0: there is none
     again: tuple[int, ...] = ()  # tickets that every machine computes a second time
+    returns: int = 0  # how often one that died comes back
 
     @property
     def window(self) -> int:
@@ -87,8 +98,10 @@ class Crowd:
 class Together(Protocol):
     """The protocol, with any step of any machine as a move."""
 
+    known: ClassVar[tuple[str, ...]] = FAULTS
+
     def __init__(self, crowd: Crowd, faults: tuple[str, ...] = ()) -> None:
-        assert set(faults) <= set(FAULTS)
+        assert set(faults) <= set(self.known)
         window = crowd.window
         everybody = frozenset(range(crowd.nodes))
         machines = tuple(
@@ -98,7 +111,7 @@ class Together(Protocol):
             )
             for node in range(crowd.nodes)
         )
-        first: Any = Several(crowd.kills, machines, frozenset())
+        first: Any = Several(crowd.kills, machines, frozenset(), returns=crowd.returns)
         super().__init__(f"{crowd}", (), first, lambda s: None, self._over, lambda s: None)
         object.__setattr__(self, "crowd", crowd)
         object.__setattr__(self, "faults", frozenset(faults))
@@ -141,7 +154,8 @@ class Together(Protocol):
         empty = frozenset[Any]()
         memory = {"next": 0, "slots": (), "own": empty, "held": NOBODY, "reissued": empty, "heads": (), "outbox": empty}
         doing = {"shows": False, "second": NOBODY, "checked": empty}
-        return self.put(s, m, **how, **memory, **doing, living=empty)
+        coming = {"coming": empty, "made": empty, "asks": False, "promised": empty}
+        return self.put(s, m, **how, **memory, **doing, **coming, living=empty)
 
     def owner(self, ticket: int, living: frozenset[int]) -> int:
         node = ticket % self.crowd.nodes
@@ -239,7 +253,7 @@ class Together(Protocol):
         return self.put(s, m, slots=(*m.slots[:place], ticket, *m.slots[place + 1 :]))
 
     def collect(self, s: Several, m: Machine, ticket: int) -> Several:
-        to = {(node, ticket) for node in m.living - {m.node}}
+        to = {(node, ticket) for node in m.peers}
         return self.put(s, m, own=m.own - {ticket}, outbox=m.outbox | to)
 
     def send(self, s: Several, m: Machine) -> Iterator[tuple[str, Several]]:
@@ -254,17 +268,20 @@ class Together(Protocol):
     def others(self, s: Several, m: Machine) -> Iterator[tuple[str, Several]]:
         """Hear how far another is, notice its death, and take over what it owed."""
         for other in s.workers:
-            if other.node == m.node or other.node not in m.living:
+            if other.node not in m.peers:
                 continue
             if not other.alive:
-                away = frozenset(one for one in m.outbox if one[0] != other.node)
-                yield f"lose {other.node}", self.put(s, m, living=m.living - {other.node}, outbox=away)
+                yield f"lose {other.node}", self.lose(s, m, other.node)
             elif other.head > m.heads[other.node] and (not self.crowd.short or other.head == self.crowd.updates):
                 heads = (*m.heads[: other.node], other.head, *m.heads[other.node + 1 :])
                 yield f"hear of {other.node}", self.put(s, m, heads=heads)
         for ticket in range(m.head, min(m.next, m.head + self.crowd.staleness + 1)):
             if self.may_adopt(m, ticket):
                 yield f"adopt {ticket}", self.put(s, m, reissued=m.reissued | {ticket})
+
+    def lose(self, s: Several, m: Machine, node: int) -> Several:
+        away = frozenset(one for one in m.outbox if one[0] != node)
+        return self.put(s, m, living=m.living - {node}, coming=m.coming - {node}, outbox=away)
 
     def may_adopt(self, m: Machine, ticket: int) -> bool:
         if "no adoption" in self.faults or ticket % self.crowd.nodes in m.living:
@@ -278,7 +295,7 @@ class Together(Protocol):
         updates = self.crowd.updates
         if m.head < updates:
             return False
-        others = [s.workers[node] for node in m.living - {m.node}]
+        others = [s.workers[node] for node in m.peers]
         known = all(m.heads[other.node] >= updates or other.gone for other in others)
         return known or "sent to living" in self.faults
 
