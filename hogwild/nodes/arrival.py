@@ -4,7 +4,7 @@
     “I come” ──────────────────────────────▶ promises: from ticket F on you are sent all that I compute
     all have promised; the largest F: ─────▶ who promised that makes version F, if it has not, and sends it a version
     it begins with that version              … which they have been making all the time
-    it has caught up: “I live” ────────────▶ counts on it
+    it has caught up, and its workers are there: “I live” ─▶ counts on it
 
 Invariant: of every gradient that it lacks, for any version after the one it begins with, either its sender is still
 going to send it, or its sender is lost, and it computes it itself, as anyone does. Whoever promised F has, or will get,
@@ -71,13 +71,14 @@ class ArrivingCourier(Courier):
 
     def _begin(self, start: int) -> None:
         """Send the others what is computed here; how far they are they say."""
+        self._first = start * self._per_update
         for peer in self._peers.values():
-            peer.begin(self._kind, start * self._per_update, start, 0)
+            peer.begin(self._kind, self._first, start, 0)
 
     def _welcome(self) -> None:
-        """Besides, tell the others once this machine has caught up."""
+        """Besides, tell the others once this machine has caught up, and a worker has asked for a ticket."""
         super()._welcome()
-        if self._kind is Kind.LIVES:
+        if self._kind is Kind.LIVES or self._control[Word.NEXT] == self._first:
             return
         head, others = self._control.observe(Word.HEAD), [peer for peer in self._peers.values() if not peer.parted]
         if head + len(self._ring.sets) // 2 >= max((peer.head for peer in others), default=0):

@@ -48,7 +48,7 @@ Told = Lost | Back | Begun | Ended
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Where couriers find each other: by the invitation, under the `prefix` of the run's keys in the store.
 
     `living` are the others that live, as far as is known, and `returns` is the number of this machine among those that
@@ -88,7 +88,7 @@ class Meeting:
 
 
 def courier_main(
-    plan: StatePlan, arena: Arena, start: int, per_update: int, meeting: Meeting, pipe: connection.Connection
+    plan: StatePlan, arena: Arena, start: int, per_update: int, meeting: Rendezvous, pipe: connection.Connection
 ) -> None:
     """Connect to the couriers of the other machines, and carry gradients.
 
@@ -118,7 +118,7 @@ def courier_main(
     os._exit(0)
 
 
-def _let_in(courier: Courier, meeting: Meeting, pipe: connection.Connection) -> None:
+def _let_in(courier: Courier, meeting: Rendezvous, pipe: connection.Connection) -> None:
     """Connect to machines that come back, as the parent tells; in threads, for the courier goes on."""
     newest: dict[int, int] = {}
     kept: list[GlooMail] = []  # connections to those that came in vain, whose ends are not waited for

@@ -28,7 +28,7 @@ from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.rules.registry import names_where, quoted
 from hogwild.run.checkpoint import ResumePoint, form_of
-from hogwild.run.courier_main import Begun, Ended, Meeting, Told, courier_main
+from hogwild.run.courier_main import Begun, Ended, Rendezvous, Told, courier_main
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -97,6 +97,7 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
     """
     job, config = prepared.job, prepared.job.config
     values = {name: getattr(config, name) for name in (*DECIDE_BITS, *_ALSO)}
+    frozen = [entry.name for entry in state.plan.constants.entries]
     facts = {
         "torch": torch.__version__,
         "fingerprint (hogwild doctor --fingerprint)": fingerprint(),
@@ -106,6 +107,7 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         "updates": job.updates,
         **_flat(prepared.training),
         "layout": form_of(prepared.plan, job.rule),
+        "frozen parameters": digest_bytes(dict(zip(frozen, state.constants, strict=True))).hex(),
         "version": version,
         "model": digest_bytes(state.state_dict(version, job.rule.place(version))).hex(),
     }
@@ -163,7 +165,7 @@ class Machines:
         party.lost |= others - {*living}
         self._pipe, theirs = start_context().Pipe()
         invitation = replace(party.invitation, token="", node=party.node)
-        meeting = Meeting(invitation, party.prefix, party.node, living, party.returns)
+        meeting = Rendezvous(invitation, party.prefix, party.node, living, party.returns)
         arguments = (state.plan, state.arena, start, job.rule.tickets_per_update, meeting, theirs)
         self._process: BaseProcess = start_context().Process(  # type: ignore[attr-defined]
             target=courier_main, args=arguments, name="hogwild-courier", daemon=True
