@@ -33,7 +33,7 @@ from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
 
-PAIRING = 10.0  # seconds for a machine that comes back and one that lives to be connected
+PAIRING = 20.0  # seconds for a machine that comes back and one that lives to be connected
 _SHORTEST, _LONGEST = 50e-6, 2e-3  # seconds between two looks at the slots
 _STANDING = 0.1  # seconds without a new version, after which what a lost machine owed is computed by anyone
 _LINGERING = 2.0  # seconds for the others to say that they are done, once this machine is
@@ -108,8 +108,8 @@ class Courier:
             pause = _SHORTEST if put or collected else min(2 * pause, _LONGEST)
         self._part()
 
-    def connect(self, node: int, mail: Mail) -> None:
-        """Take in a machine that comes back, which is connected by that; called in another thread."""
+    def connect(self, node: int, mail: Mail | None) -> None:
+        """Take in a machine that comes back, which is connected by that, or cannot be; called in another thread."""
         self._news.put(Formed(node, mail))
 
     def _begin(self, start: int) -> None:
@@ -234,6 +234,9 @@ class Courier:
 
     def _meet(self, formed: Formed) -> None:
         """A machine that comes back is connected; whoever had its number before is heard no more."""
+        if formed.mail is None:
+            self._tell_parent(Lost(formed.node, "it was lost again before it was connected"))
+            return
         if (before := self._peers.get(formed.node)) is not None:
             self._lose(before, "it comes back")
         self._peers[formed.node] = peer = self._peer(formed.node, formed.mail)

@@ -72,10 +72,10 @@ class Lost:
 
 @dataclass(frozen=True)
 class Formed:
-    """A machine that comes back is connected."""
+    """A machine that comes back is connected, or cannot be: no `mail`."""
 
     node: int
-    mail: Mail
+    mail: Mail | None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TRAINS, ENDED = "trains", "ended"  # decided by machine 0 once a run has begun, and once it has ended
 _ASKED = "returns"  # how many have asked
 _ANSWERING = 30.0  # seconds that machine 0 may take beside the time after which a machine is lost
-_LETTING_IN = 30.0  # seconds for one machine, before the next one is let in
+_PROVING, _ARRIVING = 60.0, 600.0  # seconds for one machine, before the next one is let in
 _LOOK_EVERY = 0.02
 NO_PLACE = -1
 
@@ -78,7 +78,7 @@ def be_let_in(party: Party) -> list[int]:
     number = party.returns
     own = secrets.token_hex(16)
     party.decide(f"return {number} ready", own)
-    patience = _LETTING_IN + _ANSWERING + 2 * party.invitation.timeout
+    patience = _PROVING + _ARRIVING + 2 * party.invitation.timeout
     living = _awaited(party, f"return {number} living", patience)
     if not living:
         raise NodeError(f"another machine has taken the place of machine {party.node}")
@@ -181,6 +181,7 @@ class Door:
         said = [number, node, party.decided(f"return {number} ready"), *nonces]
         knows = hmac.compare_digest(str(told), _proof(party, "it", said))
         party.tell(f"return {number} proof", _proof(party, str(party.node), said) if knows else "")
+        self._last = (node, time.monotonic() + _ARRIVING) if knows else (NO_PLACE, 0.0)
         return (node, number) if knows else None
 
     # --- machine 0
@@ -209,6 +210,6 @@ class Door:
         busy = last not in (NO_PLACE, node) and not living >> last & 1 and time.monotonic() < until
         if busy or self._party.decided(f"return {number} ready") is None:
             return
-        self._last = node, time.monotonic() + _LETTING_IN
+        self._last = node, time.monotonic() + _PROVING
         others = [other for other in range(self._party.nodes) if living >> other & 1 and other != node]
         self._party.decide(f"return {number} living", others)

@@ -29,6 +29,11 @@ _FORMING = 120.0  # seconds for the couriers to find each other
 
 
 @dataclass(frozen=True)
+class Ready:
+    """The courier of a machine that comes back is there, and waits to be told who lives."""
+
+
+@dataclass(frozen=True)
 class Begun:
     """The courier of a machine that comes back has laid down a version, of a run of so many tickets."""
 
@@ -43,7 +48,7 @@ class Ended:
     why: str = ""
 
 
-Told = Lost | Back | Begun | Ended
+Told = Lost | Back | Ready | Begun | Ended
 """What the courier tells its parent."""
 
 
@@ -51,37 +56,36 @@ Told = Lost | Back | Begun | Ended
 class Rendezvous:
     """Where couriers find each other: by the invitation, under the `prefix` of the run's keys in the store.
 
-    `living` are the others that live, as far as is known, and `returns` is the number of this machine among those that
-    came back, or 0 where it was there from the beginning.
+    `returns` is the number of this machine among those that came back, or 0 where it was there from the beginning.
     """
 
     invitation: Invitation
     prefix: str
     node: int
-    living: Sequence[int]
     returns: int
 
     def all(self) -> dict[int, Mail]:
         """Connections to all machines, where the run begins; raises a ConnectionError."""
         store = PrefixStore(f"{self.prefix}/couriers", connect(self.invitation))
-        mail = GlooMail(store, self.node, range(self.invitation.nodes), _FORMING)
-        return dict.fromkeys(self.living, mail)
+        everybody = range(self.invitation.nodes)
+        mail = GlooMail(store, self.node, everybody, _FORMING)
+        return {node: mail for node in everybody if node != self.node}
 
     def pair(self, lives: int, comes: int, number: int) -> GlooMail:
         """A connection between one that lives and one that comes back, the so-manieth; raises a ConnectionError."""
         store = PrefixStore(f"{self.prefix}/return {number}/{lives}", connect(self.invitation))
         return GlooMail(store, self.node, (lives, comes), PAIRING)
 
-    def pairs(self) -> dict[int, Mail]:
-        """Connections of this machine, which comes back, to each that still lives; raises a NodeError."""
+    def pairs(self, living: Sequence[int]) -> dict[int, Mail]:
+        """Connections of this machine, which comes back, to those of these that still live; raises a NodeError."""
 
         def formed(lives: int) -> GlooMail | None:
             with suppress(ConnectionError):
                 return self.pair(lives, self.node, self.returns)
             return None
 
-        with ThreadPoolExecutor(len(self.living)) as pool:
-            mails = dict(zip(self.living, pool.map(formed, self.living), strict=True))
+        with ThreadPoolExecutor(len(living)) as pool:
+            mails = dict(zip(living, pool.map(formed, living), strict=True))
         if mails[0] is None:
             raise NodeError(f"no connection to machine 0 within {PAIRING:g} s")
         return {node: mail for node, mail in mails.items() if mail is not None}
@@ -102,7 +106,9 @@ def courier_main(
         set_locks(state.control, arena, 0)
         timeout = meeting.invitation.timeout
         if meeting.returns:
-            courier: Courier = (arriving := ArrivingCourier(state, per_update, meeting.pairs(), timeout, pipe.send))
+            pipe.send(Ready())
+            mails = meeting.pairs(pipe.recv())
+            courier: Courier = (arriving := ArrivingCourier(state, per_update, mails, timeout, pipe.send))
             brought = arriving.arrive()
             start = brought.version
             pipe.send(Begun(start, brought.total))
@@ -124,11 +130,12 @@ def _let_in(courier: Courier, meeting: Rendezvous, pipe: connection.Connection) 
     kept: list[GlooMail] = []  # connections to those that came in vain, whose ends are not waited for
 
     def connect_to(node: int, number: int) -> None:
-        with suppress(ConnectionError):  # it is lost again
+        mail: GlooMail | None = None
+        with suppress(ConnectionError):
             mail = meeting.pair(meeting.node, node, number)
             kept.append(mail)
-            if newest[node] == number:
-                courier.connect(node, mail)
+        if newest[node] == number:
+            courier.connect(node, mail)
 
     with suppress(EOFError, OSError):
         while True:

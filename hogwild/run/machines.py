@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from math import nan
@@ -28,7 +28,7 @@ from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.rules.registry import names_where, quoted
 from hogwild.run.checkpoint import ResumePoint, form_of
-from hogwild.run.courier_main import Begun, Ended, Rendezvous, Told, courier_main
+from hogwild.run.courier_main import Begun, Ended, Ready, Rendezvous, Told, courier_main
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -145,9 +145,6 @@ class Machines:
         party: by whom.
         state: the parent's view of the shared state.
         start: the version that the run begins with.
-
-    Raises:
-        ArgumentError, NodeError: this machine comes back, and is not let in.
     """
 
     def __init__(self, job: Job, party: Party, state: SharedState, start: int) -> None:
@@ -158,14 +155,12 @@ class Machines:
         self._ended = False
         self._interrupted = threading.Event()
         self._closed = threading.Event()
+        self._ready = False
         self._begun: Begun | None = None
         self._door = Door(party, lambda: state.control[Word.LIVING])
-        others = set(range(party.nodes)) - {party.node}
-        living = be_let_in(party) if party.returns else sorted(others)
-        party.lost |= others - {*living}
         self._pipe, theirs = start_context().Pipe()
         invitation = replace(party.invitation, token="", node=party.node)
-        meeting = Rendezvous(invitation, party.prefix, party.node, living, party.returns)
+        meeting = Rendezvous(invitation, party.prefix, party.node, party.returns)
         arguments = (state.plan, state.arena, start, job.rule.tickets_per_update, meeting, theirs)
         self._process: BaseProcess = start_context().Process(  # type: ignore[attr-defined]
             target=courier_main, args=arguments, name="hogwild-courier", daemon=True
@@ -189,14 +184,27 @@ class Machines:
                 for machine in self._door.look():
                     self._pipe.send(machine)
 
-    def arrived(self) -> ResumePoint:
-        """Wait until this machine, which comes back, has a version: where it begins. Errors are those of `look`."""
-        while self._begun is None:
+    def come_back(self) -> ResumePoint:
+        """Be let in by those that live, once the courier is there, and get a version: where this machine begins.
+
+        Raises:
+            ArgumentError, NodeError: see `be_let_in` and `look`.
+        """
+        party = self._party
+        self._until(lambda: self._ready)
+        living = be_let_in(party)
+        party.lost = set(range(party.nodes)) - {party.node, *living}
+        self._pipe.send(living)
+        self._until(lambda: self._begun is not None)
+        assert self._begun is not None
+        version = self._begun.version
+        _log.warning("machine %d comes back at update %d", party.node, version)
+        return ResumePoint(version, version * self._rule.tickets_per_update, (), self._begun.total)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             connection.wait([self._pipe], _ASK_EVERY)
             self.look()
-        version = self._begun.version
-        _log.warning("machine %d comes back at update %d", self._party.node, version)
-        return ResumePoint(version, version * self._rule.tickets_per_update, (), self._begun.total)
 
     def look(self) -> None:
         """Hear what the courier tells, and whether another machine was interrupted.
@@ -224,6 +232,8 @@ class Machines:
                 self._lose(news)
             case Back():
                 self._welcome(news.node)
+            case Ready():
+                self._ready = True
             case Begun():
                 self._begun = news
             case Ended():
@@ -257,9 +267,7 @@ class Machines:
 
     def finish(self) -> None:
         """Wait until every machine has all versions; errors are those of `look`."""
-        while not self._ended:
-            connection.wait([self._pipe], _ASK_EVERY)
-            self.look()
+        self._until(lambda: self._ended)
 
     def close(self) -> None:
         """End the courier, should it still run."""
@@ -302,15 +310,12 @@ def come_back(job: Job, state: SharedState) -> tuple[Machines, ResumePoint]:
         NodeError: the others do not answer, or were lost.
     """
     assert job.party is not None
+    machines = Machines(job, job.party, state, 0)
     try:
-        machines = Machines(job, job.party, state, 0)
-    except NodeError:
-        forget(job.party.invitation)
-        raise
-    try:
-        return machines, machines.arrived()
+        return machines, machines.come_back()
     except BaseException:
         machines.close()
+        forget(job.party.invitation)
         raise
 
 
