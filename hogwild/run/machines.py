@@ -33,6 +33,7 @@ from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.run.result import WorkerUsage
+from hogwild.run.staleness import CURVATURE
 from hogwild.shared.dealing import Dealing
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.state import SharedState
@@ -106,6 +107,7 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         },
         "updates": job.updates,
         **_flat(prepared.training),
+        CURVATURE: prepared.curvature,
         "layout": form_of(prepared.plan, job.rule),
         "frozen parameters": digest_bytes(dict(zip(frozen, state.constants, strict=True))).hex(),
         "version": version,
