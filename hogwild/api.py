@@ -43,6 +43,9 @@ def train(
     micro_batches: int = 2,
     accumulate: int = 1,
     gradient: str | None = None,
+    average_every: int | None = None,
+    outer_lr: float | None = None,
+    outer_momentum: float | None = None,
     epochs: int | None = None,
     updates: int | None = None,
     limit_updates: int | None = None,
@@ -102,6 +105,12 @@ def train(
             read, into one that is applied; the last one of a run has what is left. Each batch draws what it would by
             itself. Under `sync` an update is made of `micro_batches` such gradients.
         gradient: "backward" or "grad"; None is the rule's own way.
+        average_every: where several machines train, let each train by itself on every N-th batch, and all take the mean
+            of their models after every so many updates of each, and after the last. `updates` are those of each
+            machine, `epochs` passes over the data by all together. On one machine it has no effect.
+        outer_lr: take what an average moves the model for a gradient, and step by it with this learning rate and
+            Nesterov's momentum, as DiLoCo does (arXiv 2311.08105: 0.7); None takes the mean.
+        outer_momentum: of these steps; None is 0.9.
         epochs: passes over the data. Exactly one of `epochs` and `updates` says how long to train.
         updates: steps of the model.
         limit_updates: end after so many updates all the same, to try out whether everything works.
@@ -200,6 +209,9 @@ def launch(
     staleness: int = 1,
     compensation: str = "auto",
     micro_batches: int = 2,
+    average_every: int | None = None,
+    outer_lr: float | None = None,
+    outer_momentum: float | None = None,
     seed: int = 0,
     lr_schedule: LRSchedule | None = None,
     clip_grad_norm: float | None = None,

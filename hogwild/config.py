@@ -16,6 +16,7 @@ import tomli_w
 
 from hogwild.errors import ArgumentError, printable
 from hogwild.groups import Group, groups_in
+from hogwild.own_code import OwnCode
 
 KINDS = ("threads", "processes")
 AUTO = "auto"  # the kind that leaves the choice to the run
@@ -35,6 +36,7 @@ _VERSIONS = "a checkpoint holds as many versions as it needs"
 _WAY = "a run takes all its gradients in one way"
 _BEST = "how good the versions before were by another metric is not known"
 _STATE = "a checkpoint holds the state of one optimizer"
+_SHARES = "what machines average hangs on how they did before"
 _MAX_LINE = 500  # characters of a file's own that an error message repeats
 
 
@@ -99,6 +101,12 @@ class RunConfig:
     """Average the gradients of N batches into one, one after the other; memory holds one gradient more."""
     gradient: str | None = setting(None, choices=GRADIENTS, unset="the rule's", decides_bits=True, fixed=_WAY)
     """Take gradients by loss.backward() or by torch.autograd.grad()."""
+    average_every: int | None = setting(None, "N", least=1, unset="", decides_bits=True, fixed=_SHARES)
+    """Of several machines, let each train by itself on its share of the batches, and average every N updates."""
+    outer_lr: float | None = setting(None, "RATE", positive=True, unset="", decides_bits=True, fixed=_SHARES)
+    """Step by what an average moves the model, at this rate (DiLoCo: 0.7) and with Nesterov's momentum ..."""
+    outer_momentum: float | None = setting(None, "M", least=0, unset="0.9", decides_bits=True, fixed=_SHARES)
+    """... of this size."""
     optimizer: str = setting("", "NAME", unset="the experiment's", decides_bits=True, fixed=_STATE)
     """sgd, momentum (SGD with momentum 0.9), adam, adamw, adagrad, rmsprop or adafactor."""
     lr: float | None = setting(None, "RATE", positive=True, unset="the experiment's", decides_bits=True)
@@ -164,6 +172,12 @@ class RunConfig:
             raise ArgumentError(f"seed {self.seed} is not below 2^63; any number from 0 to 2^63 - 1 works")
         if self.ema is not None and self.ema >= 1:
             raise ArgumentError(f"ema {self.ema} is not below 1; 0.999 averages about the last thousand updates")
+        if self.outer_momentum is not None and (self.outer_lr is None or self.outer_momentum >= 1):
+            raise ArgumentError(
+                f"outer_momentum {self.outer_momentum} given, which is for outer_lr, and below 1; 0.9 beside 0.7 works"
+            )
+        if self.outer_lr is not None and self.average_every is None:
+            raise ArgumentError(f"outer_lr {self.outer_lr} given without average_every; 50 updates are a good start")
         if self.lr is not None and self.lr == float("inf"):
             raise ArgumentError("lr inf is not finite; 0.1 is a common choice for SGD, 0.001 for Adam")
 
@@ -262,25 +276,6 @@ class Change:
     def __str__(self) -> str:
         value = "none" if self.value is None else self.value
         return f"{self.name} {value} from update {self.update}"
-
-
-@dataclass(frozen=True)
-class OwnCode:
-    """Code of somebody's own that an experiment stands in.
-
-    Attributes:
-        file: its absolute path.
-        sha256: of the file's bytes, in hexadecimal, when the run began.
-        builder: the name in it of what builds the problem.
-        module: its name, where it was named as a module; else empty.
-        parameters: the value of each of the builder's own parameters, as TOML has it. One that is None is left out.
-    """
-
-    file: str
-    sha256: str
-    builder: str = ""
-    module: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 DECIDE_BITS = tuple(one.name for one in fields(RunConfig) if one.metadata.get("decides_bits"))

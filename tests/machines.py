@@ -10,7 +10,8 @@ from typing import Any
 
 from programs import Program, started
 
-from hogwild.bench.links import Host, free_port
+from hogwild.bench.links import Host
+from hogwild.nodes.loopback import LOOPBACK, free_port
 
 _SOURCE = """
 import json, os, signal, sys
@@ -38,6 +39,8 @@ try:
         "journal": run.journal["worker"].tolist(),
         "evaluations": len(run.evaluations),
         "rechecked": run.rechecked,
+        "accuracy": run.metrics.get("accuracy"),
+        "samples": run.samples,
         "failures": list(run.failures),
         **more,
     }}
@@ -60,7 +63,7 @@ def machines(
     """So many machines that train together by `problems.train` with these arguments, and with those that each has of
     its own, each at one of the hosts, where there are some; `before` runs in each first, and may put arguments that are
     no JSON into `extra`, and what is to be told besides into `more`."""
-    address = hosts[0].address if hosts else "127.0.0.1"
+    address = hosts[0].address if hosts else LOOPBACK
     variables = {"WORLD_SIZE": str(nodes), "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     source = _SOURCE.format(tests=str(Path(__file__).parent), before=_BEFORE + before)
 
@@ -108,3 +111,34 @@ def together(nodes: int, folder: Path, *arguments: Any, **named: Any) -> list[di
     for node in range(nodes):
         print((folder / f"errors {node}").read_text())
     return told
+
+
+_MANY = """
+found = []
+for settings in json.loads({runs!r}):
+    model = getattr(problems, settings.pop("model", "mlp"))()
+    if "optimizer" in settings:
+        settings["optimizer"] = getattr(problems, settings["optimizer"])
+    own = settings.pop("own", None)
+    try:
+        run = problems.train(model, **settings, **(own[int(os.environ["RANK"])] if own else {{}}))
+        found.append([run.digest, run.updates])
+    except hogwild.HogwildError as error:
+        found.append([type(error).__name__, str(error)])
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+
+
+def one_after_another(nodes: int, folder: Path, runs: Sequence[dict[str, Any]]) -> list[list[tuple[str, Any]]]:
+    """For each of these trainings, what each machine says: (digest, updates), or what was raised; the same machines
+    make them all. `own`: arguments of each machine."""
+    told = together(nodes, folder, _MANY.format(runs=json.dumps(runs)))
+    return [[tuple(one) for one in of_run] for of_run in zip(*told, strict=True)]
+
+
+def refusals(told: list[dict[str, Any]]) -> str:
+    """The message with which all machines refused to train."""
+    assert {one.get("error") for one in told} == {"ArgumentError"}, told
+    message: str = told[0]["message"]
+    return message

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from hogwild import ArgumentError
 from hogwild import config as module
-from hogwild.config import KINDS, MAX_CONFIG_BYTES, ON_NONFINITE, ON_WORKER_FAILURE, OwnCode, RunConfig
+from hogwild.config import KINDS, MAX_CONFIG_BYTES, ON_NONFINITE, ON_WORKER_FAILURE, RunConfig
 from hogwild.groups import Group
+from hogwild.own_code import OwnCode
 
 positive = st.integers(1, 2**31)
 optional = st.none() | positive

@@ -121,14 +121,6 @@ def network(hosts: int, delay: float) -> Iterator[Network]:
         here.close()
 
 
-def free_port() -> int:
-    """A port of this machine on which nobody listens now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 def _address(host: int) -> str:
     return f"10.0.0.{host + 1}"
 

@@ -20,11 +20,12 @@ import torch
 
 from hogwild.bench.alternatives import ddp
 from hogwild.bench.children import in_children
-from hogwild.bench.links import Host, free_port, network
+from hogwild.bench.links import Host, network
 from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, silent
 from hogwild.bench.ours import train_rule
 from hogwild.bench.padded import padded_work
 from hogwild.bench.work import StartLine, Work, share
+from hogwild.nodes.loopback import LOOPBACK, free_port
 from hogwild.nodes.party import Invitation, meet
 from hogwild.rules.registry import SAME_BITS
 from hogwild.workers.spawn import start_server
@@ -32,7 +33,6 @@ from hogwild.workers.worker import Worker
 
 _LEAST_ROUNDS = 50  # gradients of each machine in a measurement, so that their start and end weigh little
 _LEAST_STEPS = 12  # of DistributedDataParallel, which starts and ends all at once
-_LOOPBACK = "127.0.0.1"
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _SILENCE = 30.0  # seconds; none is to be lost here
 
@@ -170,7 +170,7 @@ def _machine(node: int, work: Work, line: StartLine, staleness: int, hosts: Sequ
     torch.set_num_threads(1)
     if hosts:
         hosts[node].move_in()
-    invitation = Invitation(line.workers, hosts[0].address if hosts else _LOOPBACK, port, node=node, timeout=_SILENCE)
+    invitation = Invitation(line.workers, hosts[0].address if hosts else LOOPBACK, port, node=node, timeout=_SILENCE)
     run, _ = train_rule(
         work,
         SAME_BITS,

@@ -149,7 +149,12 @@ def _config_of(record: Record) -> RunConfig:
 
 def _rule_of(record: Record) -> Rule:
     config = record.config
-    rule = make_rule(config.update, config)
+    rule, origin = make_rule(config.update, config), record.origin
+    if origin is not None and (nodes := origin.training.get("nodes")) is not None:
+        raise ArgumentError(
+            f"this is the journal of one of {nodes} machines that averaged (average_every {config.average_every}), "
+            f"which alone does not determine the run; machines that train together leave one that does"
+        )
     if not rule.versioned:
         raise ArgumentError(
             f"a run under {rule.name} cannot be replayed: what raced is in no journal; use "

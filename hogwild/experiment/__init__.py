@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from hogwild._moved import names_from
-from hogwild.config import OwnCode, RunConfig
+from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, printable, warn_caller
 from hogwild.experiment.code import Place, find_from, place_of
 from hogwild.experiment.kinds import (
@@ -33,6 +33,7 @@ from hogwild.experiment.kinds import (
 )
 from hogwild.experiment.optimizers import LEARNING_RATES, OPTIMIZERS, optimizer_named
 from hogwild.experiment.own import bound, define_experiment, own_code, own_experiment, own_names
+from hogwild.own_code import OwnCode
 from hogwild.rules.registry import refuse_idle
 
 __all__ = [

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hogwild.config import OwnCode
 from hogwild.experiment.parameters import Parameter
+from hogwild.own_code import OwnCode
 
 if TYPE_CHECKING:
     from hogwild.run.callback import Callback

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, get_type_hints
 
-from hogwild.config import OwnCode, RunConfig
+from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.experiment.code import Code, Place, run_code, told_where
 from hogwild.experiment.kinds import Experiment, Problem, Study, Training
 from hogwild.experiment.parameters import PASSED, Parameter, complete, is_passed, line_of, parameters_of
+from hogwild.own_code import OwnCode
 
 _DEFINED = "__hogwild_experiments__"  # in the module that defines them
 

@@ -21,10 +21,13 @@ from torch import Tensor, nn
 from hogwild.model.replica import Binding
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.stepping import SharedOptimizer
+from hogwild.rules.averaging import Averaging
 from hogwild.rules.gradients import BatchLoss, gradients_of
 from hogwild.rules.rechecks import Chosen, Rechecks
+from hogwild.shared.dealing import Dealing
+from hogwild.shared.exchange import Exchange
 from hogwild.shared.state import Needs, SharedState
-from hogwild.shared.tickets import Control, Settled, Ticket
+from hogwild.shared.tickets import ALONE, Control, Settled, Ticket
 from hogwild.shared.words import NOBODY, Hook, Phase, Word
 
 
@@ -111,9 +114,10 @@ class Seat(Protocol):
         """True when something looks at that version: an evaluation, a checkpoint, a digest."""
         ...
 
-    def observe(self, version: int, slot: int) -> None:
+    def observe(self, version: int, slot: int, *, holds_ticket: bool = False) -> None:
         """Let whatever is due look at the version in that slot. A rule calls it before it publishes the version, or
-        under the commit lock, so that nobody writes the slot meanwhile."""
+        under the commit lock, so that nobody writes the slot meanwhile. `holds_ticket`: the version has nothing of the
+        ticket that this worker owns."""
         ...
 
     def pause(self, hook: Hook) -> None:
@@ -145,6 +149,8 @@ class Rule(ABC):
     batches_per_ticket: int = 1  # whose gradients a worker averages into one
     gradient_by: str = "grad"
     version_read: int = 0
+    dealing: Dealing = ALONE  # whose tickets are computed here, where machines train apart
+    averaging: Averaging | None = None  # what is done about versions that machines average; once attached
     rechecks: Rechecks | None = None  # what is computed twice, where a rule has it and the run wants it; once attached
 
     @classmethod
@@ -168,9 +174,12 @@ class Rule(ABC):
         self.seat = seat
         self.state = seat.state
         self.control = seat.control
+        if seat.state.exchange is not None:
+            self.averaging = Averaging(self)
 
     def detach(self) -> None:
         """Called once in each worker, after its last update: let go of the shared memory."""
+        self.averaging = None
         del self.seat, self.state, self.control
 
     def ticket(self, number: int, total: int) -> Ticket:  # noqa: ARG002
@@ -178,13 +187,16 @@ class Rule(ABC):
         return Ticket(number, update=number, batch=number)
 
     def deal(self, number: int, total: int) -> Ticket:
-        """The same with its first batch, where a ticket stands for several that follow each other."""
+        """The same with its first batch, where a ticket stands for several that follow each other, or is one of those
+        of several machines."""
         ticket, several = self.ticket(number, total), self.batches_per_ticket
-        return ticket if several == 1 else Ticket(ticket, ticket.update, ticket.batch * several, ticket.share)
+        if several == 1 and self.dealing.averages is None:
+            return ticket
+        return Ticket(ticket, ticket.update, self.dealing.of_all(ticket.batch) * several, ticket.share)
 
-    def ready(self, ticket: Ticket) -> bool:  # noqa: ARG002
+    def ready(self, ticket: Ticket) -> bool:
         """True when the version that this ticket reads exists; no worker computes before."""
-        return True
+        return self.averaging is None or self.averaging.passed(ticket.update)
 
     def behind(self, ticket: Ticket) -> int:  # noqa: ARG002
         """How many versions are to be made before this ticket is ready; 0 where nobody knows."""
@@ -249,8 +261,21 @@ class Rule(ABC):
         return NOBODY
 
     def over(self) -> bool:
-        """False while there are no more tickets, and may be again: another machine has not brought all of its own."""
-        return True
+        """False while there are no more tickets, and may be again: another machine has not brought all of its own, or
+        the last version is yet to be averaged."""
+        return self.averaging is None or bool(self.control[Word.STOP]) or self.averaging.over()
+
+    def observe(self, version: int, slot: int) -> None:
+        """Let whatever is due look at a version in that slot; at one that machines average, once it is the mean."""
+        if self.averaging is None or not self.averaging.at(version):
+            self.seat.observe(version, slot)
+
+    def adopt(self, mean: Exchange) -> int:
+        """Put the mean in place of the newest version; returns its slot. Called under the commit lock, while nobody of
+        this machine trains."""
+        version, slot = self.newest(self.state)
+        mean.give(self.state.values(version, slot))
+        return slot
 
     def close(self) -> None:  # noqa: B027
         """Called in each worker when there are no more tickets."""

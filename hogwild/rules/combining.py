@@ -337,6 +337,8 @@ class Combining(Versioned):
     def _publish(self, version: int, worker: int, read: int, loss: float) -> None:
         """Publish the version after this one, which is complete."""
         seat, control = self.seat, self.control
+        if self.averaging is not None:
+            self.averaging.whole(version + 1, self.place(version + 1))
         self.state.journal.write(version, version, worker, read, version + 1, loss)
         seat.observe(version + 1, self.place(version + 1))
         seat.pause(Hook.PUBLISHING)

@@ -72,4 +72,4 @@ class InPlace(Rule):
         """Copies for evaluation and checkpoints are due by the number of the update, for versions are not exact."""
         if self.seat.due(ticket.update + 1):
             with self.control.commit_lock:
-                self.seat.observe(ticket.update + 1, 0)
+                self.observe(ticket.update + 1, 0)

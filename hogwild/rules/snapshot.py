@@ -22,6 +22,7 @@ from hogwild.optim.gradients import Gathered
 from hogwild.rules.any_age import AnyAge
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.versioned import Versioned
+from hogwild.shared.exchange import Exchange
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Control, Settled, Ticket
 from hogwild.shared.words import Field, Hook, Phase, Word
@@ -56,6 +57,26 @@ class Snapshot(AnyAge, Versioned):
         row = self.control.row(self.seat.index)
         row[Field.PIN], row[Field.READING] = slot, version + 1
         self._version = version
+        self._adopted = self.control[Word.ADOPTED]
+
+    def ready(self, ticket: Ticket) -> bool:
+        """Once machines have averaged what comes before it; that is what is read then."""
+        if not super().ready(ticket):
+            return False
+        if self.control.observe(Word.ADOPTED) != self._adopted:
+            with self.control.commit_lock:
+                self._pin(*self.newest(self.state))
+        return True
+
+    def adopt(self, mean: Exchange) -> int:
+        """Publish the newest version anew, in another slot, as the mean."""
+        version, source = self.newest(self.state)
+        target = self._free_slot(source)
+        self.state.slots[target].copy_from(self.state.slots[source])
+        mean.give(self.state.values(version, target))
+        self.control.publish(Word.HEAD, version << _SLOT_BITS | target)
+        self._pin(version, target)
+        return target
 
     def close(self) -> None:
         """Nothing is read any more."""
@@ -97,7 +118,7 @@ class Snapshot(AnyAge, Versioned):
             if gathered is not None:
                 self.write_buffers(gradient.version == version, source, target)
             self.state.journal.write(version, update, seat.index, gradient.version, version + 1, gradient.loss)
-            seat.observe(version + 1, target)
+            self.observe(version + 1, target)
             seat.pause(Hook.PUBLISHING)
             control.publish(Word.HEAD, (version + 1) << _SLOT_BITS | target)
             seat.pause(Hook.PUBLISHED)

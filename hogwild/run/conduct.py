@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from hogwild.errors import warn_caller
 from hogwild.run.audit import Audit, close_account
+from hogwild.run.averages import as_one_of_several
 from hogwild.run.callback import Ending, RunInfo
 from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
 from hogwild.run.evaluator import own_copies
@@ -22,7 +23,7 @@ from hogwild.run.going_on import going_on
 from hogwild.run.held_signals import HeldSignals
 from hogwild.run.holes import naming_holes
 from hogwild.run.job import Job
-from hogwild.run.machines import Machines, machines_of, refuse_single
+from hogwild.run.machines import Machines, machines_of
 from hogwild.run.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
 from hogwild.run.open import OpenRun, open_run
 from hogwild.run.prepare import prepare
@@ -52,8 +53,7 @@ def run_job(job: Job, began: float) -> Run:
                 refuse_taken(job.out)
             clear_leftovers(job.out)
         with job.party.leaving_together() if job.party is not None else nullcontext():
-            refuse_single(job)
-            job = going_on(job)
+            job = going_on(as_one_of_several(job))
             prepared = prepare(job)
             if job.resume is not None and job.goes_on and has_ended(job.resume):
                 return _as_it_ended(job)
@@ -114,7 +114,8 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
         result = gather(run, supervisor.history, stopped, began)
         if machines is not None:
             workers, failures = machines.usage_of_all([*result.workers]), machines.failures
-            result = replace(result, workers=tuple(workers), failures=(*result.failures, *failures))
+            samples = machines.samples_of(result.samples)
+            result = replace(result, workers=tuple(workers), samples=samples, failures=(*result.failures, *failures))
         if job.out is not None:
             result.write(job.out)
         ending.run = result

@@ -1,4 +1,4 @@
-"""What the courier's process does, from its start to its end; see `hogwild.nodes.courier`."""
+"""What the courier's process does, from its start to its end; see `hogwild.nodes.courier`, and `averager` beside it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hogwild.errors import NodeError, one_line
 from hogwild.nodes.arrival import ArrivingCourier
+from hogwild.nodes.averager import Averager
 from hogwild.nodes.courier import PAIRING, Courier
 from hogwild.nodes.gloo import GlooMail, Mail
 from hogwild.nodes.party import Invitation, connect
@@ -94,7 +95,8 @@ class Rendezvous:
 def courier_main(
     plan: StatePlan, arena: Arena, start: int, per_update: int, meeting: Rendezvous, pipe: connection.Connection
 ) -> None:
-    """Connect to the couriers of the other machines, and carry gradients.
+    """Connect to the couriers of the other machines, and carry gradients, or have values averaged where machines train
+    apart.
 
     The process ends without destructors, which may wait for machines that are gone.
     """
@@ -104,24 +106,32 @@ def courier_main(
     try:
         state = SharedState(plan, arena)
         set_locks(state.control, arena, 0)
-        timeout = meeting.invitation.timeout
-        if meeting.returns:
-            pipe.send(Ready())
-            mails = meeting.pairs(pipe.recv())
-            courier: Courier = (arriving := ArrivingCourier(state, per_update, mails, timeout, pipe.send))
-            brought = arriving.arrive()
-            start = brought.version
-            pipe.send(Begun(start, brought.total))
+        if plan.dealing.averages is not None:
+            Averager(state, per_update, meeting.all(), meeting.invitation.timeout, pipe.send).run()
         else:
-            courier = Courier(state, per_update, meeting.all(), timeout, pipe.send)
-        threading.Thread(target=_let_in, args=(courier, meeting, pipe), daemon=True).start()
-        courier.run(start)
+            _carry(state, start, per_update, meeting, pipe)
         pipe.send(Ended())
     except (ConnectionError, NodeError) as error:
         pipe.send(Ended(one_line(error)))
     except BaseException as error:
         pipe.send(Ended(f"{type(error).__name__}: {one_line(error)}"))
     os._exit(0)
+
+
+def _carry(state: SharedState, start: int, per_update: int, meeting: Rendezvous, pipe: connection.Connection) -> None:
+    """Carry gradients, from the version on that this machine begins with, or that it is brought."""
+    timeout = meeting.invitation.timeout
+    if meeting.returns:
+        pipe.send(Ready())
+        mails = meeting.pairs(pipe.recv())
+        courier: Courier = (arriving := ArrivingCourier(state, per_update, mails, timeout, pipe.send))
+        brought = arriving.arrive()
+        start = brought.version
+        pipe.send(Begun(start, brought.total))
+    else:
+        courier = Courier(state, per_update, meeting.all(), timeout, pipe.send)
+    threading.Thread(target=_let_in, args=(courier, meeting, pipe), daemon=True).start()
+    courier.run(start)
 
 
 def _let_in(courier: Courier, meeting: Rendezvous, pipe: connection.Connection) -> None:

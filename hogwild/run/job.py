@@ -17,6 +17,7 @@ from hogwild.optim.rates import RateTable, SchedulerFactory
 from hogwild.rules.base import Rule
 from hogwild.run.callback import CallbackList
 from hogwild.run.progress import Trace
+from hogwild.shared.dealing import Averages
 from hogwild.shared.tickets import Ticket
 from hogwild.workers.worker import Worker
 
@@ -56,6 +57,20 @@ class Job:
     kind_because: str = ""  # why, where nobody said which
 
     @property
+    def averages(self) -> Averages | None:
+        """How its machines average, where they train apart."""
+        config = self.config
+        if self.party is None or config.average_every is None:
+            return None
+        momentum = 0.9 if config.outer_momentum is None else config.outer_momentum
+        return Averages(config.average_every, config.outer_lr, momentum)
+
+    @property
+    def _shares(self) -> int:
+        """Machines that the batches are dealt to, where each makes updates of its own."""
+        return self.party.nodes if self.party is not None and self.averages is not None else 1
+
+    @property
     def factors(self) -> Callable[[int], float] | None:
         """The schedule, where it is a function that workers ask."""
         schedule = self.lr_schedule
@@ -73,7 +88,7 @@ class Job:
 
     @property
     def batches(self) -> int:
-        """Batches of the whole run.
+        """Batches of the whole run, those of other machines included.
 
         Raises:
             ArgumentError: epochs are given, and the source does not say how long one is.
@@ -88,13 +103,13 @@ class Job:
 
     @property
     def tickets(self) -> int:
-        """Tickets of the whole run; errors are those of `batches`."""
-        return -(-self.batches // self.rule.batches_per_ticket)
+        """Tickets of the whole run; of machines that train apart those of each. Errors are those of `batches`."""
+        return -(-self.batches // self.rule.batches_per_ticket) // self._shares
 
     @property
     def updates(self) -> int:
         """Updates of the whole run; errors are those of `batches`."""
-        return self._updates_of(self.batches)
+        return -(-self.tickets // self.rule.tickets_per_update)
 
     @property
     def evaluate_every(self) -> int:
@@ -102,7 +117,10 @@ class Job:
         if not self.callbacks.may_stop and (self.evaluate is None or not self.judges):
             return 0
         length = getattr(self.source, "__len__", None)  # batches of an epoch
-        return self.config.evaluate_every or self._updates_of(int(length()) if length is not None else 0)
+        epoch = -(-int(length()) // self._per_update) if length is not None else 0
+        if self.averages is not None:
+            epoch = self.averages.from_or_after(epoch)
+        return self.config.evaluate_every or epoch
 
     @property
     def awaits_evaluations(self) -> bool:
@@ -112,10 +130,8 @@ class Job:
 
     @property
     def _per_update(self) -> int:
-        return self.rule.tickets_per_update * self.rule.batches_per_ticket
-
-    def _updates_of(self, batches: int) -> int:
-        return -(-batches // self._per_update)
+        """Batches of an update, on all machines together."""
+        return self.rule.tickets_per_update * self.rule.batches_per_ticket * self._shares
 
     def samples_between(self, first: int, last: int, first_batch: int) -> int:
         """Samples that updates `first` to `last` − 1 train on; `first_batch` is the size of a batch, for sources that

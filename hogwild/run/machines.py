@@ -26,7 +26,6 @@ from hogwild.errors import ArgumentError, NodeError, printable
 from hogwild.nodes.party import Party, differences, forget
 from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
-from hogwild.rules.registry import names_where, quoted
 from hogwild.run.checkpoint import ResumePoint, form_of
 from hogwild.run.courier_main import Begun, Ended, Ready, Rendezvous, Told, courier_main
 from hogwild.run.fingerprint import fingerprint
@@ -50,28 +49,18 @@ _OWN = ("data",)  # a folder may be elsewhere
 _ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
 
 
-def refuse_single(job: Job) -> None:
-    """Refuse what cannot be done by several machines, where it is to be.
-
-    Raises:
-        ArgumentError: the rule cannot.
-    """
-    if job.party is not None and not job.rule.combines:
-        having = quoted(names_where(lambda one: one.combines), "and")
-        raise ArgumentError(f"update {job.rule.name!r} trains on one machine; {having} train on several")
-
-
 def dealt(prepared: Prepared, party: Party) -> Prepared:
     """The same with tickets dealt to all machines.
 
     Raises:
-        ArgumentError: there are too many workers, or sparse gradients, or the machine whose place this one takes had
-            another number of workers.
+        ArgumentError: there are too many workers, or sparse gradients where they cannot be, or the machine whose place
+            this one takes had another number of workers.
         NodeError: a machine did not come.
     """
     job, plan = prepared.job, prepared.plan
-    if plan.sparse:
-        names = ", ".join(plan.parameters.entries[i].name for i in plan.sparse)
+    averages = job.averages
+    if (averages is None and plan.sparse) or plan.tables:
+        names = ", ".join(plan.parameters.entries[i].name for i in plan.tables or plan.sparse)
         raise ArgumentError(f"{names} has sparse gradients, which do not travel between machines; use sparse=False")
     if not party.returns:
         party.tell("workers", plan.workers)
@@ -82,11 +71,11 @@ def dealt(prepared: Prepared, party: Party) -> Prepared:
             f"{workers[party.node]}; set workers={workers[party.node]}"
         )
     try:
-        job.rule.check(sum(workers.values()))
+        job.rule.check(sum(workers.values()) if averages is None else plan.workers)
     except ArgumentError as error:
         raise ArgumentError(f"{party.nodes} machines together: {error}") from None
     first = sum(workers[node] for node in range(party.node))
-    return replace(prepared, plan=replace(plan, dealing=Dealing(party.nodes, party.node, first)))
+    return replace(prepared, plan=replace(plan, dealing=Dealing(party.nodes, party.node, first, averages)))
 
 
 def agree(prepared: Prepared, party: Party, state: SharedState, version: int) -> None:
@@ -293,10 +282,15 @@ class Machines:
             return own
         told = party.hear_all("usage", _TELLING, set(range(1, party.nodes)) - party.lost)
         found = [*own, *(WorkerUsage(**usage) for node in sorted(told) for usage in told[node])]
-        for node in party.lost:
+        for node in party.lost if self._state.exchange is None else ():  # of those apart nothing is known
             first = sum(party.crews[other] for other in range(node))
             found.extend(self._of_a_lost(worker, node) for worker in range(first, first + party.crews[node]))
         return sorted(found, key=lambda usage: usage.worker)
+
+    def samples_of(self, of_all: int) -> int:
+        """Of so many samples of all machines, those that were trained on: the share of a lost one apart is left out."""
+        living = self._party.nodes - len(self._party.lost)
+        return of_all if self._state.exchange is None else of_all * living // self._party.nodes
 
     def _of_a_lost(self, worker: int, node: int) -> WorkerUsage:
         """What is known of a worker whose machine was lost: the gradients of it that were applied."""

@@ -104,8 +104,10 @@ def open_run(prepared: Prepared) -> OpenRun:
         start = restore(job.resume, state, job.rule, prepared.run)
         evaluations, logged = _earlier(job, start)
     total = prepared.tickets if start.total == job.tickets_before else min(start.total, prepared.tickets)
-    state.control.prepare(start.following, total, start.again)
+    state.control.prepare(start.following, total, start.again, job.rule.tickets_per_update)
     job.rule.begin(state.control, start.version)
+    if state.exchange is not None:
+        state.exchange.take(state.values(*job.rule.newest(state)))
     if job.party is not None:
         agree(prepared, job.party, state, start.version)
     machines = None

@@ -190,7 +190,8 @@ def _training(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: An
     """What it trains, where that is recorded or compared."""
     if job.out is None and job.resume is None and job.party is None:
         return {}
-    return describe(job, optimizer, names, anatomy.trained, tried.batch)
+    own = describe(job, optimizer, names, anatomy.trained, tried.batch)
+    return own if job.party is None or job.averages is None else {**own, "nodes": job.party.nodes}
 
 
 def _origin(job: Job, training: dict[str, Any]) -> Origin | None:
@@ -271,7 +272,7 @@ def _plan(
     rows = frozenset() if job.rule.dense_gradients else sparse | tables_of(job.model, list(anatomy.trained.values()))
     before = peek(job.resume) if job.resume is not None else Peek()
     needs = job.rule.needs(config.workers)
-    several = job.party is not None
+    several = job.party is not None and job.averages is None
     if several:  # one machine may be τ updates ahead of another
         needs = replace(needs, gradients=2 * needs.gradients)
     return StatePlan(

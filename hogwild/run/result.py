@@ -253,6 +253,7 @@ class Run:
             "kind_because": self.kind_because,
             "workers": config.workers,
             "nodes": self.nodes,
+            **{name: getattr(config, name) for name in ("average_every", "outer_lr", "outer_momentum")},
             **self.optimizer_settings,
             "staleness": asdict(self.staleness),
             "updates": self.updates,

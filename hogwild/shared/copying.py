@@ -1,9 +1,9 @@
-"""Deep copies of models and data sources for workers, which keep what lies in shared memory."""
+"""Copies: of tensors into others, and of models and data sources for workers, which keep what lies in shared memory."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -11,6 +11,12 @@ from torch import Tensor
 from hogwild.errors import ArgumentError, one_line
 
 T = TypeVar("T")
+
+
+def copy_all(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensors one by one."""
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value.detach())
 
 
 def copy_for_worker(

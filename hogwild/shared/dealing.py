@@ -1,12 +1,39 @@
-"""Which machine computes which ticket, where several train together.
+"""Which machine computes which ticket, where several train together, and when those that train apart average.
 
-Every machine makes all versions; of the gradients it computes its own and receives the others. Who computes one decides
-how fast a run is, never its bits.
+Together every machine makes all versions; of the gradients it computes its own and receives the others. Who computes
+one decides how fast a run is, never its bits. Apart each machine has tickets and versions of its own, from 0 on, and
+its ticket t is the N t + n-th of all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Averages:
+    """When machines that train apart average, and what becomes of the mean.
+
+    Attributes:
+        every: so many updates of each, and once after the last.
+        rate, momentum: of the outer steps; None: the mean is taken as it is.
+    """
+
+    every: int
+    rate: float | None = None
+    momentum: float = 0.0
+
+    def before(self, update: int) -> int:
+        """The last averaged version that there is once an update may begin; 0: none."""
+        return update // self.every * self.every
+
+    def from_or_after(self, version: int) -> int:
+        """That version if it is averaged in the middle of a run, or the next that is."""
+        return -(-version // self.every) * self.every
+
+    def are_at(self, version: int, last: int) -> bool:
+        """True where that version is averaged, in a run that ends with version `last`."""
+        return version > 0 and (version % self.every == 0 or version == last)
 
 
 @dataclass(frozen=True)
@@ -17,16 +44,22 @@ class Dealing:
         nodes: how many machines there were when the run began.
         node: the number of this one, from 0.
         first: the number of its first worker among those of all machines.
+        averages: where each machine trains apart; None: they train together.
     """
 
     nodes: int = 1
     node: int = 0
     first: int = 0
+    averages: Averages | None = None
 
     @property
     def several(self) -> bool:
-        """True where there are others."""
-        return self.nodes > 1
+        """True where there are others, who compute gradients of the same updates."""
+        return self.nodes > 1 and self.averages is None
+
+    def of_all(self, number: int) -> int:
+        """What a ticket or a batch of this machine's own is among those of all machines."""
+        return number if self.averages is None else number * self.nodes + self.node
 
     @property
     def all_living(self) -> int:

@@ -126,6 +126,15 @@ class Block:
 
     flat: Callable[[int, int, torch.dtype], Tensor]
 
+    def at(self, offset: int) -> Block:
+        """The same from so many bytes on."""
+        return Block(lambda inner, numel, dtype: self.flat(offset + inner, numel, dtype))
+
+    @classmethod
+    def of(cls, raw: Tensor) -> Block:
+        """The bytes of a uint8 tensor that starts at a multiple of 64."""
+        return cls(lambda inner, numel, dtype: raw[inner : inner + numel * dtype.itemsize].view(dtype))
+
     @classmethod
     def shared(cls, arena: Arena, offset: int) -> Block:
         """The bytes of `arena` from `offset` on."""
@@ -134,9 +143,4 @@ class Block:
     @classmethod
     def private(cls, nbytes: int) -> Block:
         """`nbytes` of zeroed private memory, aligned as shared memory is."""
-        raw = torch.zeros(nbytes, dtype=torch.uint8)
-
-        def flat(inner: int, numel: int, dtype: torch.dtype) -> Tensor:
-            return raw[inner : inner + numel * dtype.itemsize].view(dtype)
-
-        return cls(flat)
+        return cls.of(torch.zeros(nbytes, dtype=torch.uint8))

@@ -19,7 +19,9 @@ from typing import Any
 from torch import Tensor
 
 from hogwild.shared.arena import ALIGNMENT, Arena, Space
+from hogwild.shared.copying import copy_all
 from hogwild.shared.dealing import Dealing
+from hogwild.shared.exchange import Exchange
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.journal import ROW, Journal, seal_bytes
 from hogwild.shared.layout import Block, Layout
@@ -55,6 +57,7 @@ class _Offsets:
     average: int
     tables: tuple[int, ...]
     shards: int
+    exchange: int
     nbytes: int
     used: int
 
@@ -67,7 +70,8 @@ class StatePlan:
     `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient;
     `sparse` maps the positions of the parameters with sparse gradients to how many rows one may name, before those that
     come twice are added up; `tables` are the positions of those that are kept by rows, which lie in no slot; `shards`
-    are what a version is made in, where workers make it together; `dealing` says which machine computes what.
+    are what a version is made in, where workers make it together; `dealing` says which machine computes what, and
+    whether machines average.
     """
 
     workers: int
@@ -96,6 +100,12 @@ class StatePlan:
         """The names of the trained parameters, in layout order."""
         return [entry.name for entry in self.parameters.entries]
 
+    @property
+    def averaged(self) -> tuple[Layout, int, Layout]:
+        """What machines average: parameters, how many tensors there are of each, and buffers."""
+        form = self.optimizer
+        return self.in_slots, 1 + form.holds_parameters + form.averaged, self.buffers
+
     @cached_property
     def offsets(self) -> _Offsets:
         """Where each piece starts; first asked for by the parent, before there are threads to share it."""
@@ -119,15 +129,10 @@ class StatePlan:
             average=space.reserve(self.parameters.nbytes if self.optimizer.averaged else 0),
             tables=tuple(space.reserve(*table) for table in tables),
             shards=space.reserve(ALIGNMENT * len(self.shards)),
+            exchange=space.reserve(Exchange.size(*self.averaged) if self.dealing.averages is not None else 0),
             nbytes=space.nbytes,
             used=space.used,
         )
-
-
-def copy_all(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy tensors one by one."""
-    for target, value in zip(targets, values, strict=True):
-        target.copy_(value.detach())
 
 
 class SharedState:
@@ -136,7 +141,7 @@ class SharedState:
     `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate, and
     `observed_average` the moving average there, where one is kept;
     `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards; `tables` are those that
-    are kept by rows, by position.
+    are kept by rows, by position; `exchange` is where the values lie that machines average, if they do.
     """
 
     def __init__(self, plan: StatePlan, arena: Arena) -> None:
@@ -165,6 +170,9 @@ class SharedState:
         ]
         self.shard_versions = [arena.words(at.shards + ALIGNMENT * shard, 1) for shard in range(len(plan.shards))]
         self.audit = Totals(plan.parameters, arena, at.audit) if plan.audited else None
+        averages = plan.dealing.averages is not None
+        self.exchange = Exchange(*plan.averaged, Block.shared(arena, at.exchange)) if averages else None
+        self.exchanged = arena.bytes(at.exchange, Exchange.size(*plan.averaged) if averages else 0)
 
     @classmethod
     def create(cls, plan: StatePlan) -> SharedState:
@@ -218,6 +226,12 @@ class SharedState:
     def average(self, version: int) -> list[Tensor]:
         """The moving average of each parameter at that version, the newest; none where none is kept."""
         return self.optimizer_states[version % len(self.optimizer_states)].average()
+
+    def values(self, version: int, slot: int) -> list[Tensor]:
+        """What machines average of a version that lies in that slot, in the order of `Exchange`."""
+        predicted = self.slots[slot].parameters if self.plan.optimizer.holds_parameters else []
+        own = [*self.parameters(version, slot), *predicted, *self.average(version)]
+        return [*own, *self.slots[slot].buffers]
 
     def show(self, version: int, slot: int) -> None:
         """Copy a version that lies in that slot, and its moving average, to where the parent looks."""

@@ -96,17 +96,28 @@ class Control(Words):
         """
         return space.reserve(cls.size(workers + int(dealing.several)) + 8 * spares)
 
-    def prepare(self, first: int, total: int, again: Sequence[int] = ()) -> None:
-        """Before any worker starts: tickets `first` to `total` - 1 are to be handed out, and before them `again`."""
+    def prepare(self, first: int, total: int, again: Sequence[int] = (), per_update: int = 1) -> None:
+        """Before any worker starts: tickets `first` to `total` - 1 are to be handed out, and before them `again`;
+        `per_update` of them make an update."""
         self[Word.NEXT] = first
         self[Word.HOLDER] = NOBODY
         self[Word.TOTAL] = total
         self[Word.LIVING] = self.dealing.all_living
         self[Word.SENT] = first
+        undone = min([first, *again])
+        self._prepare_averages(undone // per_update, -(-total // per_update) if undone >= total else None)
         for row in self._rows:
             row[Field.TICKET] = NOBODY
         for i in range(len(self._reissued)):
             self._reissued[i] = again[i] if i < len(again) else NOBODY
+
+    def _prepare_averages(self, first: int, last: int | None) -> None:
+        """What was averaged is what had to be before `first`, the lowest update that is not done; `last`: the last
+        version, where all are done."""
+        averages = self.dealing.averages
+        adopted = averages.before(first) if averages is not None and last is None else last or 0
+        self[Word.ADOPTED] = self[Word.PROPOSED] = adopted
+        self[Word.AVERAGED] = NOBODY  # the averager has yet to begin
 
     def claim(self, worker: int, pause: Callable[[Hook], None] = nothing_planted) -> int | None:
         """A ticket that nobody else has: the lowest reissued one, else the next. None when there are no more."""
@@ -217,6 +228,21 @@ class Control(Words):
     def orphan_before(self, ticket: int) -> bool:
         """True when a ticket below `ticket` waits for somebody to take it."""
         return any(NOBODY < other < ticket for other in self._reissued)
+
+    def all_done_before(self, ticket: int, worker: int) -> bool:
+        """True once nobody owns a ticket below that one, and none waits to be taken; `worker` asks."""
+        if self[Word.NEXT] < ticket or self._is_held_before(ticket):
+            return False
+        with self.ticket_lock:  # a look without it may have missed one that changed hands
+            self._enter(worker)
+            held = self._is_held_before(ticket)
+            self[Word.HOLDER] = NOBODY
+            return not held
+
+    def _is_held_before(self, ticket: int) -> bool:
+        return any(row[Field.TICKET] < ticket for row in self._rows if row[Field.TICKET] != NOBODY) or (
+            self.orphan_before(ticket)
+        )
 
     def owner_died(self, worker: int, settle: Settle) -> int | None:
         """Deal with what a worker owned whose death has been confirmed; called by the parent.

@@ -39,6 +39,9 @@ class Word:
     BASE = 8 * _LINE  # updates applied before this run, for rules that count commits; written by the parent
     LIVING = 9 * _LINE  # the machines that live, as bits; written by the courier
     SENT = 10 * _LINE  # tickets below it that were computed here have left their slots; written by the courier
+    PROPOSED = 11 * _LINE  # the version whose values lie where machines average them; written under the commit lock
+    AVERAGED = 12 * _LINE  # the version whose mean lies there; written by the averager
+    ADOPTED = 13 * _LINE  # the version that is the mean, and that updates may begin after; written under that lock
 
 
 class Field:
@@ -60,7 +63,7 @@ class Field:
     READING = 13  # the version that it reads, plus one, where a rule keeps no version longer than it is read; 0: none
 
 
-_WORDS = Word.SENT + _LINE
+_WORDS = Word.ADOPTED + _LINE
 _ROW = 2 * _LINE  # words of a row
 
 

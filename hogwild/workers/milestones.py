@@ -73,8 +73,9 @@ class Milestones:
                 return True
         return version in self._traced
 
-    def reach(self, version: int, slot: int) -> None:
-        """Let whatever is due look at a version that is complete in that slot and not yet published."""
+    def reach(self, version: int, slot: int, made_by: int) -> None:
+        """Let whatever is due look at a version that is complete in that slot and not yet published; `made_by` the
+        worker whose ticket is in it, or NOBODY, where nobody trains meanwhile."""
         if not self.due(version):
             return
         if self._digest_every and version % self._digest_every == 0:
@@ -82,7 +83,7 @@ class Milestones:
         if version in self._traced or (self._evaluate_every and version % self._evaluate_every == 0):
             self._show(version, slot)
         if self._checkpoint is not None and self._checkpoint.due(version):  # and decided upon, where `stop` is asked
-            self._checkpoint.save(self._state, self._rule, version, slot, self._worker)
+            self._checkpoint.save(self._state, self._rule, version, slot, made_by)
 
     def _hasher(self, version: int, slot: int) -> Hasher:
         """One for each place where a version lies, with the state after it."""

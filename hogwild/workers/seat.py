@@ -20,7 +20,7 @@ from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.rechecks import Chosen
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
-from hogwild.shared.words import Field, Hook, Word
+from hogwild.shared.words import NOBODY, Field, Hook, Word
 from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
 
@@ -173,6 +173,6 @@ class WorkerSeat:
         """True when something looks at that version."""
         return self._milestones.due(version)
 
-    def observe(self, version: int, slot: int) -> None:
-        """Let whatever is due look at a version that is complete and not yet published."""
-        self._milestones.reach(version, slot)
+    def observe(self, version: int, slot: int, *, holds_ticket: bool = False) -> None:
+        """Let whatever is due look at a version that is complete and not yet published; see `rules.base.Seat`."""
+        self._milestones.reach(version, slot, NOBODY if holds_ticket else self.index)

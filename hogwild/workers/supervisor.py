@@ -223,7 +223,8 @@ class Supervisor:
             return False
         version, _ = self._rule.newest(self._state)
         last = -(-control[Word.TOTAL] // self._rule.tickets_per_update)
-        return control[Word.NEXT] < control[Word.TOTAL] or (self._rule.versioned and version < last)
+        unaveraged = control.dealing.averages is not None and control[Word.ADOPTED] < last
+        return control[Word.NEXT] < control[Word.TOTAL] or (self._rule.versioned and version < last) or unaveraged
 
     def _some_dead_worker(self) -> int:
         return min(set(range(self._control.workers)) - self._team.running())

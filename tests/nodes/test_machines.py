@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import problems
 import pytest
-from machines import together
+from machines import refusals, together
 from traits import SAME_BITS
 
 import hogwild
@@ -109,15 +109,10 @@ def test_a_run_over_several_machines_goes_on_on_one_and_on_more(tmp_path):
 # --- refusals
 
 
-def refusals(found):
-    assert {told.get("error") for told in found} == {"ArgumentError"}, found
-    return found[0]["message"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "own", "message"),
     [
-        ({"update": "hogwild"}, (), "update 'hogwild' trains on one machine; 'ordered' and 'sync' train on several"),
+        ({"update": "hogwild"}, (), "(average_every=50); 'ordered' and 'sync' train on several together"),
         (
             {"update": "ordered", "workers": 4},
             (),

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild.config import OwnCode
 from hogwild.errors import ArgumentError, RunDirectoryError
 from hogwild.experiment import Problem, Training
+from hogwild.own_code import OwnCode
 from hogwild.sweep import plan as module
 from hogwild.sweep.jobs import jobs_for
 from hogwild.sweep.plan import SweepPlan, keep_plan, make_plan, read_plan, refuse_changed
