@@ -64,6 +64,8 @@ class CheckCommand:
     """Train with this seed too: how far apart unrelated runs are."""
     other_workers: Annotated[int | None, whole("N"), arg(help_behavior_hint="")] = None
     """Train with so many workers too."""
+    nodes: Annotated[int | None, whole("N"), arg(help_behavior_hint="")] = None
+    """Train on 2 and more machines too, up to so many; they are processes of this one."""
     window: Annotated[int | None, whole("N"), arg(help_behavior_hint="(default: 100)")] = None
     """Updates over which race damage is measured before chaos has grown."""
     own: Annotated[SettingFlags, arg(constructor=NoOwnFlags, name="")] = field(default_factory=NoOwnFlags)
@@ -91,6 +93,7 @@ class CheckCommand:
             "other_seed": self.other_seed,
             "other_workers": self.other_workers,
             "window": self.window,
+            "nodes": self.nodes,
         }
         from hogwild.cli.checking import check_command, check_settings, command_subject, experiment_subject
 

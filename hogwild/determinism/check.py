@@ -11,7 +11,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from statistics import median
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hogwild.config import RunConfig
 from hogwild.determinism.compare import compare_all, courses, marks, worst
-from hogwild.determinism.controls import Controls, Tell, measure_controls, own_of
+from hogwild.determinism.controls import Controls, Tell, measure_controls, measure_machines, own_of
 from hogwild.determinism.damage import Damage, measure_damage, races
 from hogwild.determinism.explain import explain as explained
 from hogwild.determinism.first import find_first
@@ -30,7 +30,9 @@ from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject,
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
 from hogwild.errors import ArgumentError, HogwildError, flag_of
 from hogwild.experiment import Problem
+from hogwild.nodes.party import refuse_torchrun
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_class, rule_name
+from hogwild.run.averages import refuse_to_race_together
 
 WINDOW = 100  # updates over which race damage is measured before chaos has grown
 _SEALED_EACH = 1 << 20  # bytes of a model below which the bits of every version of a checked run are noted
@@ -53,6 +55,7 @@ class CheckSettings:
         other_seed, other_workers: measure these controls too.
         window: updates over which race damage is measured first.
         controls: measure controls, race damage, audit and remedy; without, only the runs are compared.
+        nodes: train on 2 and more machines too, up to so many.
     """
 
     runs: int = 5
@@ -62,8 +65,11 @@ class CheckSettings:
     other_workers: int | None = None
     window: int = WINDOW
     controls: bool = True
+    nodes: int = 1
 
     def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise ArgumentError(f"nodes {self.nodes} is below 1; 2 compares one machine with two")
         if self.runs < 2:
             raise ArgumentError(f"runs {self.runs} is below 2, and a run is not compared with itself; 5 is usual")
         if self.other_workers is not None and self.other_workers < 1:
@@ -84,6 +90,7 @@ def check(
     other_workers: int | None = None,
     window: int = WINDOW,
     controls: bool = True,
+    nodes: int = 1,
     predict: Callable[[nn.Module], tuple[Tensor, Tensor]] | None = None,
     tell: Tell | None = None,
     **arguments: Any,
@@ -108,6 +115,8 @@ def check(
         other_workers: train with so many workers too, for comparison.
         window: updates over which race damage is measured first.
         controls: measure controls, race damage, audit and remedy too, where the training can be varied.
+        nodes: train on 2 and more machines too, up to so many, which are processes of this one, each with one worker.
+            With `average_every` machines train apart; then as many are compared with as many.
         predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ.
         tell: called with a line of text as the check goes on.
         arguments: of `hogwild.train`, where a model is given.
@@ -119,7 +128,7 @@ def check(
         WorkerError: a repeat could not be made, or lost a worker.
     """
     allowed = None if tolerance is None else Tolerance(tolerance, measure)
-    settings = CheckSettings(runs, allowed, explain, other_seed, other_workers, window, controls)
+    settings = CheckSettings(runs, allowed, explain, other_seed, other_workers, window, controls, nodes)
     subject = _subject_of(make_run, *data_and_loss, predict=predict, **arguments)
     return check_subject(Fresh(subject) if fresh_process else subject, settings, tell)
 
@@ -174,11 +183,13 @@ def _instead(name: str, known: Collection[str]) -> str:
 
 def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None = None) -> Verdict:
     """Check any subject; arguments and errors are those of `check`."""
+    refuse_torchrun("a check", "start it without; nodes=2 (--nodes 2) makes machines by itself")
     began = time.monotonic()
     say = tell or _silent
     own = own_of(subject)
     if own is not None and settings.other_workers is not None:
         own.rule_of().check(settings.other_workers)
+    _refuse_machines(own, settings.nodes)
     variation = _traced(own, settings.runs) if own is not None else AS_IT_IS
     runs: list[Outcome] = []
     for number in range(settings.runs):
@@ -188,6 +199,7 @@ def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None =
     differ = len({run.digest for run in runs}) > 1
     say("looking for the first difference")
     first = find_first(subject, own, runs) if differ else None
+    machines = measure_machines(own, runs[0], settings.nodes, say) if own is not None else ()
     if not settings.controls:
         own = None
     controls, serial = (
@@ -210,7 +222,7 @@ def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None =
         comparisons=tuple(comparisons),
         worst=worst(comparisons),
         first_difference=first,
-        controls=controls,
+        controls=replace(controls, machines=machines),
         damage=_damage(subject, own, runs, settings.window, say) if differ else (),
         audit=_audited(subject, own, say),
         sources=sources,
@@ -220,6 +232,17 @@ def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None =
         ages=_ages(runs),
         seconds=time.monotonic() - began,
     )
+
+
+def _refuse_machines(own: OwnTraining | None, nodes: int) -> None:
+    """Refuse a check on several machines that cannot be made."""
+    if nodes == 1:
+        return
+    if own is None:
+        raise ArgumentError(f"nodes {nodes} given, and only hogwild.train can train on several machines")
+    if own.config.average_every is None:
+        refuse_to_race_together(own.rule_of())
+        own.rule_of().check(nodes)
 
 
 def _silent(text: str) -> None:

@@ -4,21 +4,37 @@ serial    the same seed trained twice by one worker: must be the same bits, or t
 one ULP   the same again with one unit in the last place added to one weight: how chaotic the training is anyway
 seed      another seed: the distance of unrelated runs, the most that there is (on request)
 workers   another number of workers (on request)
+machines  2, 3, … machines, processes here (on request): together, beside the run on one; apart, twice each
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hogwild.determinism.compare import Comparison, Course, compare, course
+from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 from hogwild.errors import ArgumentError
 
 Tell = Callable[[str], None]
 _WEIGHTS = 3  # to try, at most
 ALONE: Mapping[str, Any] = {"workers": 1}
+
+
+@dataclass(frozen=True)
+class OnMachines:
+    """How far several machines took a training from its run on one; or, where they train `apart` and average, how far
+    two runs of as many are apart."""
+
+    nodes: int
+    apart: bool
+    comparison: Comparison
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {"nodes": self.nodes, "apart": self.apart, **self.comparison.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -30,11 +46,12 @@ class Controls:
     one_ulp: Comparison | None = None
     seed: Comparison | None = None
     workers: Comparison | None = None
+    machines: tuple[OnMachines, ...] = ()
     drift: Course | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
-        return {
+        found = {
             name: value.to_dict() if value is not None else None
             for name, value in (
                 ("serial", self.serial),
@@ -44,6 +61,7 @@ class Controls:
                 ("drift", self.drift),
             )
         }
+        return {**found, "machines": [one.to_dict() for one in self.machines]}
 
 
 def measure_controls(
@@ -79,6 +97,21 @@ def measure_controls(
         drift=course(serial, flipped) if flipped is not None else None,
     )
     return controls, serial
+
+
+def measure_machines(own: OwnTraining, alone: Outcome, nodes: int, tell: Tell) -> tuple[OnMachines, ...]:
+    """What 2, 3, … machines make of a training, beside `alone`, its run on one; each has one worker where they train
+    together."""
+    apart = own.config.average_every is not None
+    variation = Variation({} if apart else ALONE)
+    fresh, found = Fresh(own), []
+    for count in range(2, nodes + 1):
+        tell(f"control: {count} machines")
+        on_several = replace(variation, nodes=count)
+        first = fresh.repeat(on_several)
+        other = fresh.repeat(on_several) if apart else alone
+        found.append(OnMachines(count, apart, compare(other, first)))
+    return tuple(found)
 
 
 def _flipped(subject: Subject, serial: Outcome, at: frozenset[int]) -> Outcome | None:

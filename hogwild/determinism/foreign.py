@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ class ForeignCommand(Subject):
         which, folder = f"repeat {self._repeats} of the command", Path(self._folder.name)
         out, kept = folder / f"run-{self._repeats}", folder / f"state-{self._repeats}"
         command = self._command.replace("{out}", shlex.quote(str(out)))
-        status, told = in_own_group(command, folder / f"told-{self._repeats}", shell=True)
+        ((status, told),) = in_own_groups([command], folder, [{}], shell=True)
         if status != 0:
             raise WorkerError(f"{which} ended with status {status}" + (f"\n{told}" if told else ", and said nothing"))
         path = out / "model.safetensors" if out.is_dir() else out
@@ -143,18 +143,26 @@ class ForeignCommand(Subject):
         self._folder.cleanup()
 
 
-def in_own_group(command: str | list[str], told: Path, *, shell: bool = False) -> tuple[int, str]:
-    """(exit status, what it printed, by way of the file `told`) of a command.
+def in_own_groups(
+    commands: Sequence[str | list[str]], folder: Path, environments: Sequence[Mapping[str, str]], *, shell: bool = False
+) -> list[tuple[int, str]]:
+    """(exit status, what it printed, by way of a file in the folder) of each command; they run side by side, with
+    these variables in the environment besides.
 
-    Should this call be interrupted, the command ends, and what it started with it.
+    Should this call be interrupted, the commands end, and what they started with them.
     """
-    with told.open("wb") as file:
-        process = subprocess.Popen(command, shell=shell, stdout=file, stderr=file, start_new_session=True)
-        try:
-            status = process.wait()
-        except BaseException:
+    files = [folder / f"told-{number}" for number in range(len(commands))]
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for command, told, own in zip(commands, files, environments, strict=True):
+            with told.open("wb") as file:
+                how: dict[str, Any] = {"stdout": file, "stderr": file, "env": {**os.environ, **own}}
+                processes.append(subprocess.Popen(command, shell=shell, start_new_session=True, **how))
+        statuses = [process.wait() for process in processes]
+    except BaseException:
+        for process in processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise
-    return status, told.read_text(errors="replace").strip()
+        raise
+    return [(status, told.read_text(errors="replace").strip()) for status, told in zip(statuses, files, strict=True)]

@@ -24,6 +24,7 @@ from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
 from hogwild.errors import WorkerError
 from hogwild.experiment import Problem, Training, bound, optimizer_named
+from hogwild.nodes.party import party_from_environment
 from hogwild.optim.factory import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.rules.registry import title_of
@@ -31,6 +32,8 @@ from hogwild.run.callback import CallbackList
 from hogwild.run.progress import Trace
 from hogwild.run.result import Run
 from hogwild.run.training import train_config
+
+_SILENCE = 60.0  # seconds; no machine is to be lost in a check
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Variation:
         intra_op: torch threads of a worker.
         at: versions to trace.
         stops: whether its `stop` may end it.
+        nodes: how many machines train, each in an interpreter of its own (`hogwild.determinism.fresh`).
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +77,7 @@ class Variation:
     intra_op: int = 1
     at: frozenset[int] = frozenset()
     stops: bool = True
+    nodes: int = 1
 
 
 AS_IT_IS = Variation()
@@ -165,6 +170,7 @@ class OwnTraining(Subject):
             trace=Trace(variation.at, see) if variation.at else None,
             intra_op=variation.intra_op,
             looks_again=False,
+            party=party_from_environment(None, _SILENCE) if variation.nodes > 1 else None,
             **self._others(problem, variation),
         )
         refuse_incomplete(run)

@@ -117,8 +117,15 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """True when all runs have the same bits, or every pair is within the tolerance."""
-        return self.identical or (self.tolerance is not None and all(map(self.tolerance.allows, self.comparisons)))
+        """True when all runs have the same bits, those on several machines too, or every pair is within the
+        tolerance."""
+        pairs = [*self.comparisons, *self._on_machines]
+        allows = self.tolerance.allows if self.tolerance is not None else lambda pair: pair.identical
+        return all(map(allows, pairs))
+
+    @property
+    def _on_machines(self) -> list[Comparison]:
+        return [found.comparison for found in self.controls.machines]
 
     @property
     def harm(self) -> float | None:
@@ -152,6 +159,10 @@ class Verdict:
                 f"the training is not deterministic even with one worker: two serial runs of one seed differ, and no "
                 f"rule can give the same bits before that is mended. {why}"
             )
+        if self.identical and not all(found.identical for found in self._on_machines) and not self.passed:
+            return "all runs on one machine have the same bits, and those on several have not."
+        if self.identical and self._on_machines and self.passed and self.tolerance is None:
+            return f"all runs have the same bits, those on up to {self.controls.machines[-1].nodes} machines too."
         if self.identical:
             return "all runs have the same bits."
         if self.passed and self.tolerance is not None:
@@ -252,6 +263,10 @@ class Verdict:
                 same = "identical" if control.identical else f"relative L2 {control.divergence.relative_l2:.3g}"
                 churn = "" if control.predictions is None else f", churn {100 * control.predictions.churn:.2g} %"
                 yield name, same + churn
+        for on in controls.machines:
+            far = on.comparison.divergence.relative_l2
+            same = "identical" if on.comparison.identical else f"relative L2 {far:.3g}"
+            yield f"{on.nodes} machines", same + (" between two runs that average" if on.apart else "")
         if self.config is None:
             yield "controls", "none: this training is not ours to vary"
 

@@ -93,6 +93,17 @@ def invitation_from_environment(token: str | None, timeout: float) -> Invitation
         ) from None
 
 
+def refuse_torchrun(what: str, instead: str) -> None:
+    """Refuse what would be done by each machine that torchrun started, alone.
+
+    Raises:
+        ArgumentError: it started several, and this process is one of them.
+    """
+    nodes = os.environ.get("WORLD_SIZE", "1")
+    if nodes != "1":
+        raise ArgumentError(f"{what} is for one machine, and WORLD_SIZE is {nodes!r}, as torchrun sets it; {instead}")
+
+
 def invitation_to(nodes: int, address: str, token: str | None, timeout: float) -> Invitation:
     """The invitation that `--nodes` and `--join` are.
 

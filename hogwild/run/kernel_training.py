@@ -13,6 +13,7 @@ from torch import nn
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.kernels.kernel import Kernel
+from hogwild.nodes.party import refuse_torchrun
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, rule_name
 from hogwild.run.callback import Callback
@@ -73,6 +74,7 @@ def train_kernel(
     """
     began = time.monotonic()
     given = locals()
+    refuse_torchrun("train_kernel", "start it without torchrun")
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"kernel is a {type(kernel).__name__}; pass a hogwild.Kernel, or call hogwild.train")
     names = {one.name for one in fields(RunConfig)} - {"update"}

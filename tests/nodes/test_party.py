@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import problems
 import pytest
 
+import hogwild
 from hogwild import ArgumentError
 from hogwild.nodes.party import differences, invitation_from_environment, invitation_to
 from hogwild.shared.dealing import Dealing
@@ -45,3 +47,16 @@ def test_tickets_of_the_lost_go_to_the_next_that_lives():
     assert [dealing.owner(ticket, 0b111) for ticket in range(4)] == [0, 1, 2, 0]
     assert [dealing.owner(ticket, 0b101) for ticket in range(4)] == [0, 2, 2, 0]
     assert [dealing.owner(ticket, 0b001) for ticket in range(4)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("started", "words"),
+    [
+        (lambda: hogwild.check(problems.mlp, runs=2), "a check is for one machine, and WORLD_SIZE is '2'"),
+        (lambda: hogwild.train_kernel(problems.mlp(), None), "train_kernel is for one machine, and WORLD_SIZE"),
+    ],
+)
+def test_what_would_train_on_each_machine_alone_is_refused_under_torchrun(started, words, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ArgumentError, match=words):
+        started()
