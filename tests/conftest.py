@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 import torch._dynamo  # the first optimizer would import it, and it sets an environment variable
+from hypothesis import settings
 
 # Helpers of the standard library that outlive a test, by what stands in their command line.
 _SERVERS = ("multiprocessing.forkserver import main", "multiprocessing.resource_tracker import main")
@@ -24,6 +25,8 @@ def pytest_configure() -> None:
     """Parallel test processes share the cores: one torch thread each, in this process and in those it starts."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
+    settings.register_profile("shared cores", deadline=None)  # what an example takes hangs on what else runs
+    settings.load_profile("shared cores")
 
 
 def pytest_xdist_auto_num_workers() -> int:

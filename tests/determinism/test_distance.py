@@ -94,7 +94,6 @@ def nearly(found, expected):
     return found == pytest.approx(expected, rel=1e-11, abs=0)
 
 
-@settings(deadline=None)
 @given(pairs())
 def test_one_tensor_is_measured_as_exact_arithmetic_does(pair):
     a, b = pair
@@ -114,7 +113,6 @@ def test_one_tensor_is_measured_as_exact_arithmetic_does(pair):
     assert (tensor.name, tensor.dtype, tensor.shape) == ("w", a.dtype.name, a.shape)
 
 
-@settings(deadline=None)
 @given(st.lists(pairs(), min_size=1, max_size=5))
 def test_overall_measures_are_those_of_all_floating_point_values_in_one_vector(found):
     states = [{f"t{i}": pair[side] for i, pair in enumerate(found)} for side in (0, 1)]
@@ -133,7 +131,7 @@ def test_overall_measures_are_those_of_all_floating_point_values_in_one_vector(f
     assert divergence.identical == (digest(states[0]) == digest(states[1]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from(["float16", "bfloat16", "float32", "float64"]),

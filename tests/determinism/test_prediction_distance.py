@@ -7,14 +7,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild.determinism.predictions import prediction_distance
 from hogwild.errors import ArgumentError
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 50), st.integers(2, 6))
 def test_measures_equal_numpys(seed, samples, classes):
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -60,7 +60,6 @@ def test_every_dtype_and_shape(dtype, shape):
     assert digest({"w": tensor}) == hashlib.sha256(header + raw.tobytes()).hexdigest()
 
 
-@settings(deadline=None)
 @given(st.permutations(range(3)), st.integers(1, 3), st.integers(0, 1))
 def test_strides_do_not_count(order, step, offset):
     base = torch.arange(8 * 9 * 10, dtype=torch.float32).reshape(8, 9, 10)

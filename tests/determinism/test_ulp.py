@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hogwild
@@ -23,7 +23,6 @@ def ulps(a, b, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@settings(deadline=None)
 @given(start=finite, steps=st.integers(0, 40), up=st.booleans())
 def test_each_step_of_nextafter_is_one(dtype, start, steps, up):
     with np.errstate(over="ignore", under="ignore"):
@@ -38,7 +37,6 @@ def test_each_step_of_nextafter_is_one(dtype, start, steps, up):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), exponent=st.integers(-12, 12))
 def test_within_a_binade_it_is_the_difference_over_the_spacing(dtype, seed, exponent):
     mantissas = np.random.default_rng(seed).uniform(1, 2, size=(2, 100)).astype(dtype)
@@ -61,7 +59,6 @@ def test_every_16_bit_value_stands_at_its_rank(name):
     assert np.array_equal(found.astype(np.int64), np.abs(rank - rank[shuffled]))
 
 
-@settings(deadline=None)
 @given(st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False))
 def test_it_is_exact_across_signs_and_binades(a, b):
     def ordinal(x):

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("numba")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tables import name_half
 
@@ -57,7 +57,6 @@ def assert_readable(table: RowTable, other: RowTable, versions: range) -> None:
         assert torch.equal(table.read(torch.from_numpy(some), version).view(torch.int32), expected.view(torch.int32))
 
 
-@settings(deadline=None)  # it compiles
 @given(st.lists(attempts, max_size=30))
 def test_the_passes_are_the_steps_in_torch_to_the_bit(program: list[tuple[list[int], int]]) -> None:
     """Versions are made by the passes, left half made and made again by updates of other rows; the other table is
