@@ -246,15 +246,19 @@ def test_a_run_goes_on_on_as_many_machines(update, tmp_path):
     out = tmp_path / "run"
     own = {"update": update, "model": "conv_bn", **SETTINGS, "workers": 2, "checkpoint_every": 20}
     interrupted = """
+import time, warnings
+warnings.simplefilter("ignore")
 def evaluate(model):
     calls.append(model)
     if len(calls) == 2:
         raise KeyboardInterrupt
     return {}
+def late(model, batch):
+    if hogwild.worker_info().update >= 40:  # evaluated second: neither is to end before it hears of the interrupt
+        time.sleep(2.0)
+    return problems.cross_entropy(model, batch)
 calls = []
-extra = {"evaluate": evaluate, "evaluate_every": 20} if os.environ["RANK"] == "0" else {"evaluate_every": 20}
-import warnings
-warnings.simplefilter("ignore")
+extra = {"loss": late, "evaluate_every": 20, **({"evaluate": evaluate} if os.environ["RANK"] == "0" else {})}
 """
     told = together(2, tmp_path, interrupted, own=[{"out": str(out)}, {"out": str(tmp_path / "none")}], **own)
     assert [one.get("error") for one in told] == ["KeyboardInterrupt"] * 2, told
