@@ -130,6 +130,14 @@ os._exit(0)
 """
 
 
+def without_machine_0(programs: Machines) -> dict[str, Any]:
+    """What machine 1 says of these two when the first is killed, after a word of both that they train."""
+    for program in programs:
+        program.output.readline()
+    programs[0].killed()
+    return told_by(programs[1])
+
+
 def one_after_another(nodes: int, folder: Path, runs: Sequence[dict[str, Any]]) -> list[list[tuple[str, Any]]]:
     """For each of these trainings, what each machine says: (digest, updates), or what was raised; the same machines
     make them all. `own`: arguments of each machine."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, SimpleQueue
 
 import torch
 from torch import Tensor
 
 from hogwild.errors import NodeError
+from hogwild.nodes.correspondent import Correspondent
 from hogwild.nodes.gloo import Mail
 from hogwild.nodes.messages import HEADER_BYTES, Kind, first_of, new_message, slot_in, write_header
 from hogwild.nodes.outer import OuterSteps
@@ -29,13 +29,12 @@ from hogwild.shared.layout import Block
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
 
-_SHORTEST, _LONGEST = 50e-6, 2e-3  # seconds between two looks
+_LOOK_EVERY = 2e-3  # seconds
 _CLOSING = 0.5  # seconds for the last words of a machine to be heard whose connection has closed
-_BEATS = 5  # words within the time after which a machine that says nothing is lost
 _LEADER = 0
 
 
-class Averager:
+class Averager(Correspondent):
     """Has the values of this machine averaged until the run is over.
 
     Args:
@@ -54,9 +53,9 @@ class Averager:
         timeout: float,
         lost: Callable[[Lost], None],
     ) -> None:
+        super().__init__(timeout)
         self._control, self._plan = state.control, state.plan
         self._per_update = per_update
-        self._timeout = timeout
         self._lost = lost
         self._bytes = as_tensor(state.exchanged)
         self._values = self._laid_on(Block.of(self._bytes))
@@ -65,11 +64,9 @@ class Averager:
         self._leads = dealing.node == _LEADER
         predicts = state.plan.optimizer.holds_parameters
         self._outer = OuterSteps.of(dealing.averages, self._values, predicts=predicts) if self._leads else None
-        self._news: SimpleQueue[News] = SimpleQueue()
         self._arrived: dict[int, Tensor] = {}
         self._closed: list[tuple[float, Lost]] = []  # of whom the last words are yet to be heard, and until when
         self._sent = False  # to machine 0, of the version that is proposed now
-        self._looked = time.monotonic()
         start = self._control[Word.PROPOSED]
         self._control.publish(Word.AVERAGED, start)
         others = range(1, dealing.nodes) if self._leads else (_LEADER,)
@@ -83,7 +80,7 @@ class Averager:
             slot_bytes=len(self._bytes),
             window=self._plan.rows + 1,
             per_update=1,
-            beat=self._timeout / _BEATS,
+            beat=self._beat,
             kind=Kind.LIVES,
         )
         peer.begin(Kind.LIVES, start, start, start)
@@ -98,14 +95,17 @@ class Averager:
         Raises:
             NodeError: another machine sent what no machine of this run sends.
         """
-        pause = _SHORTEST
-        while not self._is_over():
-            self._hear(pause)
-            averaged = self._is_proposed() and (self._gather() if self._leads else self._ask())
-            self._listen()
+        self._correspond()
+        self._part(self._control[Word.AVERAGED], self._timeout)
+        while self._closed:
+            time.sleep(_LOOK_EVERY)
             self._tell_lost()
-            pause = _SHORTEST if averaged else min(2 * pause, _LONGEST)
-        self._part()
+
+    def _act(self) -> bool:
+        averaged = self._is_proposed() and (self._gather() if self._leads else self._ask())
+        self._listen()
+        self._tell_lost()
+        return averaged
 
     # --- the mean
 
@@ -123,7 +123,7 @@ class Averager:
         if self._outer is not None:
             self._outer.step(self._values)
         for node, message in zip(living, messages, strict=True):
-            self._free(node, message)
+            self._free(self._peers[node], message)
         made = self._message(version, version)
         for node in living:
             self._peers[node].send(version, made)
@@ -140,7 +140,7 @@ class Averager:
             return False
         message = self._taken(_LEADER, version)
         self._bytes.copy_(slot_in(message))
-        self._free(_LEADER, message)
+        self._free(self._peers[_LEADER], message)
         self._sent = False
         self._publish(version)
         return True
@@ -157,12 +157,6 @@ class Averager:
             raise NodeError(f"machine {node} sent values of version {first_of(message)}, where {version} is averaged")
         return message
 
-    def _free(self, node: int, message: Tensor) -> None:
-        try:
-            self._peers[node].free(message)
-        except ConnectionError as error:
-            self._lose(Lost(node, str(error)))
-
     def _publish(self, version: int) -> None:
         self._control.publish(Word.AVERAGED, version)
         for peer in self._peers.values():
@@ -170,36 +164,19 @@ class Averager:
 
     # --- who lives
 
-    def _hear(self, timeout: float) -> None:
-        """Take what has come, waiting so long for the first."""
-        try:
-            while True:
-                news = self._news.get(timeout=timeout)
-                timeout = 0
-                if isinstance(news, Arrived):
-                    self._arrived[news.peer.node] = news.message
-                elif isinstance(news, Broken):
-                    self._lose(Lost(news.peer.node, news.why))
-        except Empty:
-            return
+    def _take_news(self, news: News) -> None:
+        match news:
+            case Arrived():
+                self._arrived[news.peer.node] = news.message
+            case Broken():
+                self._lose(news.peer, news.why)
 
-    def _listen(self) -> None:
-        """Look whether somebody has said nothing for too long; not right after this machine itself stood still."""
-        now = time.monotonic()
-        stood_still, self._looked = now - self._looked > self._timeout / 2, now
-        for peer in self._peers.values():
-            if stood_still:
-                peer.heard = now
-            elif not peer.parted and now - peer.heard > self._timeout:
-                self._lose(Lost(peer.node, f"it has said nothing for {self._timeout:g} s"))
-
-    def _lose(self, lost: Lost) -> None:
-        peer = self._peers[lost.node]
+    def _lose(self, peer: Peer, why: str) -> None:
         if peer.parted:
             return
         peer.part()
-        self._arrived.pop(lost.node, None)
-        self._closed.append((time.monotonic() + _CLOSING, lost))
+        self._arrived.pop(peer.node, None)
+        self._closed.append((time.monotonic() + _CLOSING, Lost(peer.node, why)))
 
     def _tell_lost(self) -> None:
         """Tell of machines that are gone, but of those that had ended: each of a peer's threads hears by itself that
@@ -219,17 +196,6 @@ class Averager:
         """True once the last version is the mean here and, as far as they live, on the machines that this one sees."""
         last = self._control[Word.AVERAGED]
         return self._ends_with(last) and all(peer.parted or peer.head >= last for peer in self._peers.values())
-
-    def _part(self) -> None:
-        """Say so, and wait a moment until the others know."""
-        for peer in self._peers.values():
-            peer.tell(Kind.DONE, self._control[Word.AVERAGED])
-        deadline = time.monotonic() + self._timeout
-        while time.monotonic() < deadline and not all(peer.done or peer.parted for peer in self._peers.values()):
-            self._hear(_LONGEST)
-        while self._closed:
-            time.sleep(_LONGEST)
-            self._tell_lost()
 
 
 def average(own: Exchange, others: Sequence[Exchange]) -> None:

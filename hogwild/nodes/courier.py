@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from queue import Empty, SimpleQueue
 
 from hogwild.errors import NodeError
 from hogwild.nodes.brought import copied
+from hogwild.nodes.correspondent import Correspondent
 from hogwild.nodes.gloo import Mail
 from hogwild.nodes.messages import HEADER_BYTES, NOTHING, Kind, first_of, new_message, slot_in, write_header
 from hogwild.nodes.peer import Arrived, Back, Broken, Formed, Lost, News, Peer
@@ -34,13 +34,11 @@ from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
 
 PAIRING = 20.0  # seconds for a machine that comes back and one that lives to be connected
-_SHORTEST, _LONGEST = 50e-6, 2e-3  # seconds between two looks at the slots
 _STANDING = 0.1  # seconds without a new version, after which what a lost machine owed is computed by anyone
 _LINGERING = 2.0  # seconds for the others to say that they are done, once this machine is
-_BEATS = 5  # words within the time after which a machine that says nothing is lost
 
 
-class Courier:
+class Courier(Correspondent):
     """Carries gradients until the run is over on every machine.
 
     Args:
@@ -61,20 +59,18 @@ class Courier:
         timeout: float,
         tell: Callable[[Lost | Back], None],
     ) -> None:
+        super().__init__(timeout)
         self._state = state
         self._control = control = state.control
         self._dealing = control.dealing
         self._ring = ring = GradientRing(control, state.gradients, per_update)
         control.is_there = ring.is_there
         self._per_update = per_update
-        self._timeout = timeout
         self._tell_parent = tell
         self._workers = range(self._dealing.first, self._dealing.first + control.workers)
         self._slot_bytes = len(state.gradients[0].bytes)
         self._seen: set[int] = set()  # tickets from SENT on whose gradients were laid down, or seen to be there
         self._held: list[Arrived] = []  # what came, and has no room yet
-        self._news: SimpleQueue[News] = SimpleQueue()
-        self._looked = time.monotonic()
         self._stands = 0, self._looked  # the head, and since when
         self._peers = {node: self._peer(node, mail) for node, mail in mails.items()}
 
@@ -86,7 +82,7 @@ class Courier:
             slot_bytes=self._slot_bytes,
             window=len(self._ring.sets),
             per_update=self._per_update,
-            beat=self._timeout / _BEATS,
+            beat=self._beat,
             kind=self._kind,
         )
 
@@ -97,16 +93,16 @@ class Courier:
             NodeError: another machine sent what no machine of this run sends.
         """
         self._begin(start)
-        pause = _SHORTEST
-        while not self._is_over():
-            self._hear(pause)
-            self._welcome()
-            put, collected = self._put(), self._collect()
-            self._tell()
-            self._listen()
-            self._adopt()
-            pause = _SHORTEST if put or collected else min(2 * pause, _LONGEST)
-        self._part()
+        self._correspond()
+        self._part(self._control[Word.HEAD], _LINGERING)
+
+    def _act(self) -> bool:
+        self._welcome()
+        put, collected = self._put(), self._collect()
+        self._tell()
+        self._listen()
+        self._adopt()
+        return put or collected
 
     def connect(self, node: int, mail: Mail | None) -> None:
         """Take in a machine that comes back, which is connected by that, or cannot be; called in another thread."""
@@ -118,16 +114,6 @@ class Courier:
             peer.begin(self._kind, start * self._per_update, start, start)
 
     # --- from other machines
-
-    def _hear(self, timeout: float) -> None:
-        """Take what has come, waiting so long for the first."""
-        try:
-            while True:
-                news = self._news.get(timeout=timeout)
-                timeout = 0
-                self._take_news(news)
-        except Empty:
-            return
 
     def _take_news(self, news: News) -> None:
         match news:
@@ -165,10 +151,7 @@ class Courier:
             control.finish(control.workers)
             self._seen.add(ticket)
         if not one.peer.parted:
-            try:
-                one.peer.free(one.message)
-            except ConnectionError as error:
-                self._lose(one.peer, str(error))
+            self._free(one.peer, one.message)
 
     # --- to other machines
 
@@ -211,16 +194,6 @@ class Courier:
                 peer.tell(self._kind, head)
 
     # --- who lives
-
-    def _listen(self) -> None:
-        """Look whether somebody has said nothing for too long; not right after this machine itself stood still."""
-        now = time.monotonic()
-        stood_still, self._looked = now - self._looked > self._timeout / 2, now
-        for peer in self._peers.values():
-            if stood_still:
-                peer.heard = now
-            elif not peer.parted and now - peer.heard > self._timeout:
-                self._lose(peer, f"it has said nothing for {self._timeout:g} s")
 
     def _lose(self, peer: Peer, why: str) -> None:
         if peer.parted:
@@ -299,11 +272,3 @@ class Courier:
             return False
         total = self._control[Word.TOTAL]
         return all(not peer.sent_to or peer.head * self._per_update >= total for peer in self._peers.values())
-
-    def _part(self) -> None:
-        """Say so, and wait a moment until the others know."""
-        for peer in self._peers.values():
-            peer.tell(Kind.DONE, self._control[Word.HEAD])
-        deadline = time.monotonic() + _LINGERING
-        while time.monotonic() < deadline and not all(peer.done or not peer.sent_to for peer in self._peers.values()):
-            self._hear(_LONGEST)

@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -162,6 +162,15 @@ class Party:
     def drawn(self, what: str) -> int:
         """How many have drawn one."""
         return self._added(what, 0)
+
+    def proof(self, who: object, said: Sequence[Any]) -> str:
+        """What proves that it knows the secret, by numbers used once, in hexadecimal."""
+        text = f"{who} {json.dumps([self.prefix, *said])}"
+        return hmac.new(self.invitation.token.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+    def is_proof(self, told: Any, who: object, said: Sequence[Any]) -> bool:
+        """True where that was told which `proof` gives."""
+        return hmac.compare_digest(str(told), self.proof(who, said))
 
     def _added(self, what: str, amount: int) -> int:
         with _reported("the store of machine 0 cannot be reached"):
@@ -365,14 +374,10 @@ def _check_secret(party: Party) -> None:
     """Tell a number that is used once, and prove by all of them that the secret is known, without telling it."""
     party.tell("nonce", secrets.token_hex(16))
     nonces = party.hear_all("nonce", _MEETING)
-    said = json.dumps([party.prefix, *(nonces[node] for node in range(party.nodes))])
-
-    def proof(node: int) -> str:
-        return hmac.new(party.invitation.token.encode(), f"{node} {said}".encode(), hashlib.sha256).hexdigest()
-
-    party.tell("proof", proof(party.node))
+    said = [nonces[node] for node in range(party.nodes)]
+    party.tell("proof", party.proof(party.node, said))
     proofs = party.hear_all("proof", _MEETING)
-    wrong = [node for node in range(party.nodes) if not hmac.compare_digest(str(proofs[node]), proof(node))]
+    wrong = [node for node in range(party.nodes) if not party.is_proof(proofs[node], node, said)]
     if wrong:
         raise ArgumentError(
             f"machine {', '.join(map(str, wrong))} has another token than machine {party.node}; --token, or "

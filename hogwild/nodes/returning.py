@@ -13,9 +13,6 @@ Whoever asks later for the same place has it, so one that was killed on its way 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -32,11 +29,6 @@ _ANSWERING = 30.0  # seconds that machine 0 may take beside the time after which
 _PROVING, _ARRIVING = 60.0, 600.0  # seconds for one machine, before the next one is let in
 _LOOK_EVERY = 0.02
 NO_PLACE = -1
-
-
-def _proof(party: Party, who: str, said: Sequence[Any]) -> str:
-    text = f"{who} {json.dumps([party.prefix, *said])}"
-    return hmac.new(party.invitation.token.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 # --- the machine that comes
@@ -84,9 +76,9 @@ def be_let_in(party: Party) -> list[int]:
         raise NodeError(f"another machine has taken the place of machine {party.node}")
     nonces = party.hear_all(f"return {number} nonce", _ANSWERING, living)
     said = [number, party.node, own, *(nonces[node] for node in living)]
-    party.decide(f"return {number} proof", _proof(party, "it", said))
+    party.decide(f"return {number} proof", party.proof("it", said))
     proofs = party.hear_all(f"return {number} proof", _ANSWERING, living)
-    wrong = [node for node in living if not hmac.compare_digest(str(proofs[node]), _proof(party, str(node), said))]
+    wrong = [node for node in living if not party.is_proof(proofs[node], node, said)]
     if wrong:
         raise ArgumentError(
             f"machine {', '.join(map(str, wrong))} has another token than this one, which comes back; it must be the "
@@ -179,8 +171,8 @@ class Door:
         nonces = [party.hear(f"return {number} nonce", other) for other in living]
         nonces[living.index(party.node)] = self._nonces[number]
         said = [number, node, party.decided(f"return {number} ready"), *nonces]
-        knows = hmac.compare_digest(str(told), _proof(party, "it", said))
-        party.tell(f"return {number} proof", _proof(party, str(party.node), said) if knows else "")
+        knows = party.is_proof(told, "it", said)
+        party.tell(f"return {number} proof", party.proof(party.node, said) if knows else "")
         self._last = (node, time.monotonic() + _ARRIVING) if knows else (NO_PLACE, 0.0)
         return (node, number) if knows else None
 

@@ -10,7 +10,7 @@ import time
 import problems
 import pytest
 import torch
-from machines import machines, one_after_another, refusals, together, told_by
+from machines import machines, one_after_another, refusals, together, told_by, without_machine_0
 from traits import NAMES, ONE_OF_EACH, SAME_BITS
 
 import hogwild
@@ -209,10 +209,7 @@ def test_a_machine_that_is_lost_is_left_out_of_the_mean(update, every, tmp_path)
 
 def test_who_loses_machine_0_ends(tmp_path):
     with machines(2, tmp_path, SLOW, update="hogwild", workers=2, **{**SETTINGS, "updates": 400}) as programs:
-        for program in programs:
-            program.output.readline()
-        programs[0].killed()
-        told = told_by(programs[1])
+        told = without_machine_0(programs)
     assert told["error"] == "NodeError"
     assert "machine 0" in told["message"]
 

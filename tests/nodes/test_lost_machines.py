@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import problems
 import psutil
 import pytest
-from machines import machines, told_by
+from machines import machines, told_by, without_machine_0
 from slow_links import links
 
 pytestmark = [pytest.mark.filterwarnings("ignore:staleness"), pytest.mark.stress]
@@ -161,10 +161,7 @@ def test_a_short_cut_changes_nothing(tmp_path, alone):
 
 def test_the_loss_of_the_machine_that_keeps_the_record_ends_the_run(tmp_path):
     with machines(2, tmp_path, SLOW, model="conv_bn", workers=1, **SETTINGS) as programs:
-        for program in programs:
-            program.output.readline()
-        programs[0].killed()
-        told = told_by(programs[1])
+        told = without_machine_0(programs)
     assert told["error"] == "NodeError"
     assert "machine 0" in told["message"]
 
