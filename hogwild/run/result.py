@@ -38,7 +38,7 @@ from hogwild.run.divergence import divergence
 from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order, metrics_in
 from hogwild.run.origin import Origin
 from hogwild.shared.hashing import digest_bytes
-from hogwild.shared.journal import Seal
+from hogwild.shared.journal import Seal, losses_by_update
 
 INTERRUPTED = "interrupted"  # what `stopped` says of a run that can be gone on with
 
@@ -208,7 +208,7 @@ class Run:
     @property
     def diverged(self) -> str | None:
         """That the loss has left where it began, in words with the figures; None where it has not."""
-        found = divergence(self.losses)
+        found = divergence(losses_by_update(self.journal))
         return str(found) if found is not None else None
 
     @property

@@ -97,9 +97,9 @@ class Journal:
         return written[np.lexsort((written["update"], written["version"]))]
 
     def losses(self, rows: int) -> NDArray[np.float64]:
-        """The losses in the first `rows` rows, of those that are written, as they stand."""
+        """The losses in the first `rows` rows, of those that are written, in the order of the updates."""
         first = self._rows[:rows]
-        return np.asarray(first["loss"][first["update"] >= 0], np.float64)
+        return losses_by_update(first[first["update"] >= 0])
 
     def recent(self, row: int, count: int) -> NDArray[Any]:
         """A copy of those of the last `count` rows before `row` that are written."""
@@ -121,6 +121,11 @@ class Journal:
     def first_seals(self, versions: int) -> Tensor:
         """The bytes of the seals of the first versions, uint8, in shared memory."""
         return self._seals[: self._seal_bytes * (versions // self.digest_every)]
+
+
+def losses_by_update(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """The losses in rows of a journal in the order of the updates, whichever was committed first."""
+    return np.asarray(rows["loss"][np.argsort(rows["update"], kind="stable")], np.float64)
 
 
 def seal_bytes(tensors: int) -> int:

@@ -20,6 +20,9 @@ import hogwild
 from hogwild.report.tables import run_report
 from hogwild.run import divergence as module
 from hogwild.run.divergence import WINDOW, divergence
+from hogwild.shared.words import Hook, Word
+from hogwild.testing import planted
+from hogwild.workers.seat import WorkerSeat
 
 UPDATES = 400
 GROWS: dict[str, Any] = {
@@ -89,6 +92,22 @@ def test_losses_of_both_infinities_are_told_without_a_warning():
     assert divergence(both) is None
     run = problems.train(updates=UPDATES, **{**GROWS, "loss": infinities})
     assert np.isnan(run.loss) and "0 over the first update, nan" in str(run.diverged)
+
+
+def test_which_of_two_workers_commits_first_does_not_matter(monkeypatch, caplog):
+    monkeypatch.setattr("hogwild.run.evaluator._LOOK_EVERY", 0.0)
+    with planted(later):
+        run = problems.train(update="snapshot", updates=UPDATES, **{**GROWS, "loss": infinities})
+    assert run.journal["update"][0] > 0, "update 0 was to be committed late"
+    assert "0 over the first update, nan" in str(run.diverged) and "0 over the first update, nan" in caplog.text
+
+
+def later(hook: Hook, seat: WorkerSeat) -> None:
+    """Update 0 is committed after a later one."""
+    if hook is Hook.COMMITTING and seat.ticket == 0:
+        deadline = time.monotonic() + 20
+        while seat.control[Word.HEAD] < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 def infinities(model: nn.Module, batch: Any) -> torch.Tensor:
