@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,11 +22,13 @@ from typing import Any
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from hogwild.errors import ArgumentError, NodeError, one_line
+from hogwild.errors import ArgumentError, NodeError, one_line, printable
 from hogwild.nodes.returning import NO_PLACE, take_place
 
 TOKEN = "HOGWILD_TOKEN"
 _MEETING = 300.0  # seconds for all machines to come
+_UNREACHED = "the store of machine 0 cannot be reached"
+_LEFT = "left"
 _LEAVING = 5.0  # seconds for the others to hear that nothing comes of it
 _LOOK_EVERY = 0.02
 _MOST_TOLD = 1 << 22  # bytes of JSON
@@ -129,6 +131,7 @@ class Party:
         crews: how many workers each machine has, once that is told.
         lost: the machines that were lost while they trained.
         returns: this machine comes back to a run: its number among those that did, from 1; else 0.
+        trains: this machine is ready to train, and the others see by themselves when it ends.
     """
 
     def __init__(self, invitation: Invitation, node: int, store: Store, prefix: str) -> None:
@@ -138,6 +141,7 @@ class Party:
         self.crews: dict[int, int] = {}
         self.lost: set[int] = set()
         self.returns = 0
+        self.trains = False
         self._store = PrefixStore(prefix, store)
 
     @property
@@ -152,7 +156,7 @@ class Party:
 
     def tell(self, what: str, value: Any) -> None:
         """Tell all machines something, as JSON, once."""
-        with _reported("the store of machine 0 cannot be reached"):
+        with _reported(_UNREACHED):
             self._store.set(f"{what}/{self.node}", json.dumps(value))
 
     def draw(self, what: str) -> int:
@@ -173,13 +177,13 @@ class Party:
         return hmac.compare_digest(str(told), self.proof(who, said))
 
     def _added(self, what: str, amount: int) -> int:
-        with _reported("the store of machine 0 cannot be reached"):
+        with _reported(_UNREACHED):
             return int(self._store.add(what, amount))
 
     def hear(self, what: str, node: int) -> Any:
         """What that machine has told; None where it has not yet."""
         key = f"{what}/{node}"
-        with _reported("the store of machine 0 cannot be reached"):
+        with _reported(_UNREACHED):
             if not self._store.check([key]):
                 return None
             told = self._store.get(key)
@@ -191,7 +195,7 @@ class Party:
         """What all machines have told, or those; it is waited for so many seconds.
 
         Raises:
-            NodeError: one has not.
+            NodeError: one has not, or has left.
         """
         missing, found = set(range(self.nodes) if nodes is None else nodes), {}
         deadline = time.monotonic() + patience
@@ -201,6 +205,8 @@ class Party:
                 if told is not None:
                     found[node] = told
             missing -= found.keys()
+            if what != _LEFT and not self.trains:
+                self._refuse_left(missing, what)
             if missing and time.monotonic() > deadline:
                 names = ", ".join(map(str, sorted(missing)))
                 raise NodeError(f"machine {names} of {self.nodes} did not come within {patience:g} s ({what})")
@@ -208,36 +214,44 @@ class Party:
                 time.sleep(_LOOK_EVERY)
         return found
 
-    @contextmanager
-    def leaving_together(self) -> Iterator[None]:
-        """Inside, what is raised on machine 0 is raised once the others have heard why: the store ends with it."""
-        try:
-            yield
-        except BaseException:
-            self.leave()
-            raise
+    def _refuse_left(self, missing: Iterable[int], what: str) -> None:
+        for node in missing:
+            if (why := self.hear(_LEFT, node)) is not None and self.hear(what, node) is None:  # which it told before
+                raise NodeError(f"machine {node} of {self.nodes} has left: {printable(why, 400)}")
 
-    def leave(self) -> None:
+    def leave(self, why: str = "it was interrupted") -> None:
         """Say that this machine ends; on machine 0, wait a moment until the others have. Where that one was lost, there
-        is nobody to tell."""
-        if 0 in self.lost:
+        is nobody to tell; nobody waits for one that was about to come back."""
+        if 0 in self.lost or (self.returns and not self.trains):
             return
         with suppress(NodeError):
-            self.tell("left", True)
+            self.tell(_LEFT, why)
             if self.leads:
-                self.hear_all("left", _LEAVING, set(range(self.nodes)) - self.lost)
+                self.hear_all(_LEFT, _LEAVING, set(range(self.nodes)) - self.lost)
 
     def decide(self, what: str, value: Any) -> Any:
         """What is decided for all: the value of whoever came first."""
         text = json.dumps(value)
-        with _reported("the store of machine 0 cannot be reached"):
+        with _reported(_UNREACHED):
             return json.loads(self._store.compare_set(f"decided/{what}", "", text))
 
     def decided(self, what: str) -> Any:
         """What was decided; None where nothing is yet."""
         key = f"decided/{what}"
-        with _reported("the store of machine 0 cannot be reached"):
+        with _reported(_UNREACHED):
             return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+
+@contextmanager
+def leaving_together(party: Party | None) -> Iterator[None]:
+    """Inside, what is raised before this machine trains is heard by the others, which wait for it. What is raised on
+    machine 0 is raised once they have: the store ends with it."""
+    try:
+        yield
+    except BaseException as error:
+        if party is not None and not party.trains:
+            party.leave(one_line(error))
+        raise
 
 
 class _reported:  # noqa: N801 - used as a function
@@ -272,7 +286,7 @@ def meet(invitation: Invitation) -> Party:
         return party
     number = _met[place] = _met.get(place, -1) + 1
     party = Party(invitation, node, store, f"{prefix}/{number}")
-    with party.leaving_together():
+    with leaving_together(party):
         _check_secret(party)
     if party.leads:
         store.set(f"{prefix}/run", str(number))
@@ -383,14 +397,3 @@ def _check_secret(party: Party) -> None:
             f"machine {', '.join(map(str, wrong))} has another token than machine {party.node}; --token, or "
             f"{TOKEN} in the environment, must be the same on all machines"
         )
-
-
-def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """What machines told that is not what machine 0 told, a short text each."""
-    first = facts[0]
-    return [
-        f"{name} is {facts[node].get(name)!r} on machine {node} and {first.get(name)!r} on machine 0"
-        for node in sorted(facts)
-        for name in dict.fromkeys([*first, *facts[node]])
-        if facts[node].get(name) != first.get(name)
-    ]

@@ -12,6 +12,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 
 from hogwild.errors import warn_caller
+from hogwild.nodes.party import leaving_together
 from hogwild.run.audit import Audit, close_account
 from hogwild.run.averages import as_one_of_several
 from hogwild.run.callback import Ending, RunInfo
@@ -48,16 +49,18 @@ def run_job(job: Job, began: float) -> Run:
     forget_optimized_scripts()
     torch_threads.leave_lost()
     with occupied(job.out), scripts_as_written():  # the trial and the evaluations compute as the workers do
-        if job.out is not None:
-            if not (job.overwrite or job.goes_on):
-                refuse_taken(job.out)
-            clear_leftovers(job.out)
-        with job.party.leaving_together() if job.party is not None else nullcontext():
+        with leaving_together(job.party):
+            if job.out is not None:
+                if not (job.overwrite or job.goes_on):
+                    refuse_taken(job.out)
+                clear_leftovers(job.out)
             job = going_on(as_one_of_several(job))
             prepared = prepare(job)
             if job.resume is not None and job.goes_on and has_ended(job.resume):
                 return _as_it_ended(job)
             run = open_run(prepared)
+        if job.party is not None:
+            job.party.trains = True
         del prepared  # with the caller's optimizer, whose state may be as large as the model
         with noted_failure(job.out), naming_holes(job):
             return conduct(run, began)

@@ -23,7 +23,7 @@ import torch
 
 from hogwild.config import DECIDE_BITS
 from hogwild.errors import ArgumentError, NodeError, printable
-from hogwild.nodes.party import Party, differences, forget
+from hogwild.nodes.party import Party, forget
 from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.run.checkpoint import ResumePoint, form_of
@@ -110,6 +110,17 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         told = party.hear_all("facts", _PREPARING)
     if found := differences(told):
         raise ArgumentError(f"the machines do not train the same: {printable('; '.join(found), 600)}")
+
+
+def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """What machines told that is not what machine 0 told, a short text each."""
+    first = facts[0]
+    return [
+        f"{name} is {facts[node].get(name)!r} on machine {node} and {first.get(name)!r} on machine 0"
+        for node in sorted(facts)
+        for name in dict.fromkeys([*first, *facts[node]])
+        if facts[node].get(name) != first.get(name)
+    ]
 
 
 def _now(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hogwild.data.sources import as_source
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.kernels.kernel import Kernel
-from hogwild.nodes.party import Party
+from hogwild.nodes.party import Party, leaving_together
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule, SchedulerFactory, schedule_of
 from hogwild.rules.base import Rule
@@ -67,49 +67,52 @@ def train_config(
     that train together.
     """
     began = time.monotonic() if began is None else began
-    kernel = data if isinstance(data, Kernel) else None
-    if kernel is not None:
-        refuse_what_kernels_have_not(config, loss)
-        optimizer = kernel_steps
-    elif loss is None or optimizer is None:
-        missing = "loss" if loss is None else "optimizer"
-        raise ArgumentError(f"no {missing} given; data that is no hogwild.Kernel needs one")
-    else:
-        _refuse_uncallable(loss=loss)
-        _refuse_loss_of_outputs(loss)
-    schedule = schedule_of(lr_schedule)
-    asked = None if isinstance(schedule, SchedulerFactory) else schedule
-    _refuse_uncallable(collate=collate, lr_schedule=asked, evaluate=evaluate, stop=stop, progress=progress)
-    rule = rule or make_rule(config.update, config)
-    rule.check(config.workers)
-    if kernel is not None:
-        refuse_rules_without_kernels(rule, config)
-    warm_up(config.kind)
-    source = as_source(data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate)
-    job = Job(
-        config=config,
-        rule=rule,
-        model=model,
-        optimizer=optimizer,
-        source=source,
-        loss=loss,
-        work=train_loop if kernel is None else kernel_loop,
-        lr_schedule=schedule,
-        evaluate=evaluate,
-        callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
-        out=checked_out(out, config.checkpoint_every),
-        resume=Path(resume) if resume is not None else None,
-        trace=trace,
-        intra_op=intra_op,
-        overwrite=overwrite,
-        maker=maker,
-        free=checked_free(free),
-        looks_again=looks_again,
-        change=change or {},
-        again=None if kernel is None else step_again,
-        sparse=() if kernel is None else tuple(kernel.tables),
-        party=party,
-    )
+    with leaving_together(party):
+        kernel = data if isinstance(data, Kernel) else None
+        if kernel is not None:
+            refuse_what_kernels_have_not(config, loss)
+            optimizer = kernel_steps
+        elif loss is None or optimizer is None:
+            missing = "loss" if loss is None else "optimizer"
+            raise ArgumentError(f"no {missing} given; data that is no hogwild.Kernel needs one")
+        else:
+            _refuse_uncallable(loss=loss)
+            _refuse_loss_of_outputs(loss)
+        schedule = schedule_of(lr_schedule)
+        asked = None if isinstance(schedule, SchedulerFactory) else schedule
+        _refuse_uncallable(collate=collate, lr_schedule=asked, evaluate=evaluate, stop=stop, progress=progress)
+        rule = rule or make_rule(config.update, config)
+        rule.check(config.workers)
+        if kernel is not None:
+            refuse_rules_without_kernels(rule, config)
+        warm_up(config.kind)
+        source = as_source(
+            data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate
+        )
+        job = Job(
+            config=config,
+            rule=rule,
+            model=model,
+            optimizer=optimizer,
+            source=source,
+            loss=loss,
+            work=train_loop if kernel is None else kernel_loop,
+            lr_schedule=schedule,
+            evaluate=evaluate,
+            callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
+            out=checked_out(out, config.checkpoint_every),
+            resume=Path(resume) if resume is not None else None,
+            trace=trace,
+            intra_op=intra_op,
+            overwrite=overwrite,
+            maker=maker,
+            free=checked_free(free),
+            looks_again=looks_again,
+            change=change or {},
+            again=None if kernel is None else step_again,
+            sparse=() if kernel is None else tuple(kernel.tables),
+            party=party,
+        )
     return run_job(job, began)
 
 
@@ -130,7 +133,8 @@ def train_experiment(
     of the experiment and what writes for TensorBoard, where the settings ask for it."""
     own = [TensorBoard()] if config.tensorboard else []
     warm_up(config.kind)
-    problem = bound(training, config).build(config.seed, Path(config.data) if config.data else None)
+    with leaving_together(party):
+        problem = bound(training, config).build(config.seed, Path(config.data) if config.data else None)
     return train_config(
         config,
         problem.model,
