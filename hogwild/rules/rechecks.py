@@ -126,10 +126,14 @@ class Rechecks:
         number = self.due(before)
         if number is None or not self._control.take_again(self._worker, number):
             return None
-        if not self._checked(number):
+        if not self._is_done(number):
             return number
         self.let_go()  # somebody was faster
         return None
+
+    def _is_done(self, number: int) -> bool:
+        """True where that was computed again; asked in this order, for the slot of what is applied is used again."""
+        return self._checked(number) or self._control.observe(Word.HEAD) > number // self._per_update
 
     def alone(self, number: int) -> bool:
         """True where the gradient that lies there is this worker's own."""

@@ -66,8 +66,12 @@ LARGE = {
         Size(2, 4, kills=1, twice=(1, 2)),
         Size(3, 3, kills=0, staleness=2, twice=(1,)),
         Size(2, 3, kills=1, shards=1, twice=(1,)),
+        Size(3, 2, kills=1, staleness=0, twice=(0, 1)),
+        Size(3, 3, kills=0, twice=(0, 2)),
     ],
     "sync": [
+        Size(3, 2, kills=1, micro_batches=1, twice=(0, 1)),
+        Size(3, 4, kills=0, twice=(0, 2)),
         Size(2, 8, kills=1),
         Size(2, 6, kills=2),
         Size(3, 6, kills=1, micro_batches=3),
@@ -104,7 +108,9 @@ PLANTED = [
     *((rule, "not let go", "nothing can happen any more") for rule in SAME_BITS),
     *((rule, "any ticket", "nothing can happen any more") for rule in SAME_BITS),
     *((rule, "never alone", "nothing can happen any more") for rule in SAME_BITS),
+    *((rule, "slot alone", "slot 0 is to be written while worker . reads version 0 there") for rule in SAME_BITS),
 ]
+SLOT_ALONE = Size(3, 2, kills=0, staleness=0, micro_batches=1, twice=(0, 1))  # one gradient slot for all
 TWICE = "unchecked", "no way out", "not let go", "any ticket", "never alone"
 SHARDED = "early shard", "shard ahead", "early end"
 
@@ -117,6 +123,8 @@ def size_for(rule, fault):
         return replace(size, policy="continue")
     if fault in SHARDED:
         return replace(size, shards=1, kills=0)
+    if fault == "slot alone":
+        return SLOT_ALONE
     if fault == "any ticket":
         return replace(size, tickets=4, kills=0, twice=(0, 2, 3))
     if fault in TWICE:

@@ -35,7 +35,7 @@ from explorer import ENDED, NOBODY, Outcome, State, Step, put
 FAULTS = (
     *("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop"),
     *("few gradients", "stamp first", "early shard", "shard ahead", "early end", "no second look"),
-    *("unchecked", "no way out", "not let go", "any ticket", "never alone"),
+    *("unchecked", "no way out", "not let go", "any ticket", "never alone", "slot alone"),
 )
 _TICKET_LOCK = frozenset(
     f"{section}.{step}"

@@ -110,7 +110,9 @@ class Twice(Model):
 
     def again_look(self, s: State, i: int) -> Outcome:
         ticket = s.workers[i].second
-        return s if ticket in self.unchecked(s, ticket // self.per_update) else (s, "again.clear")
+        number = ticket // self.per_update
+        applied = s.head > number and "slot alone" not in self.faults
+        return s if ticket in self.unchecked(s, number) and not applied else (s, "again.clear")
 
     def again_read(self, s: State, i: int) -> Outcome:
         version = self.read_by(s.workers[i].second // self.per_update)
