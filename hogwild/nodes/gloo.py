@@ -60,9 +60,8 @@ class GlooMail:
         try:
             self._group: Any = ProcessGroupGloo(store, self._rank[node], len(members), timedelta(seconds=patience))
         except Exception as error:
-            raise ConnectionError(
-                f"no connection to machines {', '.join(map(str, members))} within {patience:g} s: {one_line(error)}"
-            ) from error
+            others = ", ".join(str(member) for member in members if member != node)
+            raise ConnectionError(f"no connection to machine {others}: {one_line(error)}") from error
 
     def send(self, node: int, channel: int, number: int, message: Tensor) -> None:
         """Send a message; see `Mail`."""

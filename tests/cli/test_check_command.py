@@ -12,6 +12,8 @@ import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 
 from hogwild.cli import main
+from hogwild.testing import Hook, planted
+from hogwild.workers.seat import WorkerSeat
 
 SHORT = ["--updates", "60", "--runs", "2", "--quiet"]
 
@@ -28,9 +30,25 @@ def test_ordered_passes(capsys):
     assert "verdict: all runs have the same bits." in " ".join(told.split())
 
 
+class Overtaken:
+    """The first update of so many runs is applied after some that were begun later; else one thread may do all of them
+    before another starts."""
+
+    def __init__(self, runs: int) -> None:
+        self.left = runs
+
+    def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
+        if hook is Hook.COMMITTING and seat.ticket == 0 and self.left:
+            self.left -= 1
+            deadline = time.monotonic() + 60
+            while seat.tickets_handed_out < 20 and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+
 def test_racing_fails_and_says_why(capsys, tmp_path):
     arguments = ["check", "digits", "--update", "racing", "--out", str(tmp_path / "out"), "--json"]
-    assert main([*arguments, "--updates", "200", "--runs", "2", "--quiet"]) == 1
+    with planted(Overtaken(runs=2)):
+        assert main([*arguments, "--kind", "threads", "--updates", "200", "--runs", "2", "--quiet"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["identical"] is False
     assert "--update ordered" in found["verdict"]
