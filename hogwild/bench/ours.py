@@ -80,10 +80,11 @@ def train_rule(
     options: Mapping[str, Any] | None = None,
     recheck: float = RunConfig.recheck,
     party: Party | None = None,
+    average_every: int | None = None,
 ) -> tuple[Run, nn.Module]:
     """Do the work by that rule; `program` is what every worker does. `options` are the rule's, by default those that
-    keep `allow` workers busy; `recheck` is that of `hogwild.train`; `party`: the machines that do it together. Returns
-    the run and the trained model."""
+    keep `allow` workers busy; `recheck` is that of `hogwild.train`; `party`: the machines that do it together, or
+    apart, where they `average_every` so many updates. Returns the run and the trained model."""
     began = time.monotonic()
     make = rule_class(rule_name)
     options = make.options_for(allow) if options is None else options
@@ -99,6 +100,7 @@ def train_rule(
         seed=work.seed,
         on_worker_failure="raise",
         recheck=recheck,
+        average_every=average_every,
         evaluate_every=max(1, updates // work.looks) if work.looks else None,
         **options,
     )

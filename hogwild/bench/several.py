@@ -1,6 +1,8 @@
-"""Several machines beside DistributedDataParallel: `hogwild bench --nodes`. A gradient takes a wait besides.
+"""Several machines, together, apart, and by DistributedDataParallel: `hogwild bench --nodes`. A gradient takes a wait
+besides.
 
-    for each number of machines and each delay of their links:  repeat 0: ours, with each staleness; ddp → repeat 1: …
+    for each number of machines and each delay of their links:
+        repeat 0: together, with each staleness; apart, averaging; ddp → repeat 1: …
 
 A machine is a process with a worker and a courier of its own; where links have a delay, at a host of its own (see
 `hogwild.bench.links`). The ideal is machines ÷ pad: the network and everything else would take no time. One step of
@@ -32,6 +34,7 @@ from hogwild.workers.spawn import start_server
 from hogwild.workers.worker import Worker
 
 _LEAST_ROUNDS = 50  # gradients of each machine in a measurement, so that their start and end weigh little
+AVERAGE_EVERY = 10  # updates of each machine, where they train apart, by `hogwild`
 _LEAST_STEPS = 12  # of DistributedDataParallel, which starts and ends all at once
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _SILENCE = 30.0  # seconds; none is to be lost here
@@ -66,6 +69,7 @@ class SeveralResult:
         ideal: machines ÷ pad.
         ddp: gradients a second of DistributedDataParallel, in the same repeats.
         over_ddp: the ratio, each from one repeat.
+        averaging: updates a second of all machines, which train apart and average, in the same repeats.
     """
 
     case: Case
@@ -76,6 +80,7 @@ class SeveralResult:
     ideal: float
     ddp: Spread
     over_ddp: Spread
+    averaging: Spread
 
 
 @dataclass(frozen=True)
@@ -143,43 +148,48 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterat
     rounds = max(_LEAST_ROUNDS, round(plan.seconds / plan.pad))
     steps = max(_LEAST_STEPS, round(plan.seconds / (plan.pad + 2 * crowd.delay)))
     ours: dict[int, list[float]] = {staleness: [] for staleness in crowd.staleness}
+    apart: list[float] = []
     theirs: list[float] = []
     with network(nodes, crowd.delay) if crowd.delay else nullcontext() as made:
         hosts = made.hosts if made is not None else []
         for seed in range(plan.repeats):
             for staleness, speeds in ours.items():
                 speeds.append(_speed(replace(work, batches=rounds * nodes, seed=seed), nodes, staleness, hosts))
+            apart.append(_speed(replace(work, batches=rounds, seed=seed), nodes, None, hosts))
             done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
             theirs.append(done.batches / done.seconds)
     for staleness, speeds in ours.items():
         ratios = [one / other for one, other in zip(speeds, theirs, strict=True)]
-        speed, other, over = map(Spread.over, (speeds, theirs, ratios))
-        yield SeveralResult(case, nodes, crowd.delay, staleness, speed, nodes / plan.pad, other, over)
+        speed, other, over, average = map(Spread.over, (speeds, theirs, ratios, apart))
+        yield SeveralResult(case, nodes, crowd.delay, staleness, speed, nodes / plan.pad, other, over, average)
 
 
-def _speed(work: Work, nodes: int, staleness: int, hosts: Sequence[Host]) -> float:
-    """Updates a second of machines that train together."""
+def _speed(work: Work, nodes: int, staleness: int | None, hosts: Sequence[Host]) -> float:
+    """Updates a second of machines that train together; without a staleness, of all that train apart."""
     speeds: list[float] = in_children(
         _machine, nodes, (work, StartLine(nodes), staleness, hosts, free_port()), work.limit
     )
-    return speeds[0]
+    return speeds[0] if staleness is not None else sum(speeds)
 
 
-def _machine(node: int, work: Work, line: StartLine, staleness: int, hosts: Sequence[Host], port: int) -> float:
+def _machine(node: int, work: Work, line: StartLine, staleness: int | None, hosts: Sequence[Host], port: int) -> float:
     """Be one machine; returns updates a second."""
     torch.set_num_threads(1)
     if hosts:
         hosts[node].move_in()
     invitation = Invitation(line.workers, hosts[0].address if hosts else LOOPBACK, port, node=node, timeout=_SILENCE)
+    together = staleness is not None
+    opening = min(2 * (staleness + 1), work.batches // 2) if staleness is not None else AVERAGE_EVERY
     run, _ = train_rule(
         work,
-        SAME_BITS,
+        SAME_BITS if together else "hogwild",
         "processes",
         1,
         1,
-        Started(line, node, min(2 * (staleness + 1), work.batches // 2)),
-        options={"staleness": staleness},
+        Started(line, node, opening),
+        options={"staleness": staleness} if together else {},
         party=meet(invitation),
+        average_every=None if together else AVERAGE_EVERY,
     )
     (row,) = run.logged
     return (run.updates - row["first"]) / row["seconds"]

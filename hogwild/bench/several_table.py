@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hogwild.bench.cases import ruled_table
 from hogwild.bench.padded_table import speed_of, waits_report, waits_summary
-from hogwild.bench.several import SeveralPlan, SeveralResult
+from hogwild.bench.several import AVERAGE_EVERY, SeveralPlan, SeveralResult
 from hogwild.bench.summary import Machine, plain
 from hogwild.rules.registry import SAME_BITS
 
@@ -18,7 +18,7 @@ _NOTE = (
     f"N: machines, with a worker each, which train by {SAME_BITS}; here, processes. delay: ms from one to another, one "
     "way; 0 is loopback. updates/s: median and range. ideal: share of machines ÷ wait. ddp: gradients a second of "
     "DistributedDataParallel on gloo, one all-reduce a step, the same batch on each machine. × ddp: the ratio, each "
-    "from one repeat."
+    f"from one repeat. apart: updates/s of all, which train apart by hogwild and average every {AVERAGE_EVERY} updates."
 )
 
 
@@ -39,6 +39,8 @@ def _result(result: SeveralResult) -> dict[str, Any]:
         **speed_of(result),
         "ddp_updates_per_second": plain(result.ddp),
         "over_ddp": plain(result.over_ddp),
+        "average_every": AVERAGE_EVERY,
+        "averaging_updates_per_second": plain(result.averaging),
     }
 
 
@@ -49,7 +51,7 @@ def several_report(found: Mapping[str, Any]) -> RenderableType:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = ruled_table()
-    for heading in ("N", "delay", "τ", "updates/s", "range", "ideal", "ddp", "× ddp", "range"):
+    for heading in ("N", "delay", "τ", "updates/s", "range", "ideal", "ddp", "× ddp", "range", "apart"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         speed, over = row["updates_per_second"], row["over_ddp"]
@@ -57,11 +59,16 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
             f"{row['nodes']}",
             f"{1e3 * row['delay_seconds']:g}",
             f"{row['staleness']}",
-            f"{speed['median']:,.1f}",
-            f"{speed['min']:,.1f}–{speed['max']:,.1f}",
+            _rate(speed["median"]),
+            f"{_rate(speed['min'])}–{_rate(speed['max'])}",
             f"{100 * row['share_of_ideal']:.0f} %",
-            f"{row['ddp_updates_per_second']['median']:,.1f}",
+            _rate(row["ddp_updates_per_second"]["median"]),
             f"{over['median']:.1f}",
             f"{over['min']:.1f}–{over['max']:.1f}",
+            _rate(row["averaging_updates_per_second"]["median"]),
         )
     return table
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"

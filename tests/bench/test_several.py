@@ -47,6 +47,7 @@ def test_machines_far_apart_go_on_where_one_step_of_all_waits():
     assert (found.nodes, found.delay, found.staleness, found.ideal) == (2, 0.02, 5, 100)
     assert 0.5 * found.ideal < found.updates_per_second.median < found.ideal
     assert found.over_ddp.median > 1.2
+    assert 0.3 * found.ideal < found.averaging.median < found.ideal
 
 
 def test_the_command_runs_on_loopback(capsys, tmp_path):
@@ -58,20 +59,23 @@ def test_the_command_runs_on_loopback(capsys, tmp_path):
     assert (row["nodes"], row["delay_seconds"], row["staleness"]) == (2, 0, 3)
     assert 0 < row["share_of_ideal"] < 1
     assert row["ddp_updates_per_second"]["median"] > 0
+    assert row["average_every"] == 10 and 0 < row["averaging_updates_per_second"]["median"] < 400
     assert json.loads(saved.read_text())["results"] == [row]
 
 
 def test_the_table_fits_a_terminal():
     plan = several_plan_of(QUICK, 20.0, (4,), (20,), (15, 31))
     spread = Spread(1234.5, 1200.1, 1300.2, 3)
-    row = SeveralResult(plan.cases[0], 4, 0.02, 15, spread, 1400.0, Spread(14, 13, 15, 3), Spread(88.2, 80, 100, 3))
+    row = SeveralResult(
+        plan.cases[0], 4, 0.02, 15, spread, 1400.0, Spread(14, 13, 15, 3), Spread(88.2, 80, 100, 3), spread
+    )
     found = several_summary(IDLE, plan, ["a warning"], [row, replace(row, staleness=31)])
     json.dumps(found, allow_nan=False)
     console = Console(width=80, file=io.StringIO())
     with console.capture() as captured:
         console.print(several_report(found))
     shown = captured.get()
-    assert "…" not in shown and "1,234.5" in shown and "88 %" in shown and "80.0–100.0" in shown
+    assert "…" not in shown and "1,234 " in shown and "88 %" in shown and "80.0–100.0" in shown
 
 
 @pytest.mark.parametrize(
