@@ -33,7 +33,7 @@ from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.run.result import WorkerUsage
 from hogwild.run.staleness import CURVATURE
-from hogwild.shared.dealing import Dealing
+from hogwild.shared.dealing import Dealing, turns_of
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
@@ -75,7 +75,17 @@ def dealt(prepared: Prepared, party: Party) -> Prepared:
     except ArgumentError as error:
         raise ArgumentError(f"{party.nodes} machines together: {error}") from None
     first = sum(workers[node] for node in range(party.node))
-    return replace(prepared, plan=replace(plan, dealing=Dealing(party.nodes, party.node, first, averages)))
+    turns = _turns(prepared, party) if averages is None else ()
+    return replace(prepared, plan=replace(plan, dealing=Dealing(party.nodes, party.node, first, averages, turns)))
+
+
+def _turns(prepared: Prepared, party: Party) -> tuple[int, ...]:
+    """Who is dealt tickets when: a machine that computes more gradients a second, more of them."""
+    if not party.returns:
+        party.tell("seconds", prepared.seconds or 0.0)  # of a loop of the user's own nothing is known
+    told = party.hear_all("seconds", _PREPARING)
+    known = all(told.values())
+    return turns_of([party.crews[node] / (told[node] if known else 1.0) for node in range(party.nodes)])
 
 
 def agree(prepared: Prepared, party: Party, state: SharedState, version: int) -> None:

@@ -7,7 +7,14 @@ its ticket t is the N t + n-th of all.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+_PARTS, _MOST_PARTS = (
+    4,
+    64,
+)  # of the fastest machine's share that another's is rounded to: a quarter; less for slow ones
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,14 @@ class Dealing:
         node: the number of this one, from 0.
         first: the number of its first worker among those of all machines.
         averages: where each machine trains apart; None: they train together.
+        turns: the machines in the order in which tickets are dealt to them, over and over; empty: one after the other.
     """
 
     nodes: int = 1
     node: int = 0
     first: int = 0
     averages: Averages | None = None
+    turns: tuple[int, ...] = ()
 
     @property
     def several(self) -> bool:
@@ -68,7 +77,7 @@ class Dealing:
 
     def dealer(self, ticket: int) -> int:
         """The machine that computes that ticket while all live."""
-        return ticket % self.nodes
+        return self.turns[ticket % len(self.turns)] if self.turns else ticket % self.nodes
 
     def owner(self, ticket: int, living: int) -> int:
         """The machine that computes it while those of the bits `living` do: the next one, where its own does not."""
@@ -76,3 +85,21 @@ class Dealing:
         while not living >> node & 1:
             node = (node + 1) % self.nodes
         return node
+
+
+def turns_of(speeds: Sequence[float]) -> tuple[int, ...]:
+    """The order in which machines of those speeds are dealt tickets: each as often as it is fast, and evenly spread.
+
+    Speeds are rounded to quarters of the highest, so that machines which are hardly unequal are dealt alike; where one
+    is slower than a quarter, to its own, or to a 64th of the highest.
+    """
+    highest, lowest = max(speeds), min(speeds)
+    unit = min(highest / _PARTS, max(lowest, highest / _MOST_PARTS))
+    shares = [max(1, round(speed / unit)) for speed in speeds]
+    shares = [share // math.gcd(*shares) for share in shares]
+    owed, turns = [0] * len(shares), []
+    for _ in range(sum(shares)):
+        owed = [before + share for before, share in zip(owed, shares, strict=True)]
+        turns.append(owed.index(max(owed)))
+        owed[turns[-1]] -= sum(shares)
+    return tuple(turns)

@@ -9,7 +9,7 @@ import hogwild
 from hogwild import ArgumentError
 from hogwild.nodes.party import invitation_from_environment, invitation_to
 from hogwild.run.machines import differences
-from hogwild.shared.dealing import Dealing
+from hogwild.shared.dealing import Dealing, turns_of
 
 
 def test_the_environment_of_torchrun_is_an_invitation(monkeypatch):
@@ -48,6 +48,29 @@ def test_tickets_of_the_lost_go_to_the_next_that_lives():
     assert [dealing.owner(ticket, 0b111) for ticket in range(4)] == [0, 1, 2, 0]
     assert [dealing.owner(ticket, 0b101) for ticket in range(4)] == [0, 2, 2, 0]
     assert [dealing.owner(ticket, 0b001) for ticket in range(4)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "turns"),
+    [
+        ([1.0, 1.0, 1.0], (0, 1, 2)),
+        ([100.0, 90.0, 93.0], (0, 1, 2)),  # hardly unequal
+        ([2.0, 1.0], (0, 1, 0)),
+        ([1.0, 1.0, 2.0, 4.0], (3, 2, 3, 0, 1, 3, 2, 3)),
+        ([3.0, 4.0], (1, 0, 1, 0, 1, 0, 1)),
+        ([10.0, 1.0], (0,) * 5 + (1,) + (0,) * 5),
+        ([1000.0, 1.0], (0,) * 32 + (1,) + (0,) * 32),
+    ],
+)
+def test_who_is_faster_is_dealt_more(speeds, turns):
+    assert turns_of(speeds) == turns
+
+
+def test_tickets_of_the_lost_go_to_the_next_that_lives_whoever_has_turns():
+    dealing = Dealing(nodes=3, node=0, turns=(0, 1, 0, 2))
+    assert [dealing.owner(ticket, 0b111) for ticket in range(6)] == [0, 1, 0, 2, 0, 1]
+    assert [dealing.owner(ticket, 0b101) for ticket in range(4)] == [0, 2, 0, 2]
+    assert [dealing.owner(ticket, 0b110) for ticket in range(4)] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,10 @@ class Crowd:
     decides: int = 0  # the version at which machine 0 decides whether the run ends; 0: there is none
     again: tuple[int, ...] = ()  # tickets that every machine computes a second time
     returns: int = 0  # how often one that died comes back
+    turns: tuple[int, ...] = ()  # the machines in the order in which tickets are dealt; else each in turn
+
+    def dealer(self, ticket: int) -> int:
+        return self.turns[ticket % len(self.turns)] if self.turns else ticket % self.nodes
 
     @property
     def window(self) -> int:
@@ -158,7 +162,7 @@ class Together(Protocol):
         return self.put(s, m, **how, **memory, **doing, **coming, living=empty)
 
     def owner(self, ticket: int, living: frozenset[int]) -> int:
-        node = ticket % self.crowd.nodes
+        node = self.crowd.dealer(ticket)
         while node not in living:
             node = (node + 1) % self.crowd.nodes
         return node
@@ -212,7 +216,7 @@ class Together(Protocol):
             return False
         if m.slots[ticket % self.window] == ticket:
             return True
-        return "waits for other" in self.faults and ticket not in m.reissued and ticket % self.crowd.nodes != m.node
+        return "waits for other" in self.faults and ticket not in m.reissued and self.crowd.dealer(ticket) != m.node
 
     def compare(self, s: Several, m: Machine) -> Iterator[tuple[str, Several]]:
         if m.slots[m.second % self.window] == m.second:
@@ -284,7 +288,7 @@ class Together(Protocol):
         return self.put(s, m, living=m.living - {node}, coming=m.coming - {node}, outbox=away)
 
     def may_adopt(self, m: Machine, ticket: int) -> bool:
-        if "no adoption" in self.faults or ticket % self.crowd.nodes in m.living:
+        if "no adoption" in self.faults or self.crowd.dealer(ticket) in m.living:
             return False
         if "owner alone" in self.faults and self.owner(ticket, m.living) != m.node:
             return False

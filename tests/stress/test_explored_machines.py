@@ -19,8 +19,10 @@ SMALL = [
     Crowd(2, 3, kills=1, staleness=2),
     Crowd(3, 2, kills=1, mortal=(0,)),
     Crowd(2, 4, kills=1, mortal=(1,), decides=2, again=(1, 2)),
+    Crowd(2, 4, kills=1, turns=(0, 0, 1)),
 ]
 LARGE = [Crowd(2, 6, kills=1), Crowd(2, 4, kills=1, staleness=2), Crowd(3, 2, kills=1), Crowd(3, 3, kills=1)]
+LARGE += [Crowd(2, 6, kills=1, turns=(0, 1, 1)), Crowd(2, 4, kills=1, decides=2, again=(1, 2), turns=(0, 0, 0, 1))]
 LARGE += [Crowd(2, 5, kills=1, mortal=(1,), decides=3, again=(1, 2, 3)), Crowd(3, 3, kills=0, decides=2, again=(1, 2))]
 SIZES = SMALL + (LARGE if os.environ.get("HOGWILD_EXPLORE") else [])
 

@@ -1,0 +1,67 @@
+"""Machines of which one computes faster than another: it is dealt more tickets, and the bits are the same.
+
+HOGWILD_PAIRS=4 pytest tests/nodes -k deal_in_turn -s     how fast that is, and how fast dealing in turn is
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+
+import problems
+import pytest
+from machines import together
+from traits import SAME_BITS
+
+pytestmark = pytest.mark.filterwarnings("ignore:staleness")
+PAIRS = int(os.environ.get("HOGWILD_PAIRS", "1"))
+SETTINGS = {"staleness": 7, "micro_batches": 8, "updates": 60, "recheck": 0.0, "compensation": "none"}
+LONGER = {"updates": 120}
+WAITS = """
+import time
+def waits(model, batch):
+    time.sleep({seconds}[int(os.environ["RANK"])])
+    return problems.cross_entropy(model, batch)
+extra["loss"] = waits
+"""
+TIMED = """
+import hogwild.run.machines as module
+if {in_turn}:
+    module.turns_of = lambda speeds: ()
+def evaluate(model):
+    moments.append(time.monotonic())
+    more["moments"] = moments
+    return {{}}
+moments = []
+if os.environ["RANK"] == "0":
+    extra["evaluate"] = evaluate
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers"), [((0.04, 0.08), (1, 1)), ((0.04, 0.04), (2, 1))], ids=["twice as fast", "two workers"]
+)
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_who_computes_twice_as_many_gradients_a_second_is_dealt_twice_as_many(update, seconds, workers, tmp_path):
+    own = [{"workers": number} for number in workers]
+    told = together(2, tmp_path, WAITS.format(seconds=seconds), own=own, update=update, **SETTINGS)
+    alone = problems.train(problems.mlp(), update=update, workers=1, optimizer=problems.SGD, **SETTINGS)
+    assert {one["digest"] for one in told} == {alone.digest}
+    computed = [sum(count for node, _, count in told[0]["workers"] if node == one) for one in range(2)]
+    assert 1.7 * computed[1] < computed[0] < 2.3 * computed[1]
+
+
+def test_that_is_faster_than_to_deal_in_turn(tmp_path):
+    """A gradient takes 20 ms on one of two machines and 40 on the other: 75 a second where both are busy, and 50 where
+    each computes every other one."""
+
+    def rate(*, in_turn: bool) -> float:
+        before = WAITS.format(seconds=(0.02, 0.04)) + TIMED.format(in_turn=in_turn)
+        told = together(2, tmp_path, before, update="ordered", workers=1, evaluate_every=40, **SETTINGS | LONGER)
+        first, _, last = told[0]["moments"]  # at which update 40, 80 and 120 were evaluated
+        return 80 / (last - first)
+
+    dealt, in_turn = zip(*[(rate(in_turn=False), rate(in_turn=True)) for _ in range(PAIRS)], strict=True)
+    for how, rates in (("as they are fast", dealt), ("in turn", in_turn)):
+        print(f"{how}: {statistics.median(rates):.1f} updates/s ({min(rates):.1f} to {max(rates):.1f})")
+    assert statistics.median(dealt) > 1.2 * statistics.median(in_turn)
