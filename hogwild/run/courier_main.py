@@ -35,6 +35,11 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Connected:
+    """The couriers of all machines are connected, where the run begins: each sees by itself now who is lost."""
+
+
+@dataclass(frozen=True)
 class Begun:
     """The courier of a machine that comes back has laid down a version, of a run of so many tickets."""
 
@@ -107,7 +112,9 @@ def courier_main(
         state = SharedState(plan, arena)
         set_locks(state.control, arena, 0)
         if plan.dealing.averages is not None:
-            Averager(state, per_update, meeting.all(), meeting.invitation.timeout, pipe.send).run()
+            mails = meeting.all()
+            pipe.send(Connected())
+            Averager(state, per_update, mails, meeting.invitation.timeout, pipe.send).run()
         else:
             _carry(state, start, per_update, meeting, pipe)
         pipe.send(Ended())
@@ -129,7 +136,9 @@ def _carry(state: SharedState, start: int, per_update: int, meeting: Rendezvous,
         start = brought.version
         pipe.send(Begun(start, brought.total))
     else:
-        courier = Courier(state, per_update, meeting.all(), timeout, pipe.send)
+        mails = meeting.all()
+        pipe.send(Connected())
+        courier = Courier(state, per_update, mails, timeout, pipe.send)
     threading.Thread(target=_let_in, args=(courier, meeting, pipe), daemon=True).start()
     courier.run(start)
 

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from hogwild.config import DECIDE_BITS
-from hogwild.errors import ArgumentError, NodeError, printable
+from hogwild.errors import ArgumentError, NodeError, one_line, printable
 from hogwild.nodes.party import Party, forget
 from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.run.checkpoint import ResumePoint, form_of
-from hogwild.run.courier_main import Begun, Ended, Ready, Rendezvous, Told, courier_main
+from hogwild.run.courier_main import Begun, Connected, Ended, Ready, Rendezvous, Told, courier_main
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -168,6 +168,8 @@ class Machines:
         self._interrupted = threading.Event()
         self._closed = threading.Event()
         self._ready = False
+        self._connected = False
+        self._unreached = ""  # why the store cannot be reached any more
         self._begun: Begun | None = None
         self._door = Door(party, lambda: state.control[Word.LIVING])
         self._pipe, theirs = start_context().Pipe()
@@ -188,13 +190,17 @@ class Machines:
     def _ask(self) -> None:
         """Ask now and then whether another machine was interrupted, or comes back; where this one is cut off, the store
         answers to nobody, and a thread of its own waits for it."""
-        with suppress(NodeError, OSError):
+        try:
             while not self._closed.wait(_ASK_EVERY):
                 if self._party.decided(_INTERRUPTED) is not None:
                     self._interrupted.set()
                     return
                 for machine in self._door.look():
                     self._pipe.send(machine)
+        except OSError:
+            return
+        except NodeError as error:
+            self._unreached = one_line(error)
 
     def come_back(self) -> ResumePoint:
         """Be let in by those that live, once the courier is there, and get a version: where this machine begins.
@@ -230,6 +236,8 @@ class Machines:
                 self._handle(self._pipe.recv())
         except (EOFError, OSError):
             raise NodeError(f"the courier of machine {self._party.node} was killed") from None
+        if self._unreached and not (self._connected or self._ended):
+            raise NodeError(f"machine 0 was lost while the machines connected: {self._unreached}")
         if not self._ended and self._interrupted.is_set():
             raise KeyboardInterrupt
 
@@ -246,8 +254,10 @@ class Machines:
                 self._welcome(news.node)
             case Ready():
                 self._ready = True
+            case Connected():
+                self._connected = True
             case Begun():
-                self._begun = news
+                self._begun, self._connected = news, True
             case Ended():
                 self._ended = True
                 if news.why:

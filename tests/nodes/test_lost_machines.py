@@ -166,6 +166,29 @@ def test_the_loss_of_the_machine_that_keeps_the_record_ends_the_run(tmp_path):
     assert "machine 0" in told["message"]
 
 
+NEVER_CONNECTS = """
+import time
+import hogwild.run.machines as module
+begin = module.Machines.__init__
+def connects(self, *arguments):
+    print(json.dumps("has agreed"), flush=True)
+    if os.environ["RANK"] == "0":
+        time.sleep(600)
+    begin(self, *arguments)
+module.Machines.__init__ = connects
+"""
+
+
+@pytest.mark.parametrize("rule", [{"update": "ordered"}, {"update": "hogwild", "average_every": 10}], ids=str)
+def test_the_loss_of_machine_0_while_the_couriers_connect_ends_the_run(rule, tmp_path):
+    began = time.monotonic()
+    with machines(2, tmp_path, NEVER_CONNECTS, workers=1, **{**SETTINGS, **rule}) as programs:
+        told = without_machine_0(programs)
+    assert time.monotonic() - began < 60, "the couriers are given two minutes"
+    assert told["error"] == "NodeError"
+    assert "machine 0 was lost while the machines connected" in told["message"]
+
+
 @pytest.mark.parametrize("interrupted", [0, 1])
 def test_ctrl_c_on_one_machine_ends_all_and_the_run_goes_on_anywhere(interrupted, tmp_path, alone):
     own = [{"out": str(tmp_path / "run")}, {}]
