@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -103,6 +103,25 @@ class Started:
         worker.info.log(first=update, seconds=time.monotonic() - began)
 
 
+@dataclass(frozen=True)
+class Way:
+    """How machines train: by which rule, with which of its options, and how many updates before the clock starts; apart
+    where they `average_every` so many."""
+
+    rule: str
+    opening: int
+    options: Mapping[str, int] = field(default_factory=dict)
+    average_every: int | None = None
+
+
+_APART = Way("hogwild", AVERAGE_EVERY, average_every=AVERAGE_EVERY)
+
+
+def _together_at(staleness: int, batches: int) -> Way:
+    """Together, with that staleness, on so many batches."""
+    return Way(SAME_BITS, min(2 * (staleness + 1), batches // 2), {"staleness": staleness})
+
+
 def busy_at(nodes: int, pad_ms: float, delay_ms: float) -> int:
     """A staleness with which all machines are busy, where a gradient takes `pad_ms` and `delay_ms` to the others:
     (τ + 1) / (pad + delay) ≥ nodes / pad, and a round more, so that nobody waits for what is a moment late."""
@@ -154,8 +173,9 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterat
         hosts = made.hosts if made is not None else []
         for seed in range(plan.repeats):
             for staleness, speeds in ours.items():
-                speeds.append(_speed(replace(work, batches=rounds * nodes, seed=seed), nodes, staleness, hosts))
-            apart.append(_speed(replace(work, batches=rounds, seed=seed), nodes, None, hosts))
+                way = _together_at(staleness, rounds * nodes)
+                speeds.append(_speeds(replace(work, batches=rounds * nodes, seed=seed), nodes, way, hosts)[0])
+            apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
             done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
             theirs.append(done.batches / done.seconds)
     for staleness, speeds in ours.items():
@@ -164,32 +184,29 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterat
         yield SeveralResult(case, nodes, crowd.delay, staleness, speed, nodes / plan.pad, other, over, average)
 
 
-def _speed(work: Work, nodes: int, staleness: int | None, hosts: Sequence[Host]) -> float:
-    """Updates a second of machines that train together; without a staleness, of all that train apart."""
-    speeds: list[float] = in_children(
-        _machine, nodes, (work, StartLine(nodes), staleness, hosts, free_port()), work.limit
-    )
-    return speeds[0] if staleness is not None else sum(speeds)
+def _speeds(work: Work, nodes: int, way: Way, hosts: Sequence[Host]) -> list[float]:
+    """Updates a second that each machine saw: of all together, or of its own."""
+    arguments = work, StartLine(nodes), way, hosts, free_port()
+    speeds: list[float] = in_children(_machine, nodes, arguments, work.limit)
+    return speeds
 
 
-def _machine(node: int, work: Work, line: StartLine, staleness: int | None, hosts: Sequence[Host], port: int) -> float:
+def _machine(node: int, work: Work, line: StartLine, way: Way, hosts: Sequence[Host], port: int) -> float:
     """Be one machine; returns updates a second."""
     torch.set_num_threads(1)
     if hosts:
         hosts[node].move_in()
     invitation = Invitation(line.workers, hosts[0].address if hosts else LOOPBACK, port, node=node, timeout=_SILENCE)
-    together = staleness is not None
-    opening = min(2 * (staleness + 1), work.batches // 2) if staleness is not None else AVERAGE_EVERY
     run, _ = train_rule(
         work,
-        SAME_BITS if together else "hogwild",
+        way.rule,
         "processes",
         1,
         1,
-        Started(line, node, opening),
-        options={"staleness": staleness} if together else {},
+        Started(line, node, way.opening),
+        options=way.options,
         party=meet(invitation),
-        average_every=None if together else AVERAGE_EVERY,
+        average_every=way.average_every,
     )
     (row,) = run.logged
     return (run.updates - row["first"]) / row["seconds"]

@@ -112,9 +112,7 @@ def courier_main(
         state = SharedState(plan, arena)
         set_locks(state.control, arena, 0)
         if plan.dealing.averages is not None:
-            mails = meeting.all()
-            pipe.send(Connected())
-            Averager(state, per_update, mails, meeting.invitation.timeout, pipe.send).run()
+            Averager(state, per_update, _connected(meeting, pipe), meeting.invitation.timeout, pipe.send).run()
         else:
             _carry(state, start, per_update, meeting, pipe)
         pipe.send(Ended())
@@ -123,6 +121,13 @@ def courier_main(
     except BaseException as error:
         pipe.send(Ended(f"{type(error).__name__}: {one_line(error)}"))
     os._exit(0)
+
+
+def _connected(meeting: Rendezvous, pipe: connection.Connection) -> dict[int, Mail]:
+    """Connections to all machines, of which the parent is told."""
+    mails = meeting.all()
+    pipe.send(Connected())
+    return mails
 
 
 def _carry(state: SharedState, start: int, per_update: int, meeting: Rendezvous, pipe: connection.Connection) -> None:
@@ -136,9 +141,7 @@ def _carry(state: SharedState, start: int, per_update: int, meeting: Rendezvous,
         start = brought.version
         pipe.send(Begun(start, brought.total))
     else:
-        mails = meeting.all()
-        pipe.send(Connected())
-        courier = Courier(state, per_update, mails, timeout, pipe.send)
+        courier = Courier(state, per_update, _connected(meeting, pipe), timeout, pipe.send)
     threading.Thread(target=_let_in, args=(courier, meeting, pipe), daemon=True).start()
     courier.run(start)
 

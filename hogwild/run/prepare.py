@@ -218,7 +218,8 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     config, long = job.config, LONG if is_to_be_measured(job) else None
-    timed = _TIMED if job.party is not None and job.averages is None else 0.0
+    deals = job.party is not None and job.averages is None and not job.party.returns  # who returns was dealt already
+    timed = _TIMED if deals else 0.0
     tried = dry_run(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long, timed)
     if tried.written and job.rule.needs(job.config.workers).slots > 1:
         raise ArgumentError(

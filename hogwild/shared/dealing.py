@@ -11,10 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_PARTS, _MOST_PARTS = (
-    4,
-    64,
-)  # of the fastest machine's share that another's is rounded to: a quarter; less for slow ones
+_PARTS = 4  # speeds are rounded to such a part of the highest
+_MOST_PARTS = 64  # or to a smaller one, for slower machines, and no smaller than that
 
 
 @dataclass(frozen=True)
