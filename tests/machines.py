@@ -17,8 +17,7 @@ _SOURCE = """
 import json, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which the background of a shell ignores
 sys.path.insert(0, {tests!r})
-os.environ.update(json.loads(sys.argv[1]))
-arguments = json.loads(sys.argv[2])
+arguments = json.loads(sys.argv[1])
 if (host := arguments.pop("host", None)) is not None:
     from hogwild.bench.links import Host
     Host(*host).move_in()
@@ -72,8 +71,10 @@ def machines(
         if hosts:
             special["host"] = [hosts[node].address, hosts[node].path]
         environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
-        texts = json.dumps(environment), json.dumps({**arguments, **special})
-        return started(source, *texts, errors=folder / f"errors {node}")
+        text = json.dumps({**arguments, **special})
+        errors = folder / f"errors {node}"
+        warm = not hosts  # a server that runs does not move to a host
+        return started(source, text, errors=errors, environment=environment, warm=warm)
 
     with ExitStack() as stack:
         yield Machines(

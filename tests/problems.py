@@ -67,6 +67,18 @@ def interrupting(call: int, evaluate: Callable[[nn.Module], dict[str, float]] | 
     return interrupted
 
 
+def interrupting_at(update: int) -> hogwild.Callback:
+    """A callback that interrupts, as by Ctrl-C, once that version or, where workers race and not each that is due is
+    shown, a later one was evaluated."""
+
+    class Interrupting(hogwild.Callback):
+        def on_evaluation(self, progress: hogwild.Progress) -> None:
+            if progress.updates >= update:
+                raise KeyboardInterrupt
+
+    return Interrupting()
+
+
 def in_worker_thread() -> bool:
     """True in a worker of kind "threads"; the main thread makes the dry run."""
     return threading.current_thread() is not threading.main_thread()

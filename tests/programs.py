@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -54,12 +56,18 @@ def _lives(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def started(source: str, *arguments: str, errors: Path) -> Iterator[Program]:
-    """A program of that text with those arguments, and `errors` for its standard error; it is killed in the end."""
+def started(
+    source: str, *arguments: str, errors: Path, environment: Mapping[str, str] | None = None, warm: bool = True
+) -> Iterator[Program]:
+    """A program of that text with those arguments, and those variables of its environment besides, and `errors` for its
+    standard error; it is killed in the end.
+
+    `warm`: its own fork server is there before the text runs, and has torch imported too.
+    """
     start_server()
     context = start_context()
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(source, arguments, sender, errors))
+    process = context.Process(target=_run, args=(source, arguments, sender, errors, environment or {}, warm))
     with without_main():
         process.start()
     sender.close()
@@ -71,7 +79,36 @@ def started(source: str, *arguments: str, errors: Path) -> Iterator[Program]:
             process.join()
 
 
-def _run(source: str, arguments: tuple[str, ...], sender: Connection, errors: Path) -> None:
+def _start_server_by_fork() -> None:
+    """Start the fork server of this program as a fork of it, which has torch imported, and has done nothing yet."""
+    spawn_it, util.spawnv_passfds = util.spawnv_passfds, _fork
+    try:
+        start_server()
+    finally:
+        util.spawnv_passfds = spawn_it
+
+
+def _fork(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+    """Run what `python -c` was to run, with these open files alone; returns the number of the process."""
+    number = os.fork()
+    if number:
+        return number
+    try:
+        for low, high in pairwise([2, *sorted(descriptors), os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(low + 1, high)
+        exec(arguments[-1], {"__name__": "__main__"})
+    finally:
+        os._exit(0)
+
+
+def _run(
+    source: str,
+    arguments: tuple[str, ...],
+    sender: Connection,
+    errors: Path,
+    environment: Mapping[str, str],
+    warm: bool,
+) -> None:
     with errors.open("wb") as file:
         os.dup2(file.fileno(), 2)
     os.dup2(sender.fileno(), 1)
@@ -80,6 +117,9 @@ def _run(source: str, arguments: tuple[str, ...], sender: Connection, errors: Pa
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
     sys.argv = ["-c", *arguments]
     spawn._COMPILER = "no module of this name"  # the tests have imported it, no run does: its server starts sooner
+    os.environ.update(environment)
+    if warm:
+        _start_server_by_fork()
     try:
         exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
     finally:

@@ -47,8 +47,10 @@ def short_fits():
 @pytest.fixture
 def cut_short(monkeypatch, short_actors, short_shared, short_fits):
     """The studies with these trainings in place of long ones; for each study, the claims that need the long ones."""
-    from hogwild.experiments import _actors, _equation, accumulation
+    from hogwild.experiments import _actors, _equation, accumulation, loss_list
 
+    measure = loss_list.measure
+    monkeypatch.setattr(loss_list, "measure", lambda policy, episodes, repeats: measure(policy, episodes, 2))
     monkeypatch.setattr(_actors, "measure", lambda seed, crews: short_actors)
     monkeypatch.setattr(accumulation, "with_workers", lambda start, data, seed, full: short_shared)
     monkeypatch.setattr(_equation, "fit_by_workers", lambda start, crews, steps: short_fits[1])
