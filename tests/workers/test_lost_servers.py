@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -151,7 +152,8 @@ def test_killed_at_random_moments_while_workers_are_replaced(seed, undisturbed):
         while not ended.wait(draws.uniform(0, 0.4)):
             pid = forkserver._forkserver._forkserver_pid
             if pid is not None:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # its end was seen, and another one is being started
+                    os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
