@@ -91,7 +91,8 @@ def run_code(place: Place) -> Code:
 def _file_of(place: Place) -> Path:
     if place.file:
         return Path(place.file).absolute()
-    _find_from(Path.cwd())
+    if place.module not in sys.modules:  # as experiments of ours are by now
+        _find_from(Path.cwd())
     package = place.module.rpartition(".")[0]
     try:
         with told_where(Path(package.replace(".", "/")), f"{place.module} is in it"):

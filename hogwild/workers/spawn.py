@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import spawn
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -52,7 +52,7 @@ def start_server() -> None:
     if start_context().get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        with start_lock, _as_the_server_starts():
+        with start_lock, _as_the_server_starts(), _preparing_without("sys_path"):  # as Python 3.14 would give it
             try:
                 forkserver.ensure_running()
             except ChildProcessError:  # it is that of the program which this one was forked from
@@ -72,8 +72,8 @@ def _as_the_server_starts() -> Iterator[None]:
     """Inside, a Python that is started does not look for modules in the current folder.
 
     The server is started by `python -c`, which would: a folder named hogwild or torch there would be taken for the
-    package. Workers get the caller's own path once they are forked. Ctrl-C is held back until the server, which
-    inherits that, has imported what it imports; it would print a traceback.
+    package. So would one on the caller's own path, which workers get once they are forked. Ctrl-C is held back until
+    the server, which inherits that, has imported what it imports; it would print a traceback.
     """
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
@@ -96,23 +96,28 @@ def start_context() -> BaseContext:
     return context
 
 
-@contextmanager
-def without_main() -> Iterator[None]:
+def without_main() -> AbstractContextManager[None]:
     """Inside, this thread starts processes that do not import the caller's `__main__`.
 
     The package brings what they need of it by value, so a script without a guard, a notebook and `python -` work.
     """
+    return _preparing_without("init_main_from_name", "init_main_from_path")
+
+
+@contextmanager
+def _preparing_without(*names: str) -> Iterator[None]:
+    """Inside, this thread starts processes that are not told these of what multiprocessing tells."""
     original = spawn.get_preparation_data
     me = threading.get_ident()
 
-    def without_main(name: str) -> dict[str, Any]:
+    def less(name: str) -> dict[str, Any]:
         data = original(name)
         if threading.get_ident() == me:
-            data.pop("init_main_from_name", None)
-            data.pop("init_main_from_path", None)
+            for one in names:
+                data.pop(one, None)
         return data
 
-    spawn.get_preparation_data = without_main
+    spawn.get_preparation_data = less
     try:
         yield
     finally:

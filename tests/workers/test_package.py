@@ -361,15 +361,18 @@ def test_partial_functions_and_bound_methods_are_sent():
     assert runs[0].digest == runs[1].digest
 
 
-def test_a_folder_named_as_a_package_is_not_taken_for_it(tmp_path):
-    """The fork server is started by `python -c`, which by itself would import from the current folder first."""
+@pytest.mark.parametrize("first", ["", "sys.path.insert(0, os.getcwd())"], ids=["nowhere", "on the path"])
+def test_a_folder_named_as_a_package_is_not_taken_for_it(first, tmp_path):
+    """The fork server is started by `python -c`, which by itself would import from the current folder first, and on
+    Python 3.14 by the path that this program has by then."""
     (tmp_path / "hogwild").mkdir()
     taken = tmp_path / "taken"
     (tmp_path / "hogwild" / "__init__.py").write_text(f"open({str(taken)!r}, 'w').close()")
     program = (
-        "import sys; sys.path = [p for p in sys.path if p]\n"
+        "import os, sys; sys.path = [p for p in sys.path if p]\n"
         f"sys.path.insert(0, {str(Path(problems.__file__).parent)!r})\n"
-        "import problems; print(problems.train(kind='processes', updates=3).updates)"
+        f"import problems; {first}\n"
+        "print(problems.train(kind='processes', updates=3).updates)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout == "3\n", done.stderr
