@@ -6,7 +6,7 @@ import time
 
 import problems
 import pytest
-from machines import refusals, together
+from machines import one_after_another, refusals, together
 from traits import SAME_BITS
 
 import hogwild
@@ -37,6 +37,23 @@ def test_the_bits_are_those_of_one_machine(update, nodes, workers, tmp_path):
     assert sum(computed for _, _, computed in first["workers"]) == tickets, "each gradient was computed once"
     assert all(told["journal"] == first["journal"] for told in found), "every machine writes the same journal"
     assert first["rechecked"] > 0
+
+
+CASES = [
+    {"update": update, "optimizer": optimizer, "model": model}
+    for update in SAME_BITS
+    for optimizer in ("MOMENTUM", "ADAM")
+    for model in ("mlp", "conv_bn")
+]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_one_digest_for_any_number_of_machines_and_of_workers(nodes, tmp_path):
+    of = {"staleness": 7, "micro_batches": 8, "updates": 24, "recheck": 0.1}
+    runs = [{**case, **of, "workers": workers} for case in CASES for workers in (1, 2)]
+    for run, told in zip(runs, one_after_another(nodes, tmp_path, runs), strict=True):
+        wanted = alone(**{**run, "workers": 1}).digest
+        assert told == [(wanted, of["updates"])] * nodes, run
 
 
 def test_workers_may_be_threads_on_one_machine_and_processes_on_another(tmp_path):
