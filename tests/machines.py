@@ -73,7 +73,7 @@ def machines(
         environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
         text = json.dumps({**arguments, **special})
         errors = folder / f"errors {node}"
-        warm = not hosts  # a server that runs does not move to a host
+        warm = not hosts  # a fork that is there does not move to a host
         return started(source, text, errors=errors, environment=environment, warm=warm)
 
     with ExitStack() as stack:

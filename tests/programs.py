@@ -5,7 +5,10 @@ For tests that kill a program, or fork one. What starting the interpreter does i
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +65,7 @@ def started(
     """A program of that text with those arguments, and those variables of its environment besides, and `errors` for its
     standard error; it is killed in the end.
 
-    `warm`: its own fork server is there before the text runs, and has torch imported too.
+    `warm`: its own fork server, if it starts one, has torch imported too.
     """
     start_server()
     context = start_context()
@@ -79,26 +82,45 @@ def started(
             process.join()
 
 
-def _start_server_by_fork() -> None:
-    """Start the fork server of this program as a fork of it, which has torch imported, and has done nothing yet."""
-    spawn_it, util.spawnv_passfds = util.spawnv_passfds, _fork
-    try:
-        start_server()
-    finally:
-        util.spawnv_passfds = spawn_it
+class _Spare:
+    """A fork of this program, made before it does anything, that becomes its fork server: it has torch imported."""
 
+    def __init__(self) -> None:
+        self._spawn = util.spawnv_passfds
+        self._pipe, theirs = socket.socketpair()
+        self._number = os.fork()
+        if not self._number:
+            try:
+                self._pipe.close()
+                _serve(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
 
-def _fork(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-    """Run what `python -c` was to run, with these open files alone; returns the number of the process."""
-    number = os.fork()
-    if number:
+    def start(self, path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+        """Instead of `multiprocessing.util.spawnv_passfds`: the first server is that fork, all else as ever."""
+        if "forkserver" not in arguments[-1] or not self._number:
+            return self._spawn(path, arguments, descriptors)
+        text = json.dumps([arguments[-1], [*descriptors]]).encode()
+        socket.send_fds(self._pipe, [text], [*descriptors])
+        self._pipe.close()
+        number, self._number = self._number, 0
         return number
-    try:
-        for low, high in pairwise([2, *sorted(descriptors), os.sysconf("SC_OPEN_MAX")]):
-            os.closerange(low + 1, high)
-        exec(arguments[-1], {"__name__": "__main__"})
-    finally:
-        os._exit(0)
+
+
+def _serve(pipe: socket.socket) -> None:
+    """Run what `python -c` is to run, once that comes, with the files that come with it at their numbers."""
+    text, received, *_ = socket.recv_fds(pipe, 1 << 20, 16)
+    if not text:  # the program has ended
+        return
+    command, wanted = json.loads(text)
+    most = os.sysconf("SC_OPEN_MAX")
+    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, max(wanted) + 1) for descriptor in received]
+    for descriptor, number in zip(aside, wanted, strict=True):
+        os.dup2(descriptor, number)
+    for low, high in pairwise([2, *sorted(wanted), most]):
+        os.closerange(low + 1, high)
+    exec(command, {"__name__": "__main__"})
 
 
 def _run(
@@ -119,7 +141,7 @@ def _run(
     spawn._COMPILER = "no module of this name"  # the tests have imported it, no run does: its server starts sooner
     os.environ.update(environment)
     if warm:
-        _start_server_by_fork()
+        util.spawnv_passfds = _Spare().start
     try:
         exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
     finally:

@@ -10,6 +10,10 @@ version is there, beside the first computation, and then waits for that.
 What holds, whoever dies: a chosen gradient is applied only after two computations of it were equal, and the version
 that both read is there until then, for no later one is made. A row of the control words says who computes which ticket
 again; the parent clears that of a worker that died.
+
+Of several machines that train together one computes a chosen gradient again, the next after the one that owes it. What
+is said above holds there; the others do not wait. Where it was lost nobody does, and where it finds a fault it ends the
+run for all.
 """
 
 from __future__ import annotations
@@ -92,7 +96,7 @@ class Rechecks:
         self._slot_of = slot_of
         self._staleness = staleness
         self._per_update = per_update
-        self._first = chosen.first_from(control[Word.HEAD] * per_update)  # none before it is left
+        self._first = self._first_from(control[Word.HEAD] * per_update)  # none before it is left
 
     # --- what the rule asks
 
@@ -102,12 +106,13 @@ class Rechecks:
             left = self._first >= update * self._per_update and self._first < self._control[Word.TOTAL]
             if left and not self._checked(self._first):
                 return False
-            self._first = self._chosen.first_from(self._first + 1)
+            self._first = self._first_from(self._first + 1)
         return True
 
     def holds(self, number: int) -> bool:
-        """True where that ticket, whose update has yet to be applied, is a chosen one."""
-        return number >= self._first and self._chosen.first_from(number) == number
+        """True where that ticket, whose update has yet to be applied, is a chosen one, of this machine or another."""
+        may = number >= self._first or self._dealing.several
+        return may and self._chosen.first_from(number) == number
 
     # --- what the worker asks
 
@@ -169,17 +174,24 @@ class Rechecks:
     # --- one ticket
 
     def _handed_out(self, before: int | None = None) -> Iterator[int]:
-        """The chosen tickets that are handed out, of updates that have yet to be applied and whose version is there."""
+        """Those that are handed out, of updates that have yet to be applied and whose version is there."""
         control = self._control
         head = control.observe(Word.HEAD)
         end = min(control[Word.NEXT], control[Word.TOTAL], (head + self._staleness + 1) * self._per_update)
         end = end if before is None else min(end, before)
         if self._first < head * self._per_update:
-            self._first = self._chosen.first_from(head * self._per_update)
+            self._first = self._first_from(head * self._per_update)
         number = self._first
         while number < end:
             yield number
-            number = self._chosen.first_from(number + 1)
+            number = self._first_from(number + 1)
+
+    def _first_from(self, number: int) -> int:
+        """The first ticket that this machine computes a second time and that is that one or a later one."""
+        chosen = self._chosen.first_from(number)
+        while self._dealing.checker(chosen) != self._dealing.node:
+            chosen = self._chosen.first_from(chosen + 1)
+        return chosen
 
     def _is_due(self, number: int) -> bool:
         if self._checked(number) or self._control.computes_again(number):

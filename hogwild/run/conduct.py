@@ -105,7 +105,7 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
         except (KeyboardInterrupt, SystemExit):
             signals.hold()
             if machines is not None:
-                machines.interrupt()
+                machines.call_off()
             evaluator.take_newest()
             ending.run = _saved_interrupted(run, supervisor.history, began)
             raise

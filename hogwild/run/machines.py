@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from math import nan
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from hogwild.config import DECIDE_BITS
-from hogwild.errors import ArgumentError, NodeError, one_line, printable
+from hogwild.errors import ArgumentError, NodeError, NotReproducible, one_line, printable
 from hogwild.nodes.party import Party, forget
 from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
@@ -42,7 +43,8 @@ from hogwild.workers.spawn import start_context, start_lock, without_main
 _log = logging.getLogger("hogwild")
 _PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
 _ASK_EVERY = 0.2  # seconds
-_INTERRUPTED = "interrupted"
+_HEARING = 1.0  # seconds for the store to say whether a machine that is gone has ended the run
+_CALLED_OFF = "called off"
 _TELLING = 30.0  # seconds for the others to tell what they used
 _WHERE_IT_BEGAN = ("version", "model")
 _OWN = ("data",)  # a folder may be elsewhere
@@ -157,6 +159,10 @@ class Machines:
         party: by whom.
         state: the parent's view of the shared state.
         start: the version that the run begins with.
+
+    Attributes:
+        called_off: the machine that has ended the run for all, and why; no words: it was interrupted. Empty: none has.
+        failures: what befell the others, a sentence each.
     """
 
     def __init__(self, job: Job, party: Party, state: SharedState, start: int) -> None:
@@ -165,7 +171,8 @@ class Machines:
         self._state = state
         self._rule = job.rule
         self._ended = False
-        self._interrupted = threading.Event()
+        self.called_off: list[Any] = []
+        self._asked = 0  # how often the store was asked for that
         self._closed = threading.Event()
         self._ready = False
         self._connected = False
@@ -188,12 +195,11 @@ class Machines:
         self._asking.start()
 
     def _ask(self) -> None:
-        """Ask now and then whether another machine was interrupted, or comes back; where this one is cut off, the store
-        answers to nobody, and a thread of its own waits for it."""
+        """Ask now and then whether another machine has ended the run, or one comes back; where this one is cut off, the
+        store answers to nobody, and a thread of its own waits for it."""
         try:
             while not self._closed.wait(_ASK_EVERY):
-                if self._party.decided(_INTERRUPTED) is not None:
-                    self._interrupted.set()
+                if self._is_called_off():
                     return
                 for machine in self._door.look():
                     self._pipe.send(machine)
@@ -225,11 +231,11 @@ class Machines:
             self.look()
 
     def look(self) -> None:
-        """Hear what the courier tells, and whether another machine was interrupted.
+        """Hear what the courier tells, and whether another machine has ended the run.
 
         Raises:
-            KeyboardInterrupt: one was.
-            NodeError: the machine that keeps the record was lost, or the courier of this one.
+            KeyboardInterrupt: one was interrupted.
+            NodeError: one found a fault, or the machine that keeps the record was lost, or the courier of this one.
         """
         try:
             while not self._ended and self._pipe.poll():
@@ -238,13 +244,31 @@ class Machines:
             raise NodeError(f"the courier of machine {self._party.node} was killed") from None
         if self._unreached and not (self._connected or self._ended):
             raise NodeError(f"machine 0 was lost while the machines connected: {self._unreached}")
-        if not self._ended and self._interrupted.is_set():
-            raise KeyboardInterrupt
+        if not self._ended and self.called_off:
+            self._end_too()
 
-    def interrupt(self) -> None:
-        """Interrupt the others too, for this machine was."""
+    def call_off(self, why: str = "") -> None:
+        """End the run for all, for that reason; without one they are interrupted, for this machine was."""
         with suppress(NodeError):
-            self._party.decide(_INTERRUPTED, self._party.node)
+            self.called_off = self._party.decide(_CALLED_OFF, [self._party.node, why])
+
+    def _is_called_off(self) -> bool:
+        self.called_off = self._party.decided(_CALLED_OFF) or []
+        self._asked += 1
+        return bool(self.called_off)
+
+    def _hear_why(self) -> None:
+        """Wait for what the store says from now on: whoever ended the run told it so before. It may be lost too, and a
+        machine that is cut off gets no answer."""
+        asked, deadline = self._asked, time.monotonic() + _HEARING
+        while self._asked < asked + 2 and self._asking.is_alive() and time.monotonic() < deadline:
+            time.sleep(_ASK_EVERY / 10)
+
+    def _end_too(self) -> NoReturn:
+        node, why = self.called_off
+        if why:
+            raise NodeError(f"machine {node} has ended the run: {printable(why, 400)}")
+        raise KeyboardInterrupt
 
     def _handle(self, news: Told) -> None:
         match news:
@@ -276,6 +300,9 @@ class Machines:
         self._door.done_with(lost.node)
         if lost.node in self._party.lost:  # it was on its way back
             return
+        self._hear_why()
+        if self.called_off:
+            self._end_too()
         version, _ = self._rule.newest(self._state)
         what = f"machine {lost.node} was lost at update {version}: {printable(lost.why)}"
         self._party.lost.add(lost.node)
@@ -355,8 +382,11 @@ def machines_of(job: Job, state: SharedState, start: int, machines: Machines | N
     machines = machines or Machines(job, job.party, state, start)
     try:
         yield machines
-    except (KeyboardInterrupt, SystemExit):
-        job.party.leave()
+    except BaseException as error:
+        if isinstance(error, NotReproducible):  # which the others have not seen
+            machines.call_off(one_line(error))
+        if machines.called_off or isinstance(error, KeyboardInterrupt | SystemExit):
+            job.party.leave(one_line(error))
         raise
     finally:
         machines.close()

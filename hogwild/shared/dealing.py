@@ -77,6 +77,11 @@ class Dealing:
         """The machine that computes that ticket while all live."""
         return self.turns[ticket % len(self.turns)] if self.turns else ticket % self.nodes
 
+    def checker(self, ticket: int) -> int:
+        """The machine that computes that ticket a second time, where it is a chosen one: not the one that computes it
+        first while all live, where there is another."""
+        return (self.dealer(ticket) + 1) % self.nodes if self.several else self.node
+
     def owner(self, ticket: int, living: int) -> int:
         """The machine that computes it while those of the bits `living` do: the next one, where its own does not."""
         node = self.dealer(ticket)

@@ -113,12 +113,12 @@ class Recompute:
             worker.task, worker.replica, seat.binding = own
 
     def _compare(self, ticket: Ticket, gradient: Gradient) -> None:
-        rule, me = self._worker.rule, self._worker.index
+        worker, rule = self._worker, self._worker.rule
         with torch.no_grad():
             found = rule.compare(ticket, gradient)
         if found is None:
             return
-        first = rule.worker_of(ticket)
+        first, me = rule.worker_of(ticket), worker.control.dealing.first + worker.index
         raise NotReproducible(
             f"update {ticket.update} (batch {ticket.batch}): the {found} is another when worker {me} computes it again "
             f"after worker {first}, so {rule.name} cannot give the same bits; the model, the loss or the data keeps "

@@ -21,6 +21,11 @@ def alone(model="mlp", optimizer="SGD", **arguments):
     return problems.train(made, optimizer=getattr(problems, optimizer), **{**SETTINGS, **arguments})
 
 
+def chosen_of(tickets):
+    chosen = Chosen(0, SETTINGS["recheck"])
+    return sum(chosen.first_from(number) == number for number in range(tickets))
+
+
 @pytest.mark.parametrize("update", SAME_BITS)
 @pytest.mark.parametrize(("nodes", "workers"), [(2, 1), (3, 2)])
 def test_the_bits_are_those_of_one_machine(update, nodes, workers, tmp_path):
@@ -36,7 +41,7 @@ def test_the_bits_are_those_of_one_machine(update, nodes, workers, tmp_path):
     tickets = SETTINGS["updates"] * (SETTINGS["micro_batches"] if update == "sync" else 1)
     assert sum(computed for _, _, computed in first["workers"]) == tickets, "each gradient was computed once"
     assert all(told["journal"] == first["journal"] for told in found), "every machine writes the same journal"
-    assert first["rechecked"] > 0
+    assert first["rechecked"] == chosen_of(tickets), "by one machine each"
 
 
 CASES = [
@@ -62,6 +67,28 @@ def test_workers_may_be_threads_on_one_machine_and_processes_on_another(tmp_path
     wanted = alone(update="ordered", model="conv_bn", optimizer="MOMENTUM", workers=1)
     assert [told.get("digest", told) for told in found] == [wanted.digest] * 2
     assert [node for node, _, _ in found[0]["workers"]] == [0, 0, 1]
+
+
+OTHERWISE_ON_MACHINE_1 = """
+def loss(model, batch):
+    found = problems.cross_entropy(model, batch)
+    return 1.001 * found if os.environ["RANK"] == "1" else found
+extra = {"loss": loss}
+"""
+
+
+@pytest.mark.parametrize("rule", [{"update": "ordered", "compensation": "none"}, {"update": "sync"}], ids=str)
+def test_what_one_machine_finds_at_fault_ends_the_run_of_all(rule, tmp_path):
+    """Of three: machine 2 computes again what machine 1 owes, and that what machine 0 does."""
+    found = together(3, tmp_path, OTHERWISE_ON_MACHINE_1, workers=1, **{**SETTINGS, "recheck": 0.5}, **rule)
+    finders = [node for node, told in enumerate(found) if told["error"] == "NotReproducible"]
+    assert set(finders) <= {1, 2} and finders
+    for node in finders:
+        assert f"when worker {node} computes it again after worker {node - 1}" in found[node]["message"]
+    for told in found:
+        if told["error"] != "NotReproducible":
+            assert told["error"] == "NodeError", told
+            assert any(f"machine {node} has ended the run: " in told["message"] for node in finders), told
 
 
 STOPS = """

@@ -81,12 +81,15 @@ class Crowd:
     staleness: int = 1
     mortal: tuple[int, ...] = (0, 1, 2)  # the machines that may die
     decides: int = 0  # the version at which machine 0 decides whether the run ends; 0: there is none
-    again: tuple[int, ...] = ()  # tickets that every machine computes a second time
+    again: tuple[int, ...] = ()  # tickets that the machine after the one that owes them computes a second time
     returns: int = 0  # how often one that died comes back
     turns: tuple[int, ...] = ()  # the machines in the order in which tickets are dealt; else each in turn
 
     def dealer(self, ticket: int) -> int:
         return self.turns[ticket % len(self.turns)] if self.turns else ticket % self.nodes
+
+    def computed_again_by(self, node: int) -> tuple[int, ...]:
+        return tuple(ticket for ticket in self.again if (self.dealer(ticket) + 1) % self.nodes == node)
 
     @property
     def window(self) -> int:
@@ -199,10 +202,11 @@ class Together(Protocol):
             yield "claim", self.claim(s, m)
         elif m.held != NOBODY:
             yield from self.work(s, m)
-        for ticket in self.crowd.again:
+        again = self.crowd.computed_again_by(m.node)
+        for ticket in again:
             if self.is_due(m, ticket):
                 yield f"take {ticket} again", self.put(s, m, second=ticket)
-        checked = m.head not in self.crowd.again or m.head in m.checked
+        checked = m.head not in again or m.head in m.checked
         if m.head < self.crowd.updates and m.slots[m.head % self.window] == m.head and checked:
             if m.head + 1 == self.crowd.decides:
                 yield "show", self.put(s._replace(decided=s.decided or m.node == 0), m, shows=True)
