@@ -43,6 +43,7 @@ from hogwild.workers.spawn import start_context, start_lock, without_main
 _log = logging.getLogger("hogwild")
 _PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
 _ASK_EVERY = 0.2  # seconds
+_LOOK_EVERY = 0.005
 _HEARING = 1.0  # seconds for the store to say whether a machine that is gone has ended the run
 _CALLED_OFF = "called off"
 _TELLING = 30.0  # seconds for the others to tell what they used
@@ -174,6 +175,7 @@ class Machines:
         self.called_off: list[Any] = []
         self._asked = 0  # how often the store was asked for that
         self._closed = threading.Event()
+        self._ask_now = threading.Event()
         self._ready = False
         self._connected = False
         self._unreached = ""  # why the store cannot be reached any more
@@ -198,7 +200,8 @@ class Machines:
         """Ask now and then whether another machine has ended the run, or one comes back; where this one is cut off, the
         store answers to nobody, and a thread of its own waits for it."""
         try:
-            while not self._closed.wait(_ASK_EVERY):
+            while not (self._ask_now.wait(_ASK_EVERY) and self._closed.is_set()):
+                self._ask_now.clear()
                 if self._is_called_off():
                     return
                 for machine in self._door.look():
@@ -260,9 +263,12 @@ class Machines:
     def _hear_why(self) -> None:
         """Wait for what the store says from now on: whoever ended the run told it so before. It may be lost too, and a
         machine that is cut off gets no answer."""
-        asked, deadline = self._asked, time.monotonic() + _HEARING
-        while self._asked < asked + 2 and self._asking.is_alive() and time.monotonic() < deadline:
-            time.sleep(_ASK_EVERY / 10)
+        deadline = time.monotonic() + _HEARING
+        for _ in range(2):  # one question may have been under way
+            asked = self._asked
+            self._ask_now.set()
+            while self._asked == asked and self._asking.is_alive() and time.monotonic() < deadline:
+                time.sleep(_LOOK_EVERY)
 
     def _end_too(self) -> NoReturn:
         node, why = self.called_off
@@ -323,6 +329,7 @@ class Machines:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._ask_now.set()
         if self._party.leads:
             with suppress(NodeError):
                 self._party.decide(ENDED, True)
