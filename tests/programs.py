@@ -99,9 +99,10 @@ class _Spare:
 
     def start(self, path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
         """Instead of `multiprocessing.util.spawnv_passfds`: the first server is that fork, all else as ever."""
-        if "forkserver" not in arguments[-1] or not self._number:
+        command, *others = arguments[[*arguments].index("-c") + 1 :]
+        if "forkserver" not in command or not self._number:
             return self._spawn(path, arguments, descriptors)
-        text = json.dumps([arguments[-1], [*descriptors]]).encode()
+        text = json.dumps([command, others, [*descriptors]]).encode()
         socket.send_fds(self._pipe, [text], [*descriptors])
         self._pipe.close()
         number, self._number = self._number, 0
@@ -113,13 +114,14 @@ def _serve(pipe: socket.socket) -> None:
     text, received, *_ = socket.recv_fds(pipe, 1 << 20, 16)
     if not text:  # the program has ended
         return
-    command, wanted = json.loads(text)
+    command, others, wanted = json.loads(text)
     most = os.sysconf("SC_OPEN_MAX")
     aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, max(wanted) + 1) for descriptor in received]
     for descriptor, number in zip(aside, wanted, strict=True):
         os.dup2(descriptor, number)
     for low, high in pairwise([2, *sorted(wanted), most]):
         os.closerange(low + 1, high)
+    sys.argv = ["-c", *others]
     exec(command, {"__name__": "__main__"})
 
 

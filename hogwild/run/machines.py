@@ -256,7 +256,7 @@ class Machines:
             self.called_off = self._party.decide(_CALLED_OFF, [self._party.node, why])
 
     def _is_called_off(self) -> bool:
-        self.called_off = self._party.decided(_CALLED_OFF) or []
+        self.called_off = self._party.decided(_CALLED_OFF) or self.called_off
         self._asked += 1
         return bool(self.called_off)
 
