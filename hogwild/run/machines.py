@@ -163,7 +163,6 @@ class Machines:
 
     Attributes:
         called_off: the machine that has ended the run for all, and why; no words: it was interrupted. Empty: none has.
-        failures: what befell the others, a sentence each.
     """
 
     def __init__(self, job: Job, party: Party, state: SharedState, start: int) -> None:
@@ -200,12 +199,15 @@ class Machines:
         """Ask now and then whether another machine has ended the run, or one comes back; where this one is cut off, the
         store answers to nobody, and a thread of its own waits for it."""
         try:
-            while not (self._ask_now.wait(_ASK_EVERY) and self._closed.is_set()):
-                self._ask_now.clear()
-                if self._is_called_off():
+            while not self._closed.is_set():
+                self.called_off = self._party.decided(_CALLED_OFF) or self.called_off
+                self._asked += 1
+                if self.called_off:
                     return
                 for machine in self._door.look():
                     self._pipe.send(machine)
+                self._ask_now.wait(_ASK_EVERY)
+                self._ask_now.clear()
         except OSError:
             return
         except NodeError as error:
@@ -255,14 +257,8 @@ class Machines:
         with suppress(NodeError):
             self.called_off = self._party.decide(_CALLED_OFF, [self._party.node, why])
 
-    def _is_called_off(self) -> bool:
-        self.called_off = self._party.decided(_CALLED_OFF) or self.called_off
-        self._asked += 1
-        return bool(self.called_off)
-
     def _hear_why(self) -> None:
-        """Wait for what the store says from now on: whoever ended the run told it so before. It may be lost too, and a
-        machine that is cut off gets no answer."""
+        """Wait a moment for what the store says from now on; it may be lost too, or out of reach."""
         deadline = time.monotonic() + _HEARING
         for _ in range(2):  # one question may have been under way
             asked = self._asked
@@ -389,10 +385,13 @@ def machines_of(job: Job, state: SharedState, start: int, machines: Machines | N
     machines = machines or Machines(job, job.party, state, start)
     try:
         yield machines
-    except BaseException as error:
+    except (KeyboardInterrupt, SystemExit):
+        job.party.leave()
+        raise
+    except Exception as error:
         if isinstance(error, NotReproducible):  # which the others have not seen
             machines.call_off(one_line(error))
-        if machines.called_off or isinstance(error, KeyboardInterrupt | SystemExit):
+        if machines.called_off:
             job.party.leave(one_line(error))
         raise
     finally:

@@ -2,8 +2,6 @@
 
 import signal
 
-import torch.utils.serialization.config  # noqa: F401 (torch.load asks it)
-
 import hogwild.workers.loop
 import hogwild.workers.process_main  # noqa: F401
 from hogwild.rules.registry import NAMES, rule_class

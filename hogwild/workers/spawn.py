@@ -52,7 +52,7 @@ def start_server() -> None:
     if start_context().get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        with start_lock, _as_the_server_starts(), _preparing_without("sys_path"):  # as Python 3.14 would give it
+        with start_lock, _as_the_server_starts(), _preparing_without("sys_path"):  # which Python 3.14 imports by
             try:
                 forkserver.ensure_running()
             except ChildProcessError:  # it is that of the program which this one was forked from

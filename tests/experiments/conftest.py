@@ -50,7 +50,7 @@ def cut_short(monkeypatch, short_actors, short_shared, short_fits):
     from hogwild.experiments import _actors, _equation, accumulation, loss_list
 
     measure = loss_list.measure
-    monkeypatch.setattr(loss_list, "measure", lambda policy, episodes, repeats: measure(policy, episodes, 2))
+    monkeypatch.setattr(loss_list, "measure", lambda policy, episodes, repeats: measure(policy, episodes, 4))
     monkeypatch.setattr(_actors, "measure", lambda seed, crews: short_actors)
     monkeypatch.setattr(accumulation, "with_workers", lambda start, data, seed, full: short_shared)
     monkeypatch.setattr(_equation, "fit_by_workers", lambda start, crews, steps: short_fits[1])
