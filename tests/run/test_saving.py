@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import problems
 import pytest
@@ -155,18 +156,25 @@ hogwild.train(model, torch.randn(64, 3000), lambda m, x: m(x).square().mean(), u
 """
 
 
+def is_being_saved(out):
+    """True where something lies in a folder that a checkpoint is written in; it may be gone before it is looked at."""
+    with suppress(FileNotFoundError):
+        return any(any(path.iterdir()) for path in out.iterdir() if path.name.startswith(".hogwild-saving-"))
+    return False
+
+
 def test_a_kill_during_a_checkpoint_leaves_nothing_once_the_folder_is_used_again(tmp_path):
     """The whole group is killed while a worker writes; the library's own temporary file lies there then too."""
     out = tmp_path / "run"
     program = subprocess.Popen([sys.executable, "-c", LARGE.format(out=str(out))], process_group=0)
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        staged = [path for path in out.glob(".hogwild-saving-*/*") if path.exists()]
-        if staged and (out / "checkpoint.safetensors").exists():
-            break
-        time.sleep(0.0005)
-    os.killpg(program.pid, signal.SIGKILL)
-    program.wait()
+    try:
+        while not (is_being_saved(out) and (out / "checkpoint.safetensors").exists()):
+            assert time.monotonic() < deadline, "nothing was saved"
+            time.sleep(0.0005)
+    finally:
+        os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
     time.sleep(0.2)
     left = {path.name for path in out.iterdir()}
     assert any(name.startswith(".hogwild-saving-") for name in left), "the kill came too late to show anything"

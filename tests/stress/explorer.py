@@ -75,6 +75,9 @@ class State(NamedTuple):
     evaluated: int = 0  # Word.EVALUATED
 
 
+_WORKERS = State._fields.index("workers")
+
+
 class Violation(Exception):  # noqa: N818 - it names what was found
     """A step met what must never be."""
 
@@ -149,12 +152,18 @@ def put(state: State, i: int, **changes: Any) -> State:
 def replaced(state: State, i: int, worker: Worker) -> State:
     """The state with another worker i."""
     workers = state.workers
-    return state._replace(workers=(*workers[:i], worker, *workers[i + 1 :]))
+    return _with_workers(state, (*workers[:i], worker, *workers[i + 1 :]))
 
 
 def canonical(state: State) -> State:
     """The one of all states that differ only in which worker is which."""
-    return state._replace(workers=tuple(sorted(state.workers)))
+    workers = tuple(sorted(state.workers))
+    return state if workers == state.workers else _with_workers(state, workers)
+
+
+def _with_workers(state: State, workers: tuple[Worker, ...]) -> State:
+    """At every step: a quarter of the time of `_replace`."""
+    return State._make((*state[:_WORKERS], workers, *state[_WORKERS + 1 :]))
 
 
 @dataclass
