@@ -45,18 +45,18 @@ class Versioned(Rule):
         self.give_up_if_aborted()
         old, new = self.state.slots[source], self.state.slots[target]
         before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
-        steps = TableSteps(self.state.tables, version + 1)
+        steps = TableSteps(self.state.tables, version + 1) if self.state.tables else None
         if gathered is None:
             after.copy_from(before)
             new.copy_from(old)
             self.seat.optimizer.rest(new, after)
             return
-        if self.state.tables:
+        if steps is not None:
             gathered = steps.taken(gathered)
             old, new, before, after = steps.slot(old), steps.slot(new), steps.state(before), steps.state(after)
         self.seat.pause(Hook.WRITING)
         self.seat.optimizer.advance(update, gathered, old, new, before, after)
-        if self.state.tables:
+        if steps is not None:
             steps.keep()
             self.seat.pause(Hook.LOGGED)
             steps.store()

@@ -22,6 +22,9 @@ from hogwild.data.seeding import preserved_generators
 TORCH, NUMPY, PYTHON = "torch's default generator", "numpy's global generator", "Python's random module"
 DRAWS: dict[str, tuple[Callable[[], Any], str]] = {
     "torch.rand": (lambda: torch.rand(()), TORCH),
+    "torch.randn": (lambda: torch.randn(()), TORCH),
+    "torch.dropout": (lambda: nn.functional.dropout(torch.ones(9)), TORCH),
+    "torch.manual_seed": (lambda: torch.manual_seed(1), TORCH),
     "numpy.rand": (np.random.rand, NUMPY),
     "numpy.randn": (np.random.randn, NUMPY),
     "numpy.seed": (lambda: np.random.seed(1), NUMPY),
