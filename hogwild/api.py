@@ -132,7 +132,7 @@ def train(
             and NAME:max say it otherwise. With `out` training waits for each evaluation.
         stop: called with a `Progress` after each evaluation; True ends the run at that version.
         callbacks: objects that are told of the run while it is made, and may end it; see `Callback`.
-        audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.audit`. Each worker
+        audit: measure what share of the computed gradient was applied; see `Run.audit` and `hogwild.Audit`. Each worker
             needs memory for four more parameters in float32 per parameter, and time: `run.audit.seconds`.
         recheck: under `ordered` and `sync`, the share of gradients that are computed a second time before they are
             applied, by another worker where there is one, and compared to the bit. The seed chooses which. 0 is none.
