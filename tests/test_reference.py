@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch.nn.functional import cross_entropy
 import hogwild
 from hogwild import reference
 from hogwild.rules import NAMES
-from hogwild.testing import RandomDelays, planted
+from hogwild.testing import Hook, RandomDelays, planted
+from hogwild.workers.planting import both
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 
@@ -185,11 +187,18 @@ def test_in_processes_with_draws(setting):
     same_bits(problems.dropout, kind="processes", data=Noisy(), epochs=4, **setting)
 
 
+def overtaken(hook, seat):
+    """The first update is computed until the other worker has made one: else, on a busy machine, one may make all."""
+    deadline = time.monotonic() + 60
+    while hook is Hook.COMPUTING and seat.ticket == 0 and seat.tickets_handed_out < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_the_journal_of_snapshot(kind):
     """The learning rate goes by the number of the update, not by the version it makes."""
     schedule = {"lr_schedule": lambda number: 1 + number % 3}
-    with planted(RandomDelays(seed=1)):
+    with planted(both(overtaken, RandomDelays(seed=1))):
         run = same_bits(problems.conv_bn, update="snapshot", workers=2, kind=kind, updates=100, **schedule)
     assert run.staleness.max > 0
 

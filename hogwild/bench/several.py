@@ -27,8 +27,9 @@ from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, sil
 from hogwild.bench.ours import train_rule
 from hogwild.bench.padded import padded_work
 from hogwild.bench.work import StartLine, Work, share
+from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.loopback import LOOPBACK, free_port
-from hogwild.nodes.party import Invitation, meet
+from hogwild.nodes.party import meet
 from hogwild.rules.registry import SAME_BITS
 from hogwild.workers.spawn import start_server
 from hogwild.workers.worker import Worker

@@ -20,7 +20,8 @@ from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
 from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of, why_usual_lr
 from hogwild.experiment.code import place_of
-from hogwild.nodes.party import Party, invitation_to, meet, party_from_environment
+from hogwild.nodes.invitation import invitation_to
+from hogwild.nodes.party import Party, leaving_together, meet, party_from_environment
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
@@ -95,9 +96,10 @@ def run_command(
         raise ArgumentError(f"--full is for studies, and {found.name} is a training; --epochs trains longer")
     usual = why_usual_lr(found, given, earlier)
     party = meeting.party()
-    if party is not None and not party.leads:
-        return _help_train(found, config, saved, party)
-    return _train(found, config, saved, usual, party, json=json, quiet=quiet)
+    with leaving_together(party):
+        if party is not None and not party.leads:
+            return _help_train(found, config, saved, party)
+        return _train(found, config, saved, usual, party, json=json, quiet=quiet)
 
 
 def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
@@ -113,7 +115,8 @@ def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
 
 def _help_train(training: Training, config: RunConfig, saved: Saved, party: Party) -> int:
     """Train on a machine that keeps no record and prints nothing."""
-    train_experiment(training, config, resume=saved.resume, change=saved.change, party=party)
+    out = saved.out or saved.resume  # where that of machine 0 is, which tells whether a run goes on in its folder
+    train_experiment(training, config, out=out, resume=saved.resume, change=saved.change, party=party)
     return DONE
 
 

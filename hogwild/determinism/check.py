@@ -30,7 +30,7 @@ from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject,
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
 from hogwild.errors import ArgumentError, HogwildError, flag_of
 from hogwild.experiment import Problem
-from hogwild.nodes.party import refuse_torchrun
+from hogwild.nodes.invitation import refuse_torchrun
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_class, rule_name
 from hogwild.run.averages import refuse_to_race_together
 

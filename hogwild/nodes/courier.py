@@ -35,6 +35,7 @@ from hogwild.shared.words import Word
 
 PAIRING = 20.0  # seconds for a machine that comes back and one that lives to be connected
 _STANDING = 0.1  # seconds without a new version, after which what a lost machine owed is computed by anyone
+_MOST_KEPT = 1 << 30  # bytes of gradients that are kept for one that comes back, while it cannot take them
 _LINGERING = 2.0  # seconds for the others to say that they are done, once this machine is
 
 
@@ -181,9 +182,12 @@ class Courier(Correspondent):
         message = new_message(self._slot_bytes)
         message[HEADER_BYTES:].copy_(as_tensor(slot.bytes))
         write_header(message, ticket, self._control[Word.HEAD])
+        living = self._control[Word.LIVING]
         for peer in peers:
             if peer.sent_to:
                 peer.send(ticket, message)
+                if not living >> peer.node & 1 and peer.backlog > _MOST_KEPT:
+                    self._lose(peer, "it came back, and does not keep up with the others")
 
     def _tell(self) -> None:
         """Tell the head to whom no gradient has told it: often enough that nobody waits for room, and at the end."""

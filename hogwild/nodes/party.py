@@ -10,22 +10,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from hogwild.errors import ArgumentError, NodeError, one_line, printable
+from hogwild.nodes.invitation import TOKEN, Invitation, invitation_from_environment
 from hogwild.nodes.returning import NO_PLACE, take_place
 
-TOKEN = "HOGWILD_TOKEN"
 _MEETING = 300.0  # seconds for all machines to come
 _UNREACHED = "the store of machine 0 cannot be reached"
 _LEFT = "left"
@@ -35,90 +33,6 @@ _MOST_TOLD = 1 << 22  # bytes of JSON
 _stores: dict[tuple[str, int], Store] = {}  # those that this process has opened, which live as long as it does
 _met: dict[tuple[str, int], int] = {}  # the number of the last run that has met there
 _left: list[Store] = []  # those that were given up, which live on too
-
-
-@dataclass(frozen=True)
-class Invitation:
-    """Where machines meet.
-
-    Attributes:
-        nodes: how many.
-        host, port: of the store.
-        node: the number of this one; None: whoever comes first is 0.
-        hosted: somebody else hosts the store.
-        attempt: how often torchrun has restarted all of them.
-        token: the secret that all must have.
-        timeout: seconds after which a machine that says nothing is lost.
-
-    Raises:
-        ArgumentError: the timeout is not above 0.
-    """
-
-    nodes: int
-    host: str
-    port: int
-    node: int | None = None
-    hosted: bool = False
-    attempt: int = 0
-    token: str = ""
-    timeout: float = 5.0
-
-    def __post_init__(self) -> None:
-        if not self.timeout > 0:
-            raise ArgumentError(f"node_timeout {self.timeout} is not above 0; 5 seconds is a good start")
-
-
-def invitation_from_environment(token: str | None, timeout: float) -> Invitation | None:
-    """That of torchrun; None where this process is none of several that it started.
-
-    Raises:
-        ArgumentError: its variables are incomplete.
-    """
-    found = os.environ
-    if found.get("WORLD_SIZE", "1") == "1":
-        return None
-    try:
-        return Invitation(
-            nodes=int(found["WORLD_SIZE"]),
-            host=found["MASTER_ADDR"],
-            port=int(found["MASTER_PORT"]),
-            node=int(found["RANK"]),
-            hosted=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            attempt=int(found.get("TORCHELASTIC_RESTART_COUNT", "0")),
-            token=found.get(TOKEN, "") if token is None else token,
-            timeout=timeout,
-        )
-    except (KeyError, ValueError) as error:
-        raise ArgumentError(
-            f"WORLD_SIZE is {found['WORLD_SIZE']!r}, and {one_line(error)} is not as torchrun sets it; it sets RANK, "
-            f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all four (unset WORLD_SIZE to train on one machine)"
-        ) from None
-
-
-def refuse_torchrun(what: str, instead: str) -> None:
-    """Refuse what would be done by each machine that torchrun started, alone.
-
-    Raises:
-        ArgumentError: it started several, and this process is one of them.
-    """
-    nodes = os.environ.get("WORLD_SIZE", "1")
-    if nodes != "1":
-        raise ArgumentError(f"{what} is for one machine, and WORLD_SIZE is {nodes!r}, as torchrun sets it; {instead}")
-
-
-def invitation_to(nodes: int, address: str, token: str | None, timeout: float) -> Invitation:
-    """The invitation that `--nodes` and `--join` are.
-
-    Raises:
-        ArgumentError: the address is not a host and a port.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ArgumentError(f"--join {address!r} is not HOST:PORT; 10.0.0.1:29500 is, on every machine the same")
-    if nodes < 2:
-        raise ArgumentError(f"--nodes {nodes} given with --join; 2 or more machines can join each other")
-    token = os.environ.get(TOKEN, "") if token is None else token
-    return Invitation(nodes, host.strip("[]"), int(port), token=token, timeout=timeout)
 
 
 class Party:
@@ -197,7 +111,20 @@ class Party:
         Raises:
             NodeError: one has not, or has left.
         """
-        missing, found = set(range(self.nodes) if nodes is None else nodes), {}
+        wanted = set(range(self.nodes) if nodes is None else nodes)
+        found = self.hear_some(what, patience, wanted)
+        if missing := wanted - found.keys():
+            names = ", ".join(map(str, sorted(missing)))
+            raise NodeError(f"machine {names} of {self.nodes} did not come within {patience:g} s ({what})")
+        return found
+
+    def hear_some(self, what: str, patience: float, nodes: Iterable[int]) -> dict[int, Any]:
+        """What those machines have told within so many seconds.
+
+        Raises:
+            NodeError: one has left before it trained.
+        """
+        missing, found = set(nodes), {}
         deadline = time.monotonic() + patience
         while missing:
             for node in sorted(missing):
@@ -208,8 +135,7 @@ class Party:
             if what != _LEFT and not self.trains:
                 self._refuse_left(missing, what)
             if missing and time.monotonic() > deadline:
-                names = ", ".join(map(str, sorted(missing)))
-                raise NodeError(f"machine {names} of {self.nodes} did not come within {patience:g} s ({what})")
+                break
             if missing:
                 time.sleep(_LOOK_EVERY)
         return found
@@ -227,7 +153,7 @@ class Party:
         with suppress(NodeError):
             self.tell(_LEFT, why)
             if self.leads:
-                self.hear_all(_LEFT, _LEAVING, set(range(self.nodes)) - self.lost)
+                self.hear_some(_LEFT, _LEAVING, set(range(self.nodes)) - self.lost)
 
     def decide(self, what: str, value: Any) -> Any:
         """What is decided for all: the value of whoever came first."""
@@ -386,8 +312,9 @@ def _is_here_and_free(host: str, port: int) -> bool:
 
 def _check_secret(party: Party) -> None:
     """Tell a number that is used once, and prove by all of them that the secret is known, without telling it."""
-    party.tell("nonce", secrets.token_hex(16))
-    nonces = party.hear_all("nonce", _MEETING)
+    own = secrets.token_hex(16)
+    party.tell("nonce", own)
+    nonces = {**party.hear_all("nonce", _MEETING), party.node: own}  # whatever the store says that it was
     said = [nonces[node] for node in range(party.nodes)]
     party.tell("proof", party.proof(party.node, said))
     proofs = party.hear_all("proof", _MEETING)

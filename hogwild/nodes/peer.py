@@ -126,6 +126,7 @@ class Peer:
         self.parted = False  # it has been told so, or is gone: nothing is sent any more
         self._mail = mail
         self._news = news
+        self._slot_bytes = slot_bytes
         self._window = window
         self._per_update = per_update
         self._beat = beat
@@ -135,8 +136,12 @@ class Peer:
         self._received = 0
         self._expected: SimpleQueue[tuple[Tensor, Callable[[], None]]] = SimpleQueue()
         ahead = max(2, min(_MOST_AHEAD, window * per_update, _BYTES_AHEAD // max(1, slot_bytes)))
-        for _ in range(ahead):
-            self.free(new_message(slot_bytes))
+        try:
+            for _ in range(ahead):
+                self.free(new_message(slot_bytes))
+        except ConnectionError as error:  # it is gone already
+            news.put(Broken(self, one_line(error)))
+            return
         for act in (self._receive_gradients, self._receive_words, self._send_gradients, self._send_words):
             self._start(act)
 
@@ -146,6 +151,11 @@ class Peer:
     def sent_to(self) -> bool:
         """True where it is sent what is computed here."""
         return self.since != NOTHING and not self.parted
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of the gradients that are still to be sent to it."""
+        return len(self._outbox) * self._slot_bytes
 
     @property
     def done(self) -> bool:

@@ -13,6 +13,7 @@ Whoever asks later for the same place has it, so one that was killed on its way 
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ _ANSWERING = 30.0  # seconds that machine 0 may take beside the time after which
 _PROVING, _ARRIVING = 60.0, 600.0  # seconds for one machine, before the next one is let in
 _LOOK_EVERY = 0.02
 NO_PLACE = -1
+_log = logging.getLogger("hogwild")
 
 
 # --- the machine that comes
@@ -124,7 +126,17 @@ class Door:
         asked = self._party.drawn(_ASKED)
         self._open |= set(range(self._seen + 1, asked + 1))
         self._seen = asked
-        return [found for number in sorted(self._open) if (found := self._see_to(number)) is not None]
+        return [found for number in sorted(self._open) if (found := self._understood(number)) is not None]
+
+    def _understood(self, number: int) -> tuple[int, int] | None:
+        """The same of one; whoever says what nobody says that comes back is not heard any more."""
+        try:
+            return self._see_to(number)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._open.discard(number)
+            self._places[number] = NO_PLACE
+            _log.warning("what asked to come back as number %d is no machine of this run: %r", number, error)
+            return None
 
     def done_with(self, node: int) -> None:
         """That machine was lost on its way, or is back: the next one may be let in."""

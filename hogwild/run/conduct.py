@@ -44,6 +44,7 @@ def run_job(job: Job, began: float) -> Run:
     Raises:
         HogwildError: see `hogwild.train`.
     """
+    goes_on = job.goes_on
     if job.party is not None:
         job = job if job.party.leads else replace(job, out=None)  # the record is kept once
     forget_optimized_scripts()
@@ -56,7 +57,7 @@ def run_job(job: Job, began: float) -> Run:
                 clear_leftovers(job.out)
             job = going_on(as_one_of_several(job))
             prepared = prepare(job)
-            if job.resume is not None and job.goes_on and has_ended(job.resume):
+            if job.resume is not None and goes_on and has_ended(job.resume):
                 return _as_it_ended(job)
             run = open_run(prepared)
         if job.party is not None:
@@ -70,6 +71,8 @@ def _as_it_ended(job: Job) -> Run:
     """The run in a directory, where there is nothing to go on with; the model gets its state."""
     assert job.resume is not None
     run = saved_run(job.resume)
+    if job.party is not None:
+        job.party.leave(f"the run in {job.resume} has ended")
     fill(job.model.state_dict(), run)
     warn_caller(f"the run in {job.resume} has ended after {run.updates} updates; it is given back as it is")
     return run
@@ -92,6 +95,8 @@ def conduct(run: OpenRun, began: float) -> Run:
 def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
     job, evaluator = run.job, run.evaluator
     with HeldSignals() as signals, machines_of(job, run.state, run.start.version, run.machines) as machines:
+        if machines is not None:
+            evaluator.decided = machines.decided
         supervisor, ending.tell_rest = _supervisor(run, signals, machines)
         try:
             evaluator.evaluate_start(run.start.version)

@@ -19,7 +19,8 @@ from hogwild.nodes.arrival import ArrivingCourier
 from hogwild.nodes.averager import Averager
 from hogwild.nodes.courier import PAIRING, Courier
 from hogwild.nodes.gloo import GlooMail, Mail
-from hogwild.nodes.party import Invitation, connect
+from hogwild.nodes.invitation import Invitation
+from hogwild.nodes.party import connect
 from hogwild.nodes.peer import Back, Lost
 from hogwild.shared.arena import Arena
 from hogwild.shared.file_locks import set_locks

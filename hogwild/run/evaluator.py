@@ -44,6 +44,10 @@ class Evaluator:
         earlier: evaluations of the parts before it was resumed.
         seconds_before: what those parts took.
 
+    Attributes:
+        evaluations: of the run, those before it included.
+        decided: asked for what another machine has decided; None: nothing yet.
+
     The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
     the newest. It is evaluated in eval mode, without grad. Its training flags are put back after every evaluation, and
     the random generators with them. No worker touches that model or this object; what workers show lies in shared
@@ -67,6 +71,7 @@ class Evaluator:
         self._rule = job.rule
         self._kind = job.kind
         self._party = job.party
+        self.decided: Callable[[str], Any] = job.party.decided if job.party is not None else lambda _: None
         self._judges = job.judges
         self._evaluate = job.evaluate if job.judges else None
         self._callbacks = job.callbacks
@@ -103,8 +108,7 @@ class Evaluator:
 
     def _heard(self, version: int) -> bool:
         """True once another machine has decided whether the run ends at that version; end it there if so."""
-        assert self._party is not None
-        decided = self._party.decided(f"stop {version}")
+        decided = self.decided(f"stop {version}")
         if decided:
             self._end_at(version)
         return decided is not None

@@ -13,7 +13,7 @@ from torch import nn
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError
 from hogwild.kernels.kernel import Kernel
-from hogwild.nodes.party import refuse_torchrun
+from hogwild.nodes.invitation import refuse_torchrun
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, rule_name
 from hogwild.run.callback import Callback

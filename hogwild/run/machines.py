@@ -10,11 +10,10 @@ before its workers.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from math import nan
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -27,6 +26,7 @@ from hogwild.errors import ArgumentError, NodeError, NotReproducible, one_line, 
 from hogwild.nodes.party import Party, forget
 from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
+from hogwild.nodes.store_watch import StoreWatch, told_in_time
 from hogwild.run.checkpoint import ResumePoint, form_of
 from hogwild.run.courier_main import Begun, Connected, Ended, Ready, Rendezvous, Told, courier_main
 from hogwild.run.fingerprint import fingerprint
@@ -42,10 +42,8 @@ from hogwild.workers.spawn import start_context, start_lock, without_main
 
 _log = logging.getLogger("hogwild")
 _PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
-_ASK_EVERY = 0.2  # seconds
-_LOOK_EVERY = 0.005
-_HEARING = 1.0  # seconds for the store to say whether a machine that is gone has ended the run
-_CALLED_OFF = "called off"
+_LOOK_EVERY = 0.2  # seconds
+_LEAVING = 8.0  # seconds to say that this machine ends, and on machine 0 for the others to say so too
 _TELLING = 30.0  # seconds for the others to tell what they used
 _WHERE_IT_BEGAN = ("version", "model")
 _OWN = ("data",)  # a folder may be elsewhere
@@ -108,6 +106,8 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
             name: value if isinstance(value, str | int | float | None) else str(value) for name, value in values.items()
         },
         "updates": job.updates,
+        "stop": job.callbacks.may_stop,
+        "node_timeout": party.invitation.timeout,
         **_flat(prepared.training),
         CURVATURE: prepared.curvature,
         "layout": form_of(prepared.plan, job.rule),
@@ -162,7 +162,7 @@ class Machines:
         start: the version that the run begins with.
 
     Attributes:
-        called_off: the machine that has ended the run for all, and why; no words: it was interrupted. Empty: none has.
+        failures: what befell the others, a sentence each.
     """
 
     def __init__(self, job: Job, party: Party, state: SharedState, start: int) -> None:
@@ -171,13 +171,9 @@ class Machines:
         self._state = state
         self._rule = job.rule
         self._ended = False
-        self.called_off: list[Any] = []
-        self._asked = 0  # how often the store was asked for that
-        self._closed = threading.Event()
-        self._ask_now = threading.Event()
+        self._closed = False
         self._ready = False
         self._connected = False
-        self._unreached = ""  # why the store cannot be reached any more
         self._begun: Begun | None = None
         self._door = Door(party, lambda: state.control[Word.LIVING])
         self._pipe, theirs = start_context().Pipe()
@@ -192,26 +188,7 @@ class Machines:
         theirs.close()
         if party.leads:
             party.decide(TRAINS, True)
-        self._asking = threading.Thread(target=self._ask, daemon=True)
-        self._asking.start()
-
-    def _ask(self) -> None:
-        """Ask now and then whether another machine has ended the run, or one comes back; where this one is cut off, the
-        store answers to nobody, and a thread of its own waits for it."""
-        try:
-            while not self._closed.is_set():
-                self.called_off = self._party.decided(_CALLED_OFF) or self.called_off
-                self._asked += 1
-                if self.called_off:
-                    return
-                for machine in self._door.look():
-                    self._pipe.send(machine)
-                self._ask_now.wait(_ASK_EVERY)
-                self._ask_now.clear()
-        except OSError:
-            return
-        except NodeError as error:
-            self._unreached = one_line(error)
+        self._watch = StoreWatch(party, self._door, self._pipe.send)
 
     def come_back(self) -> ResumePoint:
         """Be let in by those that live, once the courier is there, and get a version: where this machine begins.
@@ -232,7 +209,7 @@ class Machines:
 
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            connection.wait([self._pipe], _ASK_EVERY)
+            connection.wait([self._pipe], _LOOK_EVERY)
             self.look()
 
     def look(self) -> None:
@@ -247,24 +224,23 @@ class Machines:
                 self._handle(self._pipe.recv())
         except (EOFError, OSError):
             raise NodeError(f"the courier of machine {self._party.node} was killed") from None
-        if self._unreached and not (self._connected or self._ended):
-            raise NodeError(f"machine 0 was lost while the machines connected: {self._unreached}")
+        if self._watch.unreached and not (self._connected or self._ended):
+            raise NodeError(f"machine 0 was lost while the machines connected: {self._watch.unreached}")
         if not self._ended and self.called_off:
             self._end_too()
 
+    @property
+    def called_off(self) -> list[Any]:
+        """The machine that has ended the run for all, and why; no words: it was interrupted. Empty: none has."""
+        return self._watch.called_off
+
     def call_off(self, why: str = "") -> None:
         """End the run for all, for that reason; without one they are interrupted, for this machine was."""
-        with suppress(NodeError):
-            self.called_off = self._party.decide(_CALLED_OFF, [self._party.node, why])
+        self._watch.call_off(why)
 
-    def _hear_why(self) -> None:
-        """Wait a moment for what the store says from now on; it may be lost too, or out of reach."""
-        deadline = time.monotonic() + _HEARING
-        for _ in range(2):  # one question may have been under way
-            asked = self._asked
-            self._ask_now.set()
-            while self._asked == asked and self._asking.is_alive() and time.monotonic() < deadline:
-                time.sleep(_LOOK_EVERY)
+    def decided(self, what: str) -> Any:
+        """What was decided for all, as far as it is known here; None: nothing yet."""
+        return self._watch.decided(what)
 
     def _end_too(self) -> NoReturn:
         node, why = self.called_off
@@ -302,7 +278,7 @@ class Machines:
         self._door.done_with(lost.node)
         if lost.node in self._party.lost:  # it was on its way back
             return
-        self._hear_why()
+        self._watch.hear_why()
         if self.called_off:
             self._end_too()
         version, _ = self._rule.newest(self._state)
@@ -322,28 +298,30 @@ class Machines:
 
     def close(self) -> None:
         """End the courier, should it still run."""
-        if self._closed.is_set():
+        if self._closed:
             return
-        self._closed.set()
-        self._ask_now.set()
+        self._closed = True
         if self._party.leads:
             with suppress(NodeError):
                 self._party.decide(ENDED, True)
-        self._asking.join(_ASK_EVERY)  # not longer: it may be cut off
+        self._watch.close()
         self._process.kill()
         self._process.join()
         self._process.close()
         self._pipe.close()
 
     def usage_of_all(self, own: list[WorkerUsage]) -> list[WorkerUsage]:
-        """The usage of the workers of all machines, on the machine that leads; elsewhere, its own."""
+        """The usage of the workers of all machines, on the machine that leads; elsewhere, its own. All versions are
+        made by then, so one that does not tell any more is no fault of the run: it is noted."""
         party = self._party
         if not party.leads:
-            party.tell("usage", [asdict(usage) for usage in own])
+            told_in_time(lambda: party.tell("usage", [asdict(usage) for usage in own]))
             return own
-        told = party.hear_all("usage", _TELLING, set(range(1, party.nodes)) - party.lost)
+        told = party.hear_some("usage", _TELLING, set(range(1, party.nodes)) - party.lost)
+        silent = set(range(1, party.nodes)) - party.lost - told.keys()
+        self.failures += [f"machine {node} has not told what its workers used" for node in sorted(silent)]
         found = [*own, *(WorkerUsage(**usage) for node in sorted(told) for usage in told[node])]
-        for node in party.lost if self._state.exchange is None else ():  # of those apart nothing is known
+        for node in party.lost | silent if self._state.exchange is None else ():  # of those apart nothing is known
             first = sum(party.crews[other] for other in range(node))
             found.extend(self._of_a_lost(worker, node) for worker in range(first, first + party.crews[node]))
         return sorted(found, key=lambda usage: usage.worker)
@@ -386,13 +364,13 @@ def machines_of(job: Job, state: SharedState, start: int, machines: Machines | N
     try:
         yield machines
     except (KeyboardInterrupt, SystemExit):
-        job.party.leave()
+        told_in_time(job.party.leave, _LEAVING)
         raise
     except Exception as error:
         if isinstance(error, NotReproducible):  # which the others have not seen
             machines.call_off(one_line(error))
         if machines.called_off:
-            job.party.leave(one_line(error))
+            told_in_time(partial(job.party.leave, one_line(error)), _LEAVING)
         raise
     finally:
         machines.close()

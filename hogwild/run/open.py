@@ -94,7 +94,7 @@ def open_run(prepared: Prepared) -> OpenRun:
     job = prepared.job
     if job.party is not None:
         prepared = dealt(prepared, job.party)
-    state, compensation = SharedState.create(prepared.plan), prepared.optimizer_plan.compensation
+    state = SharedState.create(prepared.plan)
     initial = initial_of(prepared.optimizer, prepared.optimized, prepared.sparse)
     state.prepare(prepared.trained, prepared.constant, list(prepared.anatomy.buffers.values()), initial)
     start = ResumePoint(0, 0, (), prepared.tickets)
@@ -114,6 +114,24 @@ def open_run(prepared: Prepared) -> OpenRun:
     if job.party is not None and job.party.returns:
         machines, start = come_back(job, state)
         job.rule.begin(state.control, start.version)
+    try:
+        return _opened(prepared, state, start, machines, evaluations, logged)
+    except BaseException:
+        if machines is not None:
+            machines.close()
+        raise
+
+
+def _opened(
+    prepared: Prepared,
+    state: SharedState,
+    start: ResumePoint,
+    machines: Machines | None,
+    evaluations: list[dict[str, float]],
+    logged: list[dict[str, float]],
+) -> OpenRun:
+    """The run, laid out."""
+    job, compensation = prepared.job, prepared.optimizer_plan.compensation
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
     keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, start.best)
     return OpenRun(

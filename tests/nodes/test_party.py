@@ -7,7 +7,7 @@ import pytest
 
 import hogwild
 from hogwild import ArgumentError
-from hogwild.nodes.party import invitation_from_environment, invitation_to
+from hogwild.nodes.invitation import invitation_from_environment, invitation_to
 from hogwild.run.machines import differences
 from hogwild.shared.dealing import Dealing, turns_of
 

@@ -10,7 +10,8 @@ from torch.distributed import HashStore
 
 from hogwild import ArgumentError, NodeError
 from hogwild.nodes import returning
-from hogwild.nodes.party import Invitation, Party
+from hogwild.nodes.invitation import Invitation
+from hogwild.nodes.party import Party
 from hogwild.nodes.returning import ENDED, NO_PLACE, TRAINS, Door, be_let_in, take_place
 
 NODES = 4

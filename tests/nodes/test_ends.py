@@ -1,0 +1,150 @@
+"""The last moments of a run on several machines, and of one machine: what is finished stays so."""
+
+from __future__ import annotations
+
+import time
+from queue import SimpleQueue
+
+import problems
+import pytest
+from machines import refusals, together
+from torch.distributed import HashStore
+
+from hogwild import ArgumentError
+from hogwild.nodes.invitation import Invitation
+from hogwild.nodes.messages import Kind
+from hogwild.nodes.party import Party
+from hogwild.nodes.party import _check_secret as check_secret
+from hogwild.nodes.peer import Broken, Peer
+from hogwild.nodes.returning import Door
+from hogwild.nodes.store_watch import StoreWatch, told_in_time
+
+SETTINGS = {"update": "ordered", "staleness": 3, "workers": 1, "updates": 40}
+
+DIES_AT_THE_END = """
+from hogwild.run import machines
+machines._TELLING = 1.0
+if os.environ["RANK"] == "1":
+    machines.Machines.usage_of_all = lambda *arguments: (print(json.dumps({}), flush=True), os._exit(0))
+"""
+
+
+def test_a_machine_that_dies_after_the_last_version_takes_nothing_of_the_run_away(tmp_path):
+    first, _ = together(2, tmp_path, DIES_AT_THE_END, **SETTINGS)
+    assert first["digest"] == problems.train(**SETTINGS).digest
+    assert first["failures"] == ["machine 1 has not told what its workers used"]
+    assert [worker for _, worker, _ in first["workers"]] == [0, 1]
+    assert sum(computed for _, _, computed in first["workers"]) == SETTINGS["updates"]
+
+
+STOPS_ON_ONE = """
+if os.environ["RANK"] == "0":
+    extra = {"evaluate": lambda model: {"accuracy": 1.0}, "stop": lambda progress: True}
+"""
+
+
+def test_what_may_end_the_run_is_given_on_every_machine(tmp_path):
+    assert "stop is False on machine 1 and True on machine 0" in refusals(
+        together(2, tmp_path, STOPS_ON_ONE, **SETTINGS)
+    )
+
+
+def test_a_run_that_has_ended_is_given_back_on_every_machine(tmp_path):
+    folder = tmp_path / "run"
+    ended = problems.train(**SETTINGS, out=folder)
+    began = time.monotonic()
+    told = together(2, tmp_path, **SETTINGS, resume=str(folder), out=str(folder))
+    assert [one.get("digest", one) for one in told] == [ended.digest] * 2
+    assert time.monotonic() - began < 60, "nobody waited for the other"
+
+
+def test_more_machines_than_bits_are_refused():
+    assert Invitation(63, "host", 1).nodes == 63
+    with pytest.raises(ArgumentError, match="64 machines are over the 63"):
+        Invitation(64, "host", 1)
+
+
+# --- one machine
+
+
+def party(store, node, nodes=3):
+    return Party(Invitation(nodes, "host", 1, timeout=0.1), node, store, "run")
+
+
+@pytest.fixture
+def watch():
+    """Of machine 0 of three, of which the second was lost."""
+    store = HashStore()
+    mine = party(store, 0)
+    mine.lost = {1}
+    made = StoreWatch(mine, Door(mine, lambda: 0b101), lambda machine: None)
+    yield made, store
+    made.close()
+    assert not made._thread.is_alive()
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_machine_that_was_lost_ends_nothing(watch):
+    watch, store = watch
+    for node in (1, 2):
+        other = party(store, node)
+        other.decide(f"called off {other.draw('called off')}", [node, f"said {node}"])
+    until(lambda: watch.called_off)
+    assert watch.called_off == [2, "said 2"]
+
+
+def test_what_is_decided_is_heard_without_waiting(watch):
+    watch, store = watch
+    assert watch.decided("stop 10") is None
+    party(store, 2).decide("stop 10", False)
+    until(lambda: watch.decided("stop 10") is False)
+
+
+def test_whoever_asks_to_come_back_in_no_known_words_ends_no_watch(watch, caplog):
+    watch, store = watch
+    stranger = party(store, 2)
+    stranger.decide(f"return {stranger.draw('returns')} asks", [])
+    until(lambda: "number 1 is no machine of this run" in caplog.text)
+    assert watch.decided("anything") is None
+    stranger.decide("anything", 1)
+    until(lambda: watch.decided("anything") == 1)
+
+
+def test_a_store_that_answers_nobody_is_not_waited_for():
+    began = time.monotonic()
+    told_in_time(lambda: time.sleep(5), 0.1)
+    assert time.monotonic() - began < 3
+
+
+class Gone:
+    """Mail to a machine that is gone."""
+
+    def expect(self, *arguments):
+        raise ConnectionError("Connection closed by peer")
+
+    send = expect
+
+
+def test_a_machine_that_is_gone_once_it_is_connected_is_told_as_lost():
+    news = SimpleQueue()
+    peer = Peer(1, Gone(), news, slot_bytes=8, window=4, per_update=1, beat=1.0, kind=Kind.LIVES)
+    found = news.get(timeout=10)
+    assert isinstance(found, Broken) and found.peer is peer and "closed by peer" in found.why
+    peer.part()
+
+
+def test_who_has_heard_an_earlier_run_proves_nothing_by_it(monkeypatch):
+    """It makes the store say what all said then, also in place of what machine 0 says now."""
+    mine = Party(Invitation(2, "host", 1, token="secret"), 0, HashStore(), "run")
+    said = ["once", "before"]
+    proofs = {node: mine.proof(node, said) for node in range(2)}
+    heard = {"nonce": dict(enumerate(said)), "proof": proofs}
+    monkeypatch.setattr(mine, "hear_all", lambda what, patience: heard[what])
+    with pytest.raises(ArgumentError, match="machine 0, 1 has another token than machine 0"):
+        check_secret(mine)
