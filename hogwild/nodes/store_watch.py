@@ -76,8 +76,9 @@ class StoreWatch:
         drawn = self._party.drawn(_CALLED_OFF)
         while self._heard < drawn and (said := self._party.decided(f"{_CALLED_OFF} {self._heard + 1}")) is not None:
             self._heard += 1
-            if said[0] not in self._party.lost:
-                self.called_off = self.called_off or said
+            match said:
+                case [int(node), str()] if node not in self._party.lost:
+                    self.called_off = self.called_off or said
 
     def _look_what_is_decided(self) -> None:
         question = self._question

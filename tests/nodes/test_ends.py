@@ -109,6 +109,7 @@ def test_what_is_decided_is_heard_without_waiting(watch):
 def test_whoever_asks_to_come_back_in_no_known_words_ends_no_watch(watch, caplog):
     watch, store = watch
     stranger = party(store, 2)
+    stranger.decide(f"called off {stranger.draw('called off')}", 7)
     stranger.decide(f"return {stranger.draw('returns')} asks", [])
     until(lambda: "number 1 is no machine of this run" in caplog.text)
     assert watch.decided("anything") is None
