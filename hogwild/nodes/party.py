@@ -12,6 +12,7 @@ import hmac
 import json
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,9 @@ _UNREACHED = "the store of machine 0 cannot be reached"
 _LEFT = "left"
 _LEAVING = 5.0  # seconds for the others to hear that nothing comes of it
 _LOOK_EVERY = 0.02
+_ALIVE = "alive"
+_BEAT = 1.0  # seconds between two signs of life of a machine that prepares
+_SILENT = 60.0  # seconds without one, after which it is waited for no more; something long may hold the interpreter
 _MOST_TOLD = 1 << 22  # bytes of JSON
 _stores: dict[tuple[str, int], Store] = {}  # those that this process has opened, which live as long as it does
 _met: dict[tuple[str, int], int] = {}  # the number of the last run that has met there
@@ -56,6 +60,7 @@ class Party:
         self.lost: set[int] = set()
         self.returns = 0
         self.trains = False
+        self._gone = threading.Event()
         self._store = PrefixStore(prefix, store)
 
     @property
@@ -122,9 +127,9 @@ class Party:
         """What those machines have told within so many seconds.
 
         Raises:
-            NodeError: one has left before it trained.
+            NodeError: one has left before it trained, or gives no sign of life any more.
         """
-        missing, found = set(nodes), {}
+        missing, found, beats = set(nodes), {}, _Beats()
         deadline = time.monotonic() + patience
         while missing:
             for node in sorted(missing):
@@ -134,6 +139,7 @@ class Party:
             missing -= found.keys()
             if what != _LEFT and not self.trains:
                 self._refuse_left(missing, what)
+                self._refuse_silent(missing, beats)
             if missing and time.monotonic() > deadline:
                 break
             if missing:
@@ -145,9 +151,30 @@ class Party:
             if (why := self.hear(_LEFT, node)) is not None and self.hear(what, node) is None:  # which it told before
                 raise NodeError(f"machine {node} of {self.nodes} has left: {printable(why, 400)}")
 
+    def live(self) -> None:
+        """Give a sign of life now and then, in a thread of its own, until this machine trains or leaves."""
+
+        def live() -> None:
+            with suppress(NodeError):
+                while not (self.trains or self._gone.wait(_BEAT)):
+                    self._added(alive, 1)
+
+        alive = f"{_ALIVE}/{self.node}"
+        self._added(alive, 1)
+        threading.Thread(target=live, daemon=True).start()
+
+    def _refuse_silent(self, missing: Iterable[int], beats: _Beats) -> None:
+        """`beats` are the signs of life that were seen; who has given none yet is still to come."""
+        if not beats.are_due():
+            return
+        for node in missing:
+            if beats.stand_still(node, self._added(f"{_ALIVE}/{node}", 0)):
+                raise NodeError(f"machine {node} of {self.nodes} has given no sign of life for {_SILENT:g} s")
+
     def leave(self, why: str = "it was interrupted") -> None:
         """Say that this machine ends; on machine 0, wait a moment until the others have. Where that one was lost, there
         is nobody to tell; nobody waits for one that was about to come back."""
+        self._gone.set()
         if 0 in self.lost or (self.returns and not self.trains):
             return
         with suppress(NodeError):
@@ -166,6 +193,27 @@ class Party:
         key = f"decided/{what}"
         with _reported(_UNREACHED):
             return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+
+class _Beats:
+    """The signs of life of other machines, as one that waits for them sees them."""
+
+    def __init__(self) -> None:
+        self._looked = time.monotonic()
+        self._since: dict[int, tuple[int, float]] = {}
+
+    def are_due(self) -> bool:
+        """True once every so often."""
+        due = time.monotonic() > self._looked + _BEAT
+        self._looked = time.monotonic() if due else self._looked
+        return due
+
+    def stand_still(self, node: int, count: int) -> bool:
+        """True where that machine has given so many, and no more for too long."""
+        before, since = self._since.setdefault(node, (count, self._looked))
+        if count != before:
+            self._since[node] = count, self._looked
+        return 0 < count == before and self._looked > since + _SILENT
 
 
 @contextmanager
@@ -214,6 +262,7 @@ def meet(invitation: Invitation) -> Party:
     party = Party(invitation, node, store, f"{prefix}/{number}")
     with leaving_together(party):
         _check_secret(party)
+    party.live()
     if party.leads:
         store.set(f"{prefix}/run", str(number))
     return party

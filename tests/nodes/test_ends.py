@@ -64,6 +64,42 @@ def test_more_machines_than_bits_are_refused():
         Invitation(64, "host", 1)
 
 
+DIES_WHILE_IT_PREPARES = """
+from hogwild.nodes import party
+party._BEAT, party._SILENT = 0.1, 1.0
+def loss(model, batch):
+    if os.environ["RANK"] == "1":
+        print(json.dumps({}), flush=True)
+        os._exit(0)
+    return problems.cross_entropy(model, batch)
+extra = {"loss": loss}
+"""
+
+
+def test_a_machine_that_dies_while_it_prepares_is_not_waited_for_long(tmp_path):
+    began = time.monotonic()
+    first, _ = together(2, tmp_path, DIES_WHILE_IT_PREPARES, **SETTINGS)
+    assert (first["error"], first["message"]) == ("NodeError", "machine 1 of 2 has given no sign of life for 1 s")
+    assert time.monotonic() - began < 60
+
+
+PREPARES_LONG = """
+import time
+from hogwild.nodes import party
+party._BEAT, party._SILENT = 0.1, 1.0
+def loss(model, batch):
+    if os.environ["RANK"] == "1" and hogwild.worker_info() is None:
+        time.sleep(3)
+    return problems.cross_entropy(model, batch)
+extra = {"loss": loss}
+"""
+
+
+def test_one_that_prepares_for_longer_gives_signs_of_life(tmp_path):
+    told = together(2, tmp_path, PREPARES_LONG, **SETTINGS)
+    assert [one.get("digest", one) for one in told] == [problems.train(**SETTINGS).digest] * 2
+
+
 # --- one machine
 
 
