@@ -174,6 +174,8 @@ class Party:
     def leave(self, why: str = "it was interrupted") -> None:
         """Say that this machine ends; on machine 0, wait a moment until the others have. Where that one was lost, there
         is nobody to tell; nobody waits for one that was about to come back."""
+        if self._gone.is_set():  # it has said so: whoever was called within another says it once
+            return
         self._gone.set()
         if 0 in self.lost or (self.returns and not self.trains):
             return

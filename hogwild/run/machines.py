@@ -317,8 +317,9 @@ class Machines:
         if not party.leads:
             told_in_time(lambda: party.tell("usage", [asdict(usage) for usage in own]))
             return own
-        told = party.hear_some("usage", _TELLING, set(range(1, party.nodes)) - party.lost)
-        silent = set(range(1, party.nodes)) - party.lost - told.keys()
+        others = set(range(1, party.nodes)) - party.lost
+        told = party.hear_some("usage", _TELLING, others)
+        silent = others - told.keys()
         self.failures += [f"machine {node} has not told what its workers used" for node in sorted(silent)]
         found = [*own, *(WorkerUsage(**usage) for node in sorted(told) for usage in told[node])]
         for node in party.lost | silent if self._state.exchange is None else ():  # of those apart nothing is known
