@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from hogwild.errors import NodeError
 from hogwild.nodes.correspondent import Correspondent
 from hogwild.nodes.gloo import Mail
-from hogwild.nodes.messages import HEADER_BYTES, Kind, first_of, new_message, slot_in, write_header
+from hogwild.nodes.messages import Kind, Message
 from hogwild.nodes.outer import OuterSteps
 from hogwild.nodes.peer import Arrived, Broken, Lost, News, Peer
 from hogwild.shared.arena import as_tensor
@@ -64,7 +63,7 @@ class Averager(Correspondent):
         self._leads = dealing.node == _LEADER
         predicts = state.plan.optimizer.holds_parameters
         self._outer = OuterSteps.of(dealing.averages, self._values, predicts=predicts) if self._leads else None
-        self._arrived: dict[int, Tensor] = {}
+        self._arrived: dict[int, Message] = {}
         self._closed: list[tuple[float, Lost]] = []  # of whom the last words are yet to be heard, and until when
         self._sent = False  # to machine 0, of the version that is proposed now
         start = self._control[Word.PROPOSED]
@@ -119,7 +118,7 @@ class Averager(Correspondent):
         if not all(node in self._arrived for node in living):
             return False
         messages = [self._taken(node, version) for node in living]
-        average(self._values, [self._laid_on(Block.of(slot_in(message))) for message in messages])
+        average(self._values, [self._laid_on(Block.of(message.slot)) for message in messages])
         if self._outer is not None:
             self._outer.step(self._values)
         for node, message in zip(living, messages, strict=True):
@@ -139,22 +138,22 @@ class Averager(Correspondent):
         if _LEADER not in self._arrived:
             return False
         message = self._taken(_LEADER, version)
-        self._bytes.copy_(slot_in(message))
+        self._bytes.copy_(message.slot)
         self._free(self._peers[_LEADER], message)
         self._sent = False
         self._publish(version)
         return True
 
-    def _message(self, version: int, head: int) -> Tensor:
-        message = new_message(len(self._bytes))
-        message[HEADER_BYTES:].copy_(self._bytes)
-        write_header(message, version, head)
+    def _message(self, version: int, head: int) -> Message:
+        message = Message(len(self._bytes))
+        message.slot.copy_(self._bytes)
+        message.say(version, head)
         return message
 
-    def _taken(self, node: int, version: int) -> Tensor:
+    def _taken(self, node: int, version: int) -> Message:
         message = self._arrived.pop(node)
-        if first_of(message) != version:
-            raise NodeError(f"machine {node} sent values of version {first_of(message)}, where {version} is averaged")
+        if message.first != version:
+            raise NodeError(f"machine {node} sent values of version {message.first}, where {version} is averaged")
         return message
 
     def _publish(self, version: int) -> None:

@@ -6,12 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from queue import Empty, SimpleQueue
 
-from torch import Tensor
-
-from hogwild.nodes.messages import Kind
+from hogwild.nodes.messages import Kind, Message
 from hogwild.nodes.peer import News, Peer
 
-_SHORTEST, _LONGEST = 50e-6, 2e-3  # seconds between two looks
+_LOOK_EVERY = 2e-3  # seconds
 _BEATS = 5  # words within the time after which a machine that says nothing is lost
 
 
@@ -21,6 +19,8 @@ class Correspondent(ABC):
     Args:
         timeout: seconds after which a machine that says nothing is lost.
     """
+
+    _shortest, _longest = 50e-6, _LOOK_EVERY  # seconds between two looks, where nobody tells it to look
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -47,10 +47,10 @@ class Correspondent(ABC):
 
     def _correspond(self) -> None:
         """Hear and act until the run is over."""
-        pause = _SHORTEST
+        pause = self._shortest
         while not self._is_over():
             self._hear(pause)
-            pause = _SHORTEST if self._act() else min(2 * pause, _LONGEST)
+            pause = self._shortest if self._act() else min(2 * pause, self._longest)
 
     def _hear(self, timeout: float) -> None:
         """Take what has come, waiting so long for the first."""
@@ -62,7 +62,7 @@ class Correspondent(ABC):
         except Empty:
             return
 
-    def _free(self, peer: Peer, message: Tensor) -> None:
+    def _free(self, peer: Peer, message: Message) -> None:
         """Let the next message of that machine come into that memory."""
         try:
             peer.free(message)
@@ -85,4 +85,4 @@ class Correspondent(ABC):
             peer.tell(Kind.DONE, head)
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and not all(peer.done or not peer.sent_to for peer in self._peers.values()):
-            self._hear(_LONGEST)
+            self._hear(_LOOK_EVERY)

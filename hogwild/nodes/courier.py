@@ -1,6 +1,7 @@
 """The courier: a process of its own on each machine that carries gradients between its slots and other machines.
 
     slots of this machine ── a worker's gradient ──▶ copied ──▶ every other machine
+                             it rings (`hogwild.shared.bell`)
                           ◀── owned, copied, said to be there ── a gradient of another one
 
 Invariant: it writes a slot only while its row names the ticket, which nobody else of this machine owns then, and only
@@ -18,6 +19,7 @@ it has caught up, and never wait for it before.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -25,7 +27,7 @@ from hogwild.errors import NodeError
 from hogwild.nodes.brought import copied
 from hogwild.nodes.correspondent import Correspondent
 from hogwild.nodes.gloo import Mail
-from hogwild.nodes.messages import HEADER_BYTES, NOTHING, Kind, first_of, new_message, slot_in, write_header
+from hogwild.nodes.messages import NOTHING, Kind, Message
 from hogwild.nodes.peer import Arrived, Back, Broken, Formed, Lost, News, Peer
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.gradient_ring import GradientRing
@@ -51,6 +53,7 @@ class Courier(Correspondent):
     """
 
     _kind = Kind.LIVES  # what it says of this machine
+    _shortest, _longest = 1e-3, 4e-3  # a worker rings once its gradient is there
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class Courier(Correspondent):
             NodeError: another machine sent what no machine of this run sends.
         """
         self._begin(start)
+        threading.Thread(target=self._listen_to_workers, daemon=True).start()
         self._correspond()
         self._part(self._control[Word.HEAD], _LINGERING)
 
@@ -129,7 +133,7 @@ class Courier(Correspondent):
         """Lay what came into the slots that are free for it."""
         held, self._held = self._held, []
         for one in held:
-            ticket = first_of(one.message)
+            ticket = one.message.first
             if not 0 <= ticket < self._control[Word.TOTAL] or self._is_free(ticket):
                 self._take_in(one, ticket)
             else:
@@ -145,7 +149,7 @@ class Courier(Correspondent):
         control = self._control
         if 0 <= ticket < control[Word.TOTAL] and control.receive(ticket):
             slot = self._ring.slot(ticket)
-            if not slot.load(slot_in(one.message)):
+            if not slot.load(one.message.slot):
                 raise NodeError(f"machine {one.peer.node} sent a gradient that is none of this run")
             with control.ordering():
                 slot.words[GradientSlot.STAMP] = ticket // self._per_update + 1
@@ -156,32 +160,39 @@ class Courier(Correspondent):
 
     # --- to other machines
 
+    def _listen_to_workers(self) -> None:
+        """Look whenever one has rung."""
+        bell = self._control.bell
+        assert bell is not None
+        while True:
+            bell.wait()
+            self._news.put(None)
+
     def _collect(self) -> bool:
         """Copy the gradients of this machine's workers out of their slots, and send them. They have computed none from
         NEXT on."""
         control, sent = self._control, self._control[Word.SENT]
         end = (control.observe(Word.HEAD) + len(self._ring.sets)) * self._per_update
-        found = False
-        for ticket in range(sent, min(end, control[Word.NEXT], control[Word.TOTAL])):
-            if ticket not in self._seen and self._ring.waits(ticket):
-                self._seen.add(ticket)
-                self._send(ticket, self._peers.values())
-                found = True
+        end = min(end, control[Word.NEXT], control[Word.TOTAL])
+        own = self._ring.waiting([ticket for ticket in range(sent, end) if ticket not in self._seen])
+        for ticket in own:
+            self._seen.add(ticket)
+            self._send(ticket, self._peers.values())
         first = sent
         while sent in self._seen:
             self._seen.remove(sent)
             sent += 1
         if sent > first:
             control.publish(Word.SENT, sent)
-        return found
+        return bool(own)
 
     def _send(self, ticket: int, peers: Iterable[Peer]) -> None:
         slot = self._ring.slot(ticket)
         if slot.words[GradientSlot.WORKER] not in self._workers:
             return
-        message = new_message(self._slot_bytes)
-        message[HEADER_BYTES:].copy_(as_tensor(slot.bytes))
-        write_header(message, ticket, self._control[Word.HEAD])
+        message = Message(self._slot_bytes)
+        message.slot.copy_(as_tensor(slot.bytes))
+        message.say(ticket, self._control[Word.HEAD])
         living = self._control[Word.LIVING]
         for peer in peers:
             if peer.sent_to:

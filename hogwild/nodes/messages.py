@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 HEADER_BYTES = 64
 _FIRST, _HEAD = range(2)
@@ -38,41 +37,39 @@ class Saying(NamedTuple):
     wanted: int = NOTHING
 
 
-def new_message(slot_bytes: int = 0) -> Tensor:
-    """Memory for a message, uint8; for a gradient with so many bytes of a slot."""
-    return torch.zeros(HEADER_BYTES + slot_bytes, dtype=torch.uint8)
+class Message:
+    """Memory for a message, zeros at first; for a gradient with so many bytes of a slot.
 
+    Attributes:
+        bytes: all of it, uint8, as it travels.
+        slot: those of the gradient.
+    """
 
-def _header(message: Tensor) -> Tensor:
-    return message[:HEADER_BYTES].view(torch.int64)
+    def __init__(self, slot_bytes: int = 0) -> None:
+        self.bytes = torch.zeros(HEADER_BYTES + slot_bytes, dtype=torch.uint8)
+        self.slot = self.bytes[HEADER_BYTES:]
+        self._header = memoryview(self.bytes[:HEADER_BYTES].numpy().data).cast("q")
 
+    @property
+    def first(self) -> int:
+        """The ticket of a gradient, or the number of a version."""
+        return self._header[_FIRST]
 
-def write_header(message: Tensor, first: int, head: int) -> None:
-    """Say what a message is: the ticket of a gradient and the sender's head; a version and the tickets of the run."""
-    header = _header(message)
-    header[_FIRST], header[_HEAD] = first, head
+    @property
+    def head(self) -> int:
+        """The head of the sender when it sent that; of a version, the tickets of the run."""
+        return self._header[_HEAD]
 
+    @property
+    def word(self) -> Saying:
+        """What a word says."""
+        return Saying(*self._header[: len(Saying._fields)])
 
-def write_word(message: Tensor, saying: Saying) -> None:
-    """Say that."""
-    _header(message)[: len(saying)] = torch.tensor(saying)
+    def say(self, first: int, head: int) -> None:
+        """Say what it is: the ticket of a gradient and the sender's head; a version and the tickets of the run."""
+        self._header[_FIRST], self._header[_HEAD] = first, head
 
-
-def word_in(message: Tensor) -> Saying:
-    """What a word says."""
-    return Saying(*_header(message)[: len(Saying._fields)].tolist())
-
-
-def first_of(message: Tensor) -> int:
-    """The ticket of a gradient, or the number of a version."""
-    return int(_header(message)[_FIRST])
-
-
-def head_of(message: Tensor) -> int:
-    """The head of the sender when it sent that; of a version, the tickets of the run."""
-    return int(_header(message)[_HEAD])
-
-
-def slot_in(message: Tensor) -> Tensor:
-    """The bytes of the slot that came in a gradient."""
-    return message[HEADER_BYTES:]
+    def say_word(self, saying: Saying) -> None:
+        """Say that."""
+        for place, number in enumerate(saying):
+            self._header[place] = number

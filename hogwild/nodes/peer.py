@@ -28,17 +28,7 @@ from torch import Tensor
 from hogwild.errors import one_line
 from hogwild.nodes.brought import Brought
 from hogwild.nodes.gloo import Mail
-from hogwild.nodes.messages import (
-    NOTHING,
-    Kind,
-    Saying,
-    first_of,
-    head_of,
-    new_message,
-    word_in,
-    write_header,
-    write_word,
-)
+from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
 
 _GRADIENTS, _WORDS, _VERSIONS = range(3)  # channels
 _WORDS_AHEAD = 4
@@ -51,7 +41,7 @@ class Arrived:
     """A gradient came; its memory is given back by `Peer.free`."""
 
     peer: Peer
-    message: Tensor
+    message: Message
 
 
 @dataclass(frozen=True)
@@ -130,15 +120,17 @@ class Peer:
         self._window = window
         self._per_update = per_update
         self._beat = beat
-        self._outbox: dict[int, Tensor] = {}
+        self._outbox: dict[int, Message] = {}
         self._word = Saying(kind, 0)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)  # for the sender of gradients
+        self._news_to_tell = threading.Condition(self._lock)  # for that of words
         self._received = 0
-        self._expected: SimpleQueue[tuple[Tensor, Callable[[], None]]] = SimpleQueue()
+        self._expected: SimpleQueue[tuple[Message, Callable[[], None]]] = SimpleQueue()
         ahead = max(2, min(_MOST_AHEAD, window * per_update, _BYTES_AHEAD // max(1, slot_bytes)))
         try:
             for _ in range(ahead):
-                self.free(new_message(slot_bytes))
+                self.free(Message(slot_bytes))
         except ConnectionError as error:  # it is gone already
             news.put(Broken(self, one_line(error)))
             return
@@ -171,8 +163,7 @@ class Peer:
         """From that ticket on it is sent all that is computed here, where the head is that now; it has version `has`,
         or will have it before it takes in a gradient."""
         self._hear_head(has)
-        with self._changed:
-            self.since = since
+        self.since = since
         self.tell(kind, head)
 
     def ask(self, wanted: int, size_of: Callable[[int], int]) -> None:
@@ -186,29 +177,30 @@ class Peer:
         self.given = True
         self._start(lambda: self._send_version(brought))
 
-    def free(self, message: Tensor) -> None:
+    def free(self, message: Message) -> None:
         """Let the next gradient come into that memory."""
         number, self._received = self._received, self._received + 1
-        self._expected.put((message, self._mail.expect(self.node, _GRADIENTS, number, message)))
+        self._expected.put((message, self._mail.expect(self.node, _GRADIENTS, number, message.bytes)))
 
-    def send(self, ticket: int, message: Tensor) -> None:
+    def send(self, ticket: int, message: Message) -> None:
         """Send a gradient as soon as there is room for it."""
-        with self._changed:
+        with self._lock:
             self._outbox[ticket] = message
-            self._changed.notify_all()
+            self._room.notify()
 
     def tell(self, kind: Kind, head: int) -> None:
         """Say that, with the head of this machine, as soon as the word before has left."""
-        with self._changed:
+        with self._lock:
             self._word, self.told = Saying(kind, head, self.since, self.wanted), head
-            self._changed.notify_all()
+            self._news_to_tell.notify()
 
     def part(self) -> None:
         """Send nothing any more."""
-        with self._changed:
+        with self._lock:
             self.parted = True
             self._outbox.clear()
-            self._changed.notify_all()
+            self._room.notify()
+            self._news_to_tell.notify()
 
     # --- what its threads do
 
@@ -228,28 +220,28 @@ class Peer:
         while True:
             message, wait = self._expected.get()
             wait()
-            self._hear(head_of(message))
+            self._hear(message.head)
             self._news.put(Arrived(self, message))
 
     def _receive_words(self) -> None:
-        expected: deque[tuple[Tensor, Callable[[], None]]] = deque()
+        expected: deque[tuple[Message, Callable[[], None]]] = deque()
         number = 0
         while True:
             while len(expected) < _WORDS_AHEAD:
-                message = new_message()
-                expected.append((message, self._mail.expect(self.node, _WORDS, number, message)))
+                message = Message()
+                expected.append((message, self._mail.expect(self.node, _WORDS, number, message.bytes)))
                 number += 1
             message, wait = expected.popleft()
             wait()
-            said = word_in(message)
+            said = message.word
             self._hear(said.head)
             self.said = said
             self._news.put(None)
 
     def _receive_version(self, size_of: Callable[[int], int]) -> None:
-        header = new_message()
-        self._mail.expect(self.node, _VERSIONS, 0, header)()
-        version, total = first_of(header), head_of(header)
+        header = Message()
+        self._mail.expect(self.node, _VERSIONS, 0, header.bytes)()
+        version, total = header.first, header.head
         size = size_of(version) if version >= self.wanted else 0
         if not size:
             raise ConnectionError(f"it brought version {version}, where {self.wanted} was asked for")
@@ -259,9 +251,9 @@ class Peer:
         self._news.put(Brought(version, total, content))
 
     def _send_version(self, brought: Brought) -> None:
-        header = new_message()
-        write_header(header, brought.version, brought.total)
-        for number, piece in enumerate((header, *_pieces(brought.content))):
+        header = Message()
+        header.say(brought.version, brought.total)
+        for number, piece in enumerate((header.bytes, *_pieces(brought.content))):
             self._mail.send(self.node, _VERSIONS, number, piece)
 
     def _hear(self, head: int) -> None:
@@ -269,40 +261,41 @@ class Peer:
         self._hear_head(head)
 
     def _hear_head(self, head: int) -> None:
-        with self._changed:
+        with self._lock:
             if head > self.head:
                 self.head = head
-                self._changed.notify_all()
+                if self._outbox:
+                    self._room.notify()
 
     def _send_gradients(self) -> None:
         number = 0
         while (message := self._next_gradient()) is not None:
-            self._mail.send(self.node, _GRADIENTS, number, message)
-            self.told = max(self.told, head_of(message))
+            self._mail.send(self.node, _GRADIENTS, number, message.bytes)
+            self.told = max(self.told, message.head)
             number += 1
 
-    def _next_gradient(self) -> Tensor | None:
+    def _next_gradient(self) -> Message | None:
         """The next that may go; None once nothing is sent any more."""
-        with self._changed:
+        with self._room:
             while not self.parted:
                 for ticket in [t for t in self._outbox if t // self._per_update < self.head]:
                     del self._outbox[ticket]  # it was made there of another's
                 ticket = min(self._outbox, default=-1)
                 if 0 <= ticket < (self.head + self._window) * self._per_update:
                     return self._outbox.pop(ticket)
-                self._changed.wait()
+                self._room.wait()
             return None
 
     def _send_words(self) -> None:
-        number, message = 0, new_message()
+        number, message = 0, Message()
         said: Saying | None = None
         while not self.parted:
-            with self._changed:
+            with self._news_to_tell:
                 if self._word == said and not self.parted:
-                    self._changed.wait(self._beat)
+                    self._news_to_tell.wait(self._beat)
                 said = self._word
-            write_word(message, said)
-            self._mail.send(self.node, _WORDS, number, message)
+            message.say_word(said)
+            self._mail.send(self.node, _WORDS, number, message.bytes)
             number += 1
 
 

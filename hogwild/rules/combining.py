@@ -203,6 +203,8 @@ class Combining(Versioned):
         words[slot.WORKER], words[slot.VERSION] = self._number, version
         with self.control.ordering():
             words[slot.STAMP] = ticket.update + 1
+        if self.control.bell is not None:
+            self.control.bell.ring()
 
     def _prepared(self, ticket: Ticket, gradient: Gradient, purpose: _For) -> Gathered | None:
         """The gradient prepared for another purpose than to wait."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hogwild.errors import ArgumentError
+from hogwild.shared.bell import Bell
 from hogwild.shared.limits import memory_limits
 
 ALIGNMENT = 64  # bytes; what torch's own allocator gives, so that vector loads see equal alignment everywhere
@@ -37,7 +38,8 @@ class Arena:
     memory before long, all of it if None.
 
     An arena may be pickled while a worker process is being started; it arrives there as the same memory, or,
-    with `private=True`, as a copy-on-write view of it (a process that writes gets its own pages).
+    with `private=True`, as a copy-on-write view of it (a process that writes gets its own pages). A `bell` for the
+    processes that see it travels with it.
 
     Raises:
         ArgumentError: the machine or its control group has less memory than that left, or does not give it.
@@ -45,10 +47,12 @@ class Arena:
 
     descriptor = -1  # none
 
-    def __init__(self, nbytes: int, *, private: bool = False, used: int | None = None) -> None:
+    def __init__(
+        self, nbytes: int, *, private: bool = False, used: int | None = None, bell: Bell | None = None
+    ) -> None:
         try:
             _refuse_too_much(nbytes if used is None else used)
-            self._attach(_anonymous_file(), max(nbytes, ALIGNMENT), private)
+            self._attach(_anonymous_file(), max(nbytes, ALIGNMENT), private, bell)
             os.ftruncate(self.descriptor, self.nbytes)
             self._map = mmap.mmap(self.descriptor, self.nbytes)
         except (OSError, OverflowError) as error:
@@ -56,20 +60,22 @@ class Arena:
             why = error.strerror if isinstance(error, OSError) else "no machine has as much"
             raise ArgumentError(f"{nbytes / 1e6:,.0f} MB of shared memory cannot be had: {why}") from error
 
-    def _attach(self, descriptor: int, nbytes: int, private: bool) -> None:
+    def _attach(self, descriptor: int, nbytes: int, private: bool, bell: Bell | None) -> None:
         self.descriptor = descriptor
         self.nbytes = nbytes
         self.private = private
+        self.bell = bell
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "descriptor": reduction.DupFd(self.descriptor),
             "nbytes": self.nbytes,
             "private": self.private,
+            "bell": self.bell,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._attach(state["descriptor"].detach(), state["nbytes"], state["private"])
+        self._attach(state["descriptor"].detach(), state["nbytes"], state["private"], state["bell"])
         flags = mmap.MAP_PRIVATE if self.private else mmap.MAP_SHARED
         self._map = mmap.mmap(self.descriptor, self.nbytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
 

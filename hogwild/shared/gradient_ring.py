@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.words import Word, Words
@@ -33,6 +33,12 @@ class GradientRing:
         """True while the gradient of that ticket lies whole in its slot."""
         with self._control.ordering():
             return self.slot(ticket).words[GradientSlot.STAMP] == ticket // self.per_update + 1
+
+    def waiting(self, tickets: Iterable[int]) -> list[int]:
+        """Those of these tickets whose gradients do."""
+        stamp, per_update, slot = GradientSlot.STAMP, self.per_update, self.slot
+        with self._control.ordering():
+            return [ticket for ticket in tickets if slot(ticket).words[stamp] == ticket // per_update + 1]
 
     def is_there(self, ticket: int) -> bool:
         """True once it waits, or is applied: in this order, for a slot is used again only after. To be asked by who

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from hogwild.shared.arena import ALIGNMENT, Arena, Space
+from hogwild.shared.bell import Bell
 from hogwild.shared.copying import copy_all
 from hogwild.shared.dealing import Dealing
 from hogwild.shared.exchange import Exchange
@@ -149,6 +150,7 @@ class SharedState:
         self.arena = arena
         at = plan.offsets
         self.control = Control(arena, at.control, plan.workers, plan.spares, plan.dealing)
+        self.control.bell = arena.bell
         self.journal = Journal(arena, at.journal, plan.rows, at.seals, plan.digest_every, len(plan.names))
         self.slots = [Slot(plan.in_slots, plan.buffers, arena, offset) for offset in at.slots[:-1]]
         self.observed = Slot(plan.parameters, plan.buffers, arena, at.slots[-1])
@@ -181,7 +183,8 @@ class SharedState:
         Raises:
             ArgumentError: there is not enough memory for it.
         """
-        return cls(plan, Arena(plan.offsets.nbytes, used=plan.offsets.used))
+        bell = Bell() if plan.dealing.several else None
+        return cls(plan, Arena(plan.offsets.nbytes, used=plan.offsets.used, bell=bell))
 
     def prepare(
         self,

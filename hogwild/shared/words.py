@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
 
 from hogwild.shared.arena import ALIGNMENT, Arena
+from hogwild.shared.bell import Bell
 from hogwild.shared.limits import usable_cores
 from hogwild.shared.locks import AnnouncedLock, Lock
 
@@ -125,6 +126,7 @@ class Words:
     ticket_lock: Lock
     commit_lock: Lock
     shard_locks: Sequence[Lock] = ()
+    bell: Bell | None = None  # where several machines train together: heard by the courier
 
     def __init__(self, arena: Arena, offset: int, workers: int, others: int = 0) -> None:
         self.workers = workers

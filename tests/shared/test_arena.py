@@ -44,7 +44,7 @@ def test_a_shared_arena_arrives_as_the_same_memory_and_a_private_one_as_a_copy_o
     arena.words(0, 1)[0] = 42
     there = Arena.__new__(Arena)
     descriptor = _Descriptor(os.dup(arena.descriptor))
-    there.__setstate__({"descriptor": descriptor, "nbytes": arena.nbytes, "private": arena.private})
+    there.__setstate__({"descriptor": descriptor, "nbytes": arena.nbytes, "private": arena.private, "bell": None})
     assert there.words(0, 1)[0] == 42
     there.words(0, 1)[0] = 43
     assert arena.words(0, 1)[0] == (42 if private else 43)

@@ -1,0 +1,113 @@
+"""What is sent to another machine: gradients once there is room, and a word only where it says something new."""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+
+from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
+from hogwild.nodes.peer import News, Peer
+
+_BEAT = 0.4  # seconds
+_WINDOW = 3
+
+
+class Sent:
+    """Mail that is noted down, to a machine that never says anything."""
+
+    def __init__(self) -> None:
+        self.words: list[Saying] = []
+        self.tickets: list[int] = []
+
+    def send(self, node, channel, number, message):
+        """Note it down."""
+        copy = Message(len(message) - len(Message().bytes))
+        copy.bytes.copy_(message)
+        if len(copy.slot):
+            assert number == len(self.tickets)
+            self.tickets.append(copy.first)
+        else:
+            assert number == len(self.words)
+            self.words.append(copy.word)
+
+    def expect(self, node, channel, number, message):
+        """Nothing ever comes."""
+        return threading.Event().wait
+
+
+@pytest.fixture
+def mail():
+    return Sent()
+
+
+@pytest.fixture
+def peer(mail):
+    news: SimpleQueue[News] = SimpleQueue()
+    peer = Peer(1, mail, news, slot_bytes=8, window=_WINDOW, per_update=1, beat=_BEAT, kind=Kind.LIVES)
+    yield peer
+    peer.part()
+    assert news.empty()
+
+
+def until(condition):
+    """Wait until that is so."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(1e-3)
+
+
+def send(peer, ticket):
+    """Send a gradient, as the courier does."""
+    message = Message(8)
+    message.say(ticket, head=0)
+    peer.send(ticket, message)
+
+
+def test_gradients_are_sent_without_a_word_beside_each(peer, mail):
+    peer.begin(Kind.LIVES, 0, 0, 0)
+    until(lambda: mail.words and mail.words[-1].since == 0)
+    before, began = len(mail.words), time.monotonic()
+    for head in range(20):
+        send(peer, head)
+        until(lambda: mail.tickets == list(range(head + 1)))  # noqa: B023
+        peer._hear(head + 1)
+    beats = (time.monotonic() - began) / _BEAT
+    assert len(mail.words) - before <= beats + 1
+
+
+def test_a_gradient_waits_until_its_slot_over_there_is_free(peer, mail):
+    peer.begin(Kind.LIVES, 0, 0, 0)
+    send(peer, _WINDOW)
+    send(peer, 1)
+    until(lambda: mail.tickets == [1])
+    time.sleep(0.05)
+    assert mail.tickets == [1]
+    peer._hear(1)
+    until(lambda: mail.tickets == [1, _WINDOW])
+
+
+def test_a_new_head_is_told_at_once_and_an_old_one_by_the_beat(peer, mail):
+    until(lambda: mail.words)
+    began = time.monotonic()
+    peer.tell(Kind.LIVES, 7)
+    until(lambda: mail.words[-1] == Saying(Kind.LIVES, 7, NOTHING, NOTHING))
+    assert time.monotonic() - began < _BEAT / 2
+    told = len(mail.words)
+    until(lambda: len(mail.words) == told + 1)
+    assert time.monotonic() - began > 0.9 * _BEAT
+    assert mail.words[-1] == mail.words[-2]
+
+
+def test_what_a_message_says_is_what_is_read_from_its_bytes():
+    message, copy = Message(16), Message(16)
+    message.say(12, 2**40)
+    copy.bytes.copy_(message.bytes)
+    assert (copy.first, copy.head, len(copy.slot)) == (12, 2**40, 16)
+    saying = Saying(Kind.COMES, 5, since=NOTHING, wanted=3)
+    message.say_word(saying)
+    copy.bytes.copy_(message.bytes)
+    assert copy.word == saying
