@@ -53,7 +53,7 @@ class Courier(Correspondent):
     """
 
     _kind = Kind.LIVES  # what it says of this machine
-    _shortest, _longest = 1e-3, 4e-3  # a worker rings once its gradient is there
+    _shortest, _longest = 1e-3, 4e-3  # workers ring once a gradient is there, and where others are to be told
 
     def __init__(
         self,
@@ -104,6 +104,8 @@ class Courier(Correspondent):
     def _act(self) -> bool:
         self._welcome()
         put, collected = self._put(), self._collect()
+        if collected and self._held:
+            put = self._put() or put
         self._tell()
         self._listen()
         self._adopt()
@@ -203,9 +205,8 @@ class Courier(Correspondent):
     def _tell(self) -> None:
         """Tell the head to whom no gradient has told it: often enough that nobody waits for room, and at the end."""
         head, ends = self._control.observe(Word.HEAD), self._has_all()
-        often = max(1, len(self._ring.sets) // 3)
         for peer in self._peers.values():
-            if head >= peer.told + often or (ends and head > peer.told):
+            if head >= peer.told + self._ring.told_every or (ends and head > peer.told):
                 peer.tell(self._kind, head)
 
     # --- who lives

@@ -203,8 +203,7 @@ class Combining(Versioned):
         words[slot.WORKER], words[slot.VERSION] = self._number, version
         with self.control.ordering():
             words[slot.STAMP] = ticket.update + 1
-        if self.control.bell is not None:
-            self.control.bell.ring()
+        self.control.ring()
 
     def _prepared(self, ticket: Ticket, gradient: Gradient, purpose: _For) -> Gathered | None:
         """The gradient prepared for another purpose than to wait."""
@@ -318,6 +317,8 @@ class Combining(Versioned):
                 self._make_version(version, parts)
         finally:
             lock.release()
+        if self._several and self._ring.is_told(version + 1):
+            self.control.ring()
         return True
 
     def _make_version(self, version: int, parts: Sequence[GradientSlot]) -> None:

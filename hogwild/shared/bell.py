@@ -7,15 +7,26 @@ from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
+from hogwild.errors import ArgumentError
+
 _HEARD, _RUNG = range(2)  # the ends of the pipe
 _ROOM = 4096  # bytes that are taken at once: so many rings are heard as one
 
 
 class Bell:
-    """A pipe. It may be pickled while a process is being started, where it is the same bell."""
+    """A pipe. It may be pickled while a process is being started, where it is the same bell.
+
+    Raises:
+        ArgumentError: the program has no file descriptor left.
+    """
+
+    _descriptors: tuple[int, ...] = ()
 
     def __init__(self) -> None:
-        self._descriptors: tuple[int, ...] = os.pipe()
+        try:
+            self._descriptors = os.pipe()
+        except OSError as error:
+            raise ArgumentError(f"no pipe can be had between the processes of a run: {error.strerror}") from error
         os.set_blocking(self._descriptors[_RUNG], False)
 
     def __getstate__(self) -> dict[str, Any]:

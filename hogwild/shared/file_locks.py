@@ -14,8 +14,13 @@ def ticket_lock_of(arena: Arena) -> FileLock:
     return FileLock(arena.descriptor, _TICKET_BYTE)
 
 
+def commit_lock_of(arena: Arena) -> FileLock:
+    """The lock on making the next version."""
+    return FileLock(arena.descriptor, _COMMIT_BYTE)
+
+
 def set_locks(control: Control, arena: Arena, shards: int) -> None:
     """Give a control all of them."""
     control.ticket_lock = ticket_lock_of(arena)
-    control.commit_lock = FileLock(arena.descriptor, _COMMIT_BYTE)
+    control.commit_lock = commit_lock_of(arena)
     control.shard_locks = [FileLock(arena.descriptor, _SHARD_BYTES + shard) for shard in range(shards)]

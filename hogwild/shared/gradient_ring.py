@@ -23,6 +23,7 @@ class GradientRing:
         self._control = control
         self.per_update = per_update
         self.sets = [slots[first : first + per_update] for first in range(0, len(slots), per_update)]
+        self.told_every = max(1, len(self.sets) // 3)  # versions: so that no other machine waits for room here
 
     def slot(self, ticket: int) -> GradientSlot:
         """That of a ticket."""
@@ -45,6 +46,10 @@ class GradientRing:
         holds the ticket lock."""
         update = ticket // self.per_update
         return self.slot(ticket).words[GradientSlot.STAMP] == update + 1 or self._control[Word.HEAD] > update
+
+    def is_told(self, version: int) -> bool:
+        """True where other machines are to hear that this version is there."""
+        return version % self.told_every == 0 or version * self.per_update >= self._control[Word.TOTAL]
 
     def is_free(self, ticket: int) -> bool:
         """True once nobody reads what lay in the slot of that ticket before."""

@@ -158,6 +158,11 @@ class Words:
         """The row of that worker; index it with `Field`."""
         return self._rows[worker]
 
+    def ring(self) -> None:
+        """Let the courier look, where there is one."""
+        if self.bell is not None:
+            self.bell.ring()
+
     def commits(self) -> int:
         """Updates applied so far, those before a resume included.
 

@@ -24,7 +24,7 @@ from torch import nn
 from hogwild.data.sources import own_copy
 from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.model.row_parameter import parameters_on
-from hogwild.shared.file_locks import ticket_lock_of
+from hogwild.shared.file_locks import commit_lock_of, ticket_lock_of
 from hogwild.shared.locks import Lock, PairedLock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
@@ -71,8 +71,9 @@ class ThreadTeam:
         self._threads: dict[int, threading.Thread] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
-        if state.plan.dealing.several:  # the courier, a process, deals with tickets too
-            self._locks[0] = PairedLock(self._locks[0], ticket_lock_of(state.arena))
+        if state.plan.dealing.several:  # the courier, a process, deals with tickets too, and copies versions
+            others = ticket_lock_of(state.arena), commit_lock_of(state.arena)
+            self._locks[:2] = map(PairedLock, self._locks, others)
         self._give_locks(state)
         self._lent = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import problems
 import pytest
@@ -67,6 +68,31 @@ def test_workers_may_be_threads_on_one_machine_and_processes_on_another(tmp_path
     wanted = alone(update="ordered", model="conv_bn", optimizer="MOMENTUM", workers=1)
     assert [told.get("digest", told) for told in found] == [wanted.digest] * 2
     assert [node for node, _, _ in found[0]["workers"]] == [0, 0, 1]
+
+
+WHO_MAKES_A_VERSION = """
+import subprocess, sys
+from hogwild.shared import file_locks
+from hogwild.testing import Hook, planted
+PROBE = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))"
+excluded = []
+def look(hook, seat):
+    if hook is Hook.PUBLISHING and not excluded:
+        path = f"/proc/{os.getpid()}/fd/{seat.state.arena.descriptor}"
+        command = [sys.executable, "-c", PROBE, path, str(file_locks._COMMIT_BYTE)]
+        found = subprocess.run(command, capture_output=True, text=True)
+        excluded.append("BlockingIOError" in found.stderr)
+inside = planted(look)
+inside.__enter__()
+more = {"excluded": excluded}
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at another program's memory as Linux shows it")
+def test_a_version_that_a_thread_makes_is_not_copied_meanwhile_by_the_courier(tmp_path):
+    """Which is a process, and copies versions for a machine that comes back."""
+    found = together(2, tmp_path, WHO_MAKES_A_VERSION, update="ordered", kind="threads", workers=1, **SETTINGS)
+    assert [told.get("excluded", told) for told in found] == [[True]] * 2
 
 
 OTHERWISE_ON_MACHINE_1 = """
