@@ -30,6 +30,7 @@ from hogwild.nodes.gloo import Mail
 from hogwild.nodes.messages import NOTHING, Kind, Message
 from hogwild.nodes.peer import Arrived, Back, Broken, Formed, Lost, News, Peer
 from hogwild.shared.arena import as_tensor
+from hogwild.shared.bell import Bell
 from hogwild.shared.gradient_ring import GradientRing
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.state import SharedState
@@ -97,7 +98,8 @@ class Courier(Correspondent):
             NodeError: another machine sent what no machine of this run sends.
         """
         self._begin(start)
-        threading.Thread(target=self._listen_to_workers, daemon=True).start()
+        if self._control.bell is not None:
+            threading.Thread(target=self._listen_to_workers, args=(self._control.bell,), daemon=True).start()
         self._correspond()
         self._part(self._control[Word.HEAD], _LINGERING)
 
@@ -162,10 +164,8 @@ class Courier(Correspondent):
 
     # --- to other machines
 
-    def _listen_to_workers(self) -> None:
+    def _listen_to_workers(self, bell: Bell) -> None:
         """Look whenever one has rung."""
-        bell = self._control.bell
-        assert bell is not None
         while True:
             bell.wait()
             self._news.put(None)

@@ -29,6 +29,7 @@ from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo
 
 _STAYS, _LESS = 4, 0.9  # steps of which none took less than this share of the least before
+_MOST_TIMED = 2.0  # seconds
 _SURE = 10  # times as long as was asked: it is long enough, whatever is done only once
 
 
@@ -36,8 +37,7 @@ _SURE = 10  # times as long as was asked: it is long enough, whatever is done on
 class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
     generator that it drew from, what drew, the names of the parameters that the loss wrote to, the digest of the batch,
-    how many rows each sparse gradient names, what a step takes, where that was asked for, and the least seconds that
-    some more steps took."""
+    how many rows each sparse gradient names, and what a step takes, where that was asked for."""
 
     sparse: frozenset[int]
     samples: int
@@ -46,7 +46,6 @@ class DryRun:
     batch: str = field(default="", compare=False)
     rows: Mapping[int, int] = field(default_factory=dict, compare=False)
     measured: Measured | None = field(default=None, compare=False)
-    seconds: float | None = field(default=None, compare=False)
 
 
 def dry_run(
@@ -57,11 +56,9 @@ def dry_run(
     seed: int,
     workers: int,
     long: float | None = None,
-    timed: float = 0.0,
 ) -> DryRun:
     """Compute the gradient of update 0 once. Where it is to be measured whether that takes `long` seconds, and it seems
-    to, a second time: the first step of a program does some things only once. For `timed` seconds at most more are
-    computed, to see what one takes.
+    to, a second time: the first step of a program does some things only once.
 
     Raises:
         ArgumentError: the loss raised, is not a finite scalar, or does not depend on the model; or the data raised.
@@ -83,7 +80,6 @@ def dry_run(
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
         if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
             took = measured(step)[1]
-        seconds = _least_seconds(step, timed) if timed else None
     if not math.isfinite(value):
         if hole := hole_in(batch):
             raise ArgumentError(f"data: the first batch holds {hole}; {WAYS_OUT}")
@@ -96,19 +92,31 @@ def dry_run(
     pairs = zip(parameters, counts, strict=True)
     written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
-    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, seconds)
+    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took)
 
 
-def _least_seconds(step: Callable[[], object], timed: float) -> float:
-    """The seconds of the fastest of some more, which go on until the least stays, or that time is over; for the first
-    steps of a program take several times as long."""
+def seconds_of_a_gradient(
+    model: nn.Module,
+    trained: Mapping[str, nn.Parameter],
+    source: Source,
+    loss: Callable[[nn.Module, Any], Any],
+    seed: int,
+    workers: int,
+) -> float:
+    """The seconds of the fastest of some gradients of update 0, which go on until the least stays, or for two seconds;
+    for the first steps of a program take several times as long."""
+    source, stand_ins = own_copy(source), stand_ins_of(model)
+    replica = replicate(model, stand_ins)
+    parameters = [stand_ins[id(parameter)] for parameter in trained.values()]
     least, same, began = math.inf, 0, time.perf_counter()
-    while same < _STAYS and time.perf_counter() - began < timed:
-        before = time.perf_counter()
-        step()
-        took = time.perf_counter() - before
-        same = 0 if took < _LESS * least else same + 1
-        least = min(least, took)
+    with at_batch(seed, workers) as info:
+        batch = _fetch(source, info)
+        while same < _STAYS and time.perf_counter() - began < _MOST_TIMED:
+            before = time.perf_counter()
+            _step(replica, parameters, list(trained), loss, batch)
+            took = time.perf_counter() - before
+            same = 0 if took < _LESS * least else same + 1
+            least = min(least, took)
     return least
 
 

@@ -29,6 +29,7 @@ from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.nodes.store_watch import StoreWatch, told_in_time
 from hogwild.run.checkpoint import ResumePoint, form_of
 from hogwild.run.courier_main import Begun, Connected, Ended, Ready, Rendezvous, Told, courier_main
+from hogwild.run.dry_run import seconds_of_a_gradient
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -81,9 +82,15 @@ def dealt(prepared: Prepared, party: Party) -> Prepared:
 
 
 def _turns(prepared: Prepared, party: Party) -> tuple[int, ...]:
-    """Who is dealt tickets when: a machine that computes more gradients a second, more of them."""
+    """Who is dealt tickets when: a machine that computes more gradients a second, more of them. That is measured once
+    all have come, for one whose programs start is slower than it will be."""
+    job = prepared.job
     if not party.returns:
-        party.tell("seconds", prepared.seconds or 0.0)  # of a loop of the user's own nothing is known
+        seconds = 0.0  # of a loop of the user's own nothing is known
+        if job.source is not None and job.loss is not None:
+            of = job.model, prepared.anatomy.trained, job.source, job.loss
+            seconds = seconds_of_a_gradient(*of, job.config.seed, job.config.workers)
+        party.tell("seconds", seconds)
     told = party.hear_all("seconds", _PREPARING)
     known = all(told.values())
     return turns_of([party.crews[node] / (told[node] if known else 1.0) for node in range(party.nodes)])

@@ -37,7 +37,6 @@ from hogwild.shared.state import StatePlan
 from hogwild.workers.bit_flags import refuse_thread_settings
 from hogwild.workers.kinds import TEAMS
 
-_TIMED = 2.0  # seconds at most to find out what a gradient takes, where several machines train
 _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
 _SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
@@ -59,7 +58,6 @@ class Prepared:
         training: what it trains, as plain values; empty where nobody asks.
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
         curvature: of the loss where the run begins, where it is known.
-        seconds: that a gradient takes here, where several machines train.
     """
 
     job: Job
@@ -75,7 +73,6 @@ class Prepared:
     origin: Origin | None = None
     draws: bool = True
     curvature: float | None = None
-    seconds: float | None = None
 
     @property
     def run(self) -> str:
@@ -146,7 +143,6 @@ def prepare(job: Job) -> Prepared:
         origin if origin is None else replace(origin, curvature=curved),
         draws,
         curved,
-        tried.seconds,
     )
 
 
@@ -218,9 +214,7 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     config, long = job.config, LONG if is_to_be_measured(job) else None
-    deals = job.party is not None and job.averages is None and not job.party.returns  # who returns was dealt already
-    timed = _TIMED if deals else 0.0
-    tried = dry_run(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long, timed)
+    tried = dry_run(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long)
     if tried.written and job.rule.needs(job.config.workers).slots > 1:
         raise ArgumentError(
             f"the loss writes to {', '.join(tried.written)} while it is computed, as an embedding with max_norm "
