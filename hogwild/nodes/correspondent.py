@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from hogwild.nodes.messages import Kind, Message
 from hogwild.nodes.peer import News, Peer
 
-_LOOK_EVERY = 2e-3  # seconds
+_HURRY, _LOOK_EVERY = 50e-6, 2e-3  # seconds
 _BEATS = 5  # words within the time after which a machine that says nothing is lost
 
 
@@ -20,7 +20,7 @@ class Correspondent(ABC):
         timeout: seconds after which a machine that says nothing is lost.
     """
 
-    _shortest, _longest = 50e-6, _LOOK_EVERY  # seconds between two looks, where nobody tells it to look
+    _shortest, _longest = _HURRY, _LOOK_EVERY  # seconds between two looks, where nobody tells it to look
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -28,6 +28,7 @@ class Correspondent(ABC):
         self._news: SimpleQueue[News] = SimpleQueue()
         self._looked = time.monotonic()
         self._peers: dict[int, Peer] = {}
+        self._hurries = False  # what it has to do depends on when it looks
 
     @abstractmethod
     def _act(self) -> bool:
@@ -51,6 +52,8 @@ class Correspondent(ABC):
         while not self._is_over():
             self._hear(pause)
             pause = self._shortest if self._act() else min(2 * pause, self._longest)
+            if self._hurries:
+                pause = _HURRY
 
     def _hear(self, timeout: float) -> None:
         """Take what has come, waiting so long for the first."""

@@ -54,7 +54,7 @@ class Courier(Correspondent):
     """
 
     _kind = Kind.LIVES  # what it says of this machine
-    _shortest, _longest = 1e-3, 4e-3  # workers ring once a gradient is there, and where others are to be told
+    _shortest, _longest = 1e-3, 4e-3  # workers ring once a gradient is there, and else every few versions
 
     def __init__(
         self,
@@ -233,6 +233,7 @@ class Courier(Correspondent):
 
     def _welcome(self) -> None:
         """Let machines in that come back: promise, give a version, count on them."""
+        self._hurries = False
         for peer in self._peers.values():
             if peer.parted or peer.said is None:
                 continue
@@ -242,6 +243,8 @@ class Courier(Correspondent):
                 brought = copied(self._state, peer.said.wanted)
                 if brought is not None:
                     peer.give(brought)
+                else:  # the next one is being made, as it may be at most looks
+                    self._hurries = True
             living = self._control[Word.LIVING]
             if peer.has_come and not living >> peer.node & 1:
                 self._control.publish(Word.LIVING, living | 1 << peer.node)

@@ -77,6 +77,7 @@ class Combining(Versioned):
         self._ring = GradientRing(self.control, self.state.gradients, members)
         self._slot, self._sets = self._ring.slot, self._ring.sets
         self._several = self.control.dealing.several
+        self._rung = 0  # about the version at which this worker last rang for the courier
         self._number = self.control.dealing.first + seat.index
         self.control.is_there = self._ring.is_there
         whole = seat.clips and members > 1
@@ -203,6 +204,7 @@ class Combining(Versioned):
         words[slot.WORKER], words[slot.VERSION] = self._number, version
         with self.control.ordering():
             words[slot.STAMP] = ticket.update + 1
+        self._rung = ticket.update
         self.control.ring()
 
     def _prepared(self, ticket: Ticket, gradient: Gradient, purpose: _For) -> Gathered | None:
@@ -248,8 +250,7 @@ class Combining(Versioned):
     def _waiting(self, update: int) -> Sequence[GradientSlot]:
         """The gradients of that update once all are there; else nothing."""
         slots, members = self._sets[update % len(self._sets)], self._members(update, self.control[Word.TOTAL])
-        if members < len(slots):
-            slots = slots[: max(0, members)]
+        slots = slots if members >= len(slots) else slots[: max(0, members)]
         with self.control.ordering():
             for slot in slots:  # at every look: a loop, for all() takes three times as long
                 if slot.words[slot.STAMP] != update + 1:
@@ -317,7 +318,8 @@ class Combining(Versioned):
                 self._make_version(version, parts)
         finally:
             lock.release()
-        if self._several and self._ring.is_told(version + 1):
+        if self._several and version - self._rung >= self._ring.told_every:
+            self._rung = version
             self.control.ring()
         return True
 

@@ -28,7 +28,7 @@ from hogwild.workers.interpreter import Measured, measured
 from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo
 
-_STAYS, _LESS = 4, 0.9  # steps of which none took less than this share of the least before
+_STAYS, _LESS = 8, 0.97  # steps of which none took less than this share of the least before
 _MOST_TIMED = 2.0  # seconds
 _SURE = 10  # times as long as was asked: it is long enough, whatever is done only once
 

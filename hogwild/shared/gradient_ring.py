@@ -47,10 +47,6 @@ class GradientRing:
         update = ticket // self.per_update
         return self.slot(ticket).words[GradientSlot.STAMP] == update + 1 or self._control[Word.HEAD] > update
 
-    def is_told(self, version: int) -> bool:
-        """True where other machines are to hear that this version is there."""
-        return version % self.told_every == 0 or version * self.per_update >= self._control[Word.TOTAL]
-
     def is_free(self, ticket: int) -> bool:
         """True once nobody reads what lay in the slot of that ticket before."""
         return ticket // self.per_update < self._control.observe(Word.HEAD) + len(self.sets)
