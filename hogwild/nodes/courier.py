@@ -54,7 +54,7 @@ class Courier(Correspondent):
     """
 
     _kind = Kind.LIVES  # what it says of this machine
-    _shortest, _longest = 1e-3, 4e-3  # workers ring once a gradient is there, and else every few versions
+    _shortest, _longest = 2e-3, 8e-3  # workers ring once a gradient is there, and else every few versions
 
     def __init__(
         self,

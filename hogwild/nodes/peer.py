@@ -183,9 +183,11 @@ class Peer:
         self._expected.put((message, self._mail.expect(self.node, _GRADIENTS, number, message.bytes)))
 
     def send(self, ticket: int, message: Message) -> None:
-        """Send a gradient as soon as there is room for it."""
+        """Send a gradient as soon as there is room for it; where there is, it tells the head of this machine too."""
         with self._lock:
             self._outbox[ticket] = message
+            if self._has_room(ticket):
+                self.told = max(self.told, message.head)
             self._room.notify()
 
     def tell(self, kind: Kind, head: int) -> None:
@@ -281,10 +283,13 @@ class Peer:
                 for ticket in [t for t in self._outbox if t // self._per_update < self.head]:
                     del self._outbox[ticket]  # it was made there of another's
                 ticket = min(self._outbox, default=-1)
-                if 0 <= ticket < (self.head + self._window) * self._per_update:
+                if ticket >= 0 and self._has_room(ticket):
                     return self._outbox.pop(ticket)
                 self._room.wait()
             return None
+
+    def _has_room(self, ticket: int) -> bool:
+        return ticket < (self.head + self._window) * self._per_update
 
     def _send_words(self) -> None:
         number, message = 0, Message()

@@ -107,8 +107,9 @@ def check(found, alone, lost):
     assert max(told["longest"] for node, told in enumerate(found) if node != lost) < 5, "nobody stood still"
 
 
-def test_a_machine_that_was_killed_comes_back(tmp_path):
-    more = {"update": "sync", "micro_batches": 4, "updates": 200}
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_machine_that_was_killed_comes_back(kind, tmp_path):
+    more = {"update": "sync", "micro_batches": 4, "updates": 200, "kind": kind}
     with begun(3, tmp_path, **more) as (programs, gate):
         programs[1].killed()
         trains(programs.again(1))

@@ -60,10 +60,10 @@ def until(condition):
         time.sleep(1e-3)
 
 
-def send(peer, ticket):
+def send(peer, ticket, head=0):
     """Send a gradient, as the courier does."""
     message = Message(8)
-    message.say(ticket, head=0)
+    message.say(ticket, head)
     peer.send(ticket, message)
 
 
@@ -88,6 +88,15 @@ def test_a_gradient_waits_until_its_slot_over_there_is_free(peer, mail):
     assert mail.tickets == [1]
     peer._hear(1)
     until(lambda: mail.tickets == [1, _WINDOW])
+
+
+def test_a_gradient_that_goes_at_once_tells_the_head_and_one_that_waits_does_not(peer, mail):
+    peer.begin(Kind.LIVES, 0, 0, 0)
+    send(peer, _WINDOW, head=5)
+    assert peer.told == 0
+    send(peer, _WINDOW - 1, head=5)
+    assert peer.told == 5
+    until(lambda: mail.tickets == [_WINDOW - 1])
 
 
 def test_a_new_head_is_told_at_once_and_an_old_one_by_the_beat(peer, mail):
