@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-HEADER_BYTES = 64
+_HEADER_BYTES = 64
 _FIRST, _HEAD = range(2)
 NOTHING = -1
 
@@ -46,9 +46,9 @@ class Message:
     """
 
     def __init__(self, slot_bytes: int = 0) -> None:
-        self.bytes = torch.zeros(HEADER_BYTES + slot_bytes, dtype=torch.uint8)
-        self.slot = self.bytes[HEADER_BYTES:]
-        self._header = memoryview(self.bytes[:HEADER_BYTES].numpy().data).cast("q")
+        self.bytes = torch.zeros(_HEADER_BYTES + slot_bytes, dtype=torch.uint8)
+        self.slot = self.bytes[_HEADER_BYTES:]
+        self._header = memoryview(self.bytes[:_HEADER_BYTES].numpy().data).cast("q")
 
     @property
     def first(self) -> int:

@@ -63,11 +63,7 @@ def dry_run(
     Raises:
         ArgumentError: the loss raised, is not a finite scalar, or does not depend on the model; or the data raised.
     """
-    source = own_copy(source)
-    # The stand-ins share the caller's memory: forward and backward passes only read it.
-    stand_ins = stand_ins_of(model)
-    replica = replicate(model, stand_ins)
-    parameters = [stand_ins[id(parameter)] for parameter in trained.values()]
+    source, stand_ins, replica, parameters = _copies(model, trained, source)
     with at_batch(seed, workers) as info:
         detector = DrawDetector()
         culprits = _watch_modules(replica)
@@ -105,9 +101,7 @@ def seconds_of_a_gradient(
 ) -> float:
     """The seconds of the fastest of some gradients of update 0, which go on until the least stays, or for two seconds;
     for the first steps of a program take several times as long."""
-    source, stand_ins = own_copy(source), stand_ins_of(model)
-    replica = replicate(model, stand_ins)
-    parameters = [stand_ins[id(parameter)] for parameter in trained.values()]
+    source, _, replica, parameters = _copies(model, trained, source)
     least, same, began = math.inf, 0, time.perf_counter()
     with at_batch(seed, workers) as info:
         batch = _fetch(source, info)
@@ -118,6 +112,17 @@ def seconds_of_a_gradient(
             same = 0 if took < _LESS * least else same + 1
             least = min(least, took)
     return least
+
+
+def _copies(
+    model: nn.Module, trained: Mapping[str, nn.Parameter], source: Source
+) -> tuple[Source, dict[int, nn.Parameter], nn.Module, list[nn.Parameter]]:
+    """A source and a replica for one who tries a step, with what stands in for each parameter and for the trained ones.
+
+    The stand-ins share the caller's memory: forward and backward passes only read it."""
+    stand_ins = stand_ins_of(model)
+    replica = replicate(model, stand_ins)
+    return own_copy(source), stand_ins, replica, [stand_ins[id(parameter)] for parameter in trained.values()]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.nodes.store_watch import StoreWatch, told_in_time
 from hogwild.run.checkpoint import ResumePoint, form_of
 from hogwild.run.courier_main import Begun, Connected, Ended, Ready, Rendezvous, Told, courier_main
-from hogwild.run.dry_run import seconds_of_a_gradient
+from hogwild.run.dry_run import as_in_a_worker, seconds_of_a_gradient
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -88,8 +88,9 @@ def _turns(prepared: Prepared, party: Party) -> tuple[int, ...]:
     if not party.returns:
         seconds = 0.0  # of a loop of the user's own nothing is known
         if job.source is not None and job.loss is not None:
-            of = job.model, prepared.anatomy.trained, job.source, job.loss
-            seconds = seconds_of_a_gradient(*of, job.config.seed, job.config.workers)
+            of, config = (job.model, prepared.anatomy.trained, job.source, job.loss), job.config
+            with as_in_a_worker(job.intra_op):
+                seconds = seconds_of_a_gradient(*of, config.seed, config.workers)
         party.tell("seconds", seconds)
     told = party.hear_all("seconds", _PREPARING)
     known = all(told.values())

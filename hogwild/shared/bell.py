@@ -44,11 +44,6 @@ class Bell:
         """Wait until it rings, or has been rung since the last time."""
         os.read(self._descriptors[_HEARD], _ROOM)
 
-    def close(self) -> None:
-        """Give back the file descriptors."""
-        descriptors, self._descriptors = self._descriptors, ()
-        for descriptor in descriptors:
-            os.close(descriptor)
-
     def __del__(self) -> None:
-        self.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)

@@ -32,8 +32,7 @@ class GradientRing:
 
     def waits(self, ticket: int) -> bool:
         """True while the gradient of that ticket lies whole in its slot."""
-        with self._control.ordering():
-            return self.slot(ticket).words[GradientSlot.STAMP] == ticket // self.per_update + 1
+        return bool(self.waiting([ticket]))
 
     def waiting(self, tickets: Iterable[int]) -> list[int]:
         """Those of these tickets whose gradients do."""

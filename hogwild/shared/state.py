@@ -150,7 +150,6 @@ class SharedState:
         self.arena = arena
         at = plan.offsets
         self.control = Control(arena, at.control, plan.workers, plan.spares, plan.dealing)
-        self.control.bell = arena.bell
         self.journal = Journal(arena, at.journal, plan.rows, at.seals, plan.digest_every, len(plan.names))
         self.slots = [Slot(plan.in_slots, plan.buffers, arena, offset) for offset in at.slots[:-1]]
         self.observed = Slot(plan.parameters, plan.buffers, arena, at.slots[-1])

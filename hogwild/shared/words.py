@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
 
 from hogwild.shared.arena import ALIGNMENT, Arena
-from hogwild.shared.bell import Bell
 from hogwild.shared.limits import usable_cores
 from hogwild.shared.locks import AnnouncedLock, Lock
 
@@ -126,10 +125,10 @@ class Words:
     ticket_lock: Lock
     commit_lock: Lock
     shard_locks: Sequence[Lock] = ()
-    bell: Bell | None = None  # where several machines train together: heard by the courier
 
     def __init__(self, arena: Arena, offset: int, workers: int, others: int = 0) -> None:
         self.workers = workers
+        self.bell = arena.bell  # where several machines train together: heard by the courier
         self._words = arena.words(offset, _WORDS)
         rows = offset + 8 * _WORDS
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers + others)]
