@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import AUTO, RunConfig
-from hogwild.nodes.party import party_from_environment
+from hogwild.nodes.party import leaving_together, party_from_environment
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule, schedule_of
 from hogwild.rules.base import Rule
@@ -261,27 +261,29 @@ def launch(
     rule = make_rule(update, settings)
     rule.check(workers)
     warm_up(kind)
-    job = Job(
-        config=settings,
-        rule=rule,
-        model=model,
-        optimizer=optimizer,
-        source=None,
-        loss=None,
-        work=work,
-        lr_schedule=schedule_of(lr_schedule),
-        evaluate=evaluate,
-        callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
-        out=checked_out(out, checkpoint_every),
-        resume=Path(resume) if resume is not None else None,
-        overwrite=overwrite,
-        maker="launch",
-        free=checked_free(config),
-        change=change or {},
-        again=again,
-        sparse=sparse,
-        party=party_from_environment(token, node_timeout),
-    )
+    party = party_from_environment(token, node_timeout)
+    with leaving_together(party):
+        job = Job(
+            config=settings,
+            rule=rule,
+            model=model,
+            optimizer=optimizer,
+            source=None,
+            loss=None,
+            work=work,
+            lr_schedule=schedule_of(lr_schedule),
+            evaluate=evaluate,
+            callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
+            out=checked_out(out, checkpoint_every, party),
+            resume=Path(resume) if resume is not None else None,
+            overwrite=overwrite,
+            maker="launch",
+            free=checked_free(config),
+            change=change or {},
+            again=again,
+            sparse=sparse,
+            party=party,
+        )
     return run_job(job, began)
 
 

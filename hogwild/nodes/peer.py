@@ -107,7 +107,6 @@ class Peer:
     ) -> None:
         self.node = node
         self.head = 0  # versions that it is known to have made
-        self.told = 0  # versions of this machine that it has been told of
         self.heard = time.monotonic()  # when it last said something
         self.said: Saying | None = None  # its newest word
         self.since = NOTHING  # the ticket from which on it is sent all that is computed here
@@ -122,6 +121,7 @@ class Peer:
         self._beat = beat
         self._outbox: dict[int, Message] = {}
         self._word = Saying(kind, 0)
+        self._told = 0  # the head of this machine in what has left for it
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)  # for the sender of gradients
         self._news_to_tell = threading.Condition(self._lock)  # for that of words
@@ -148,6 +148,14 @@ class Peer:
     def backlog(self) -> int:
         """Bytes of the gradients that are still to be sent to it."""
         return len(self._outbox) * self._slot_bytes
+
+    @property
+    def told(self) -> int:
+        """The head of this machine that it has been told, or will be by a gradient that may go at once."""
+        with self._lock:
+            tickets = range(self.head * self._per_update, (self.head + self._window) * self._per_update)
+            heads = [self._outbox[ticket].head for ticket in tickets if ticket in self._outbox]
+            return max([self._told, *heads])
 
     @property
     def done(self) -> bool:
@@ -183,17 +191,15 @@ class Peer:
         self._expected.put((message, self._mail.expect(self.node, _GRADIENTS, number, message.bytes)))
 
     def send(self, ticket: int, message: Message) -> None:
-        """Send a gradient as soon as there is room for it; where there is, it tells the head of this machine too."""
+        """Send a gradient as soon as there is room for it."""
         with self._lock:
             self._outbox[ticket] = message
-            if self._has_room(ticket):
-                self.told = max(self.told, message.head)
             self._room.notify()
 
     def tell(self, kind: Kind, head: int) -> None:
         """Say that, with the head of this machine, as soon as the word before has left."""
         with self._lock:
-            self._word, self.told = Saying(kind, head, self.since, self.wanted), head
+            self._word, self._told = Saying(kind, head, self.since, self.wanted), head
             self._news_to_tell.notify()
 
     def part(self) -> None:
@@ -273,7 +279,6 @@ class Peer:
         number = 0
         while (message := self._next_gradient()) is not None:
             self._mail.send(self.node, _GRADIENTS, number, message.bytes)
-            self.told = max(self.told, message.head)
             number += 1
 
     def _next_gradient(self) -> Message | None:
@@ -283,13 +288,12 @@ class Peer:
                 for ticket in [t for t in self._outbox if t // self._per_update < self.head]:
                     del self._outbox[ticket]  # it was made there of another's
                 ticket = min(self._outbox, default=-1)
-                if ticket >= 0 and self._has_room(ticket):
-                    return self._outbox.pop(ticket)
+                if 0 <= ticket < (self.head + self._window) * self._per_update:
+                    message = self._outbox.pop(ticket)
+                    self._told = max(self._told, message.head)
+                    return message
                 self._room.wait()
             return None
-
-    def _has_room(self, ticket: int) -> bool:
-        return ticket < (self.head + self._window) * self._per_update
 
     def _send_words(self) -> None:
         number, message = 0, Message()

@@ -40,7 +40,8 @@ class RunInfo:
         id: its identity, 32 hexadecimal digits, which a resumed run keeps; empty where the run is not saved.
         start: the version that it goes on from; 0 where it is new.
         updates: that the whole run is to have.
-        out: the directory that it is saved in, if any.
+        out: the directory that it is saved in, if any; of several machines, machine 0 saves it.
+        node: the number of this machine; each calls its own callbacks.
     """
 
     config: RunConfig
@@ -50,6 +51,7 @@ class RunInfo:
     start: int
     updates: int
     out: Path | None
+    node: int = 0
 
 
 class Callback:

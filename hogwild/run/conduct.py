@@ -139,6 +139,7 @@ def _info(run: OpenRun) -> RunInfo:
         start=run.start.version,
         updates=job.updates,
         out=job.out,
+        node=job.party.node if job.party is not None else 0,
     )
 
 

@@ -47,7 +47,7 @@ _LOOK_EVERY = 0.2  # seconds
 _LEAVING = 8.0  # seconds to say that this machine ends, and on machine 0 for the others to say so too
 _TELLING = 30.0  # seconds for the others to tell what they used
 _WHERE_IT_BEGAN = ("version", "model")
-_OWN = ("data",)  # a folder may be elsewhere
+_OWN = ("data",)  # its folder may be elsewhere; what is in it is compared by the first batch
 _ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
 
 
@@ -105,7 +105,7 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         NodeError: a machine did not come.
     """
     job, config = prepared.job, prepared.job.config
-    values = {name: getattr(config, name) for name in (*DECIDE_BITS, *_ALSO)}
+    values = {name: getattr(config, name) for name in (*DECIDE_BITS, *_ALSO) if name not in _OWN}
     frozen = [entry.name for entry in state.plan.constants.entries]
     facts = {
         "torch": torch.__version__,

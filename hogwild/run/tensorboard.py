@@ -31,7 +31,8 @@ class TensorBoard(Callback):
     """Writes scalars, by version: how training stands (`train/loss`, `train/samples_per_second`, `train/staleness`),
     each evaluation (`evaluation/NAME`), and what workers logged (`worker/NAME`) at the version that their update makes.
 
-    A run that is resumed in the same folder goes on with the same curves, less what is computed again.
+    A run that is resumed in the same folder goes on with the same curves, less what is computed again. Of several
+    machines the one that keeps the record writes.
 
     Args:
         folder: for the event files; None is the directory of the run.
@@ -51,6 +52,9 @@ class TensorBoard(Callback):
         Raises:
             ArgumentError: there is no folder for it.
         """
+        self._writer = None
+        if info.node:
+            return
         folder = self._folder if self._folder is not None else info.out
         if folder is None:
             raise ArgumentError("TensorBoard has no folder, and the run is not saved; give one of them, or out")
@@ -71,12 +75,14 @@ class TensorBoard(Callback):
     def on_evaluation(self, progress: Progress) -> None:
         """The metrics of a version."""
         self._write("evaluation", progress.metrics, progress.updates)
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def on_end(self, run: Run | None, error: BaseException | None) -> None:  # noqa: ARG002
         """Close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _write(self, group: str, values: Row, update: int) -> None:
-        for name, value in values.items():
+        for name, value in values.items() if self._writer is not None else ():
             self._writer.add_scalar(f"{group}/{name}", value, update)

@@ -100,7 +100,7 @@ def train_config(
             lr_schedule=schedule,
             evaluate=evaluate,
             callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
-            out=checked_out(out, config.checkpoint_every),
+            out=checked_out(out, config.checkpoint_every, party),
             resume=Path(resume) if resume is not None else None,
             trace=trace,
             intra_op=intra_op,
@@ -188,13 +188,14 @@ def _refuse_loss_of_outputs(loss: Loss) -> None:
         )
 
 
-def checked_out(out: str | Path | None, checkpoint_every: int | None) -> Path | None:
+def checked_out(out: str | Path | None, checkpoint_every: int | None, party: Party | None) -> Path | None:
     """The directory to save a run in, if any.
 
     Raises:
-        ArgumentError: it is a file, or there is none for the checkpoints that are wanted.
+        ArgumentError: it is a file, or there is none for the checkpoints that are wanted of this machine.
     """
-    if out is None and checkpoint_every is not None:
+    saves = party is None or party.leads
+    if out is None and checkpoint_every is not None and saves:
         raise ArgumentError(f"checkpoint_every {checkpoint_every} given without out; name a directory to save them in")
     if out is not None and Path(out).is_file():
         raise ArgumentError(f"out {str(out)!r} is a file; name a directory, which need not exist")

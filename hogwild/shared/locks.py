@@ -81,15 +81,20 @@ class PairedLock:
         """Take both. False: somebody has one of them."""
         if not self._inner.acquire(blocking):
             return False
-        if not self._outer.acquire(blocking):
-            self._inner.release()
-            return False
-        return True
+        taken = False
+        try:
+            taken = self._outer.acquire(blocking)
+        finally:
+            if not taken:
+                self._inner.release()
+        return taken
 
     def release(self) -> None:
         """Let both go."""
-        self._outer.release()
-        self._inner.release()
+        try:
+            self._outer.release()
+        finally:
+            self._inner.release()
 
     def __enter__(self) -> None:
         self.acquire()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -122,12 +123,12 @@ class Words:
     After the rows of the workers there may be some of `others`, who own tickets too, and compute none.
     """
 
-    ticket_lock: Lock
     commit_lock: Lock
     shard_locks: Sequence[Lock] = ()
 
     def __init__(self, arena: Arena, offset: int, workers: int, others: int = 0) -> None:
         self.workers = workers
+        self.ticket_lock: Lock = threading.Lock()  # its own, as long as nobody else is there
         self.bell = arena.bell  # where several machines train together: heard by the courier
         self._words = arena.words(offset, _WORDS)
         rows = offset + 8 * _WORDS

@@ -151,8 +151,9 @@ def test_the_machine_that_evaluates_ends_the_run_for_all(tmp_path):
     assert [told["evaluations"] for told in found] == [2, 0]
 
 
-def test_only_the_first_machine_keeps_a_record(tmp_path):
-    own = [{"out": str(tmp_path / "first")}, {"out": str(tmp_path / "second")}]
+@pytest.mark.parametrize("second", ["second", None], ids=["with a folder", "without"])
+def test_only_the_first_machine_keeps_a_record(second, tmp_path):
+    own = [{"out": str(tmp_path / "first")}, {"out": second and str(tmp_path / second)}]
     found = together(2, tmp_path, own=own, update="ordered", workers=1, checkpoint_every=30, **SETTINGS)
     assert not (tmp_path / "second").exists()
     run = hogwild.load_run(tmp_path / "first")
@@ -214,7 +215,7 @@ WAITED = 60.0  # seconds: ten minutes are given to a machine that is slower to p
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"checkpoint_every": 5}, "checkpoint_every 5 given without out; name a directory"),
+        ({"lr_schedule": 5}, "lr_schedule is a int"),
         ({"resume": "nowhere"}, "nowhere"),
     ],
     ids=["before it is prepared", "while it is opened"],

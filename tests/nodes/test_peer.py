@@ -21,12 +21,23 @@ class Sent:
     def __init__(self) -> None:
         self.words: list[Saying] = []
         self.tickets: list[int] = []
+        self._goes = threading.Event()
+        self._goes.set()
+
+    def hold(self):
+        """Let no gradient leave until `go_on`."""
+        self._goes.clear()
+
+    def go_on(self):
+        """Let them leave."""
+        self._goes.set()
 
     def send(self, node, channel, number, message):
         """Note it down."""
         copy = Message(len(message) - len(Message().bytes))
         copy.bytes.copy_(message)
         if len(copy.slot):
+            assert self._goes.wait(10)
             assert number == len(self.tickets)
             self.tickets.append(copy.first)
         else:
@@ -97,6 +108,23 @@ def test_a_gradient_that_goes_at_once_tells_the_head_and_one_that_waits_does_not
     send(peer, _WINDOW - 1, head=5)
     assert peer.told == 5
     until(lambda: mail.tickets == [_WINDOW - 1])
+
+
+def test_a_gradient_that_is_needed_no_more_has_told_nothing(peer, mail):
+    peer.begin(Kind.LIVES, 0, 0, 0)
+    mail.hold()
+    send(peer, 0, head=1)
+    until(lambda: not peer.backlog)
+    send(peer, 1, head=5)
+    assert peer.told == 5
+    peer._hear(2)
+    assert peer.told == 1
+    send(peer, 1, head=6)
+    assert peer.told == 1
+    mail.go_on()
+    until(lambda: not peer.backlog)
+    assert mail.tickets == [0]
+    assert peer.told == 1
 
 
 def test_a_new_head_is_told_at_once_and_an_old_one_by_the_beat(peer, mail):

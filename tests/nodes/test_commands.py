@@ -1,0 +1,72 @@
+"""The same command on every machine: what is typed beside it on one alone, such as a folder, is that machine's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+from hogwild.nodes.loopback import LOOPBACK, free_port
+
+TRAIN = '''
+from pathlib import Path
+import hogwild, torch
+from torch import nn
+
+
+def build(data: Path):
+    """A line.
+
+    Args:
+        data: where its slope stands.
+    """
+    x = torch.randn(200, 4)
+    model = nn.Linear(4, 1)
+    loss = lambda model, batch: (model(batch[0]) - batch[1]).square().mean()
+    return hogwild.Problem(model, (x, x.sum(1, keepdim=True) * float((data / "slope").read_text())), loss)
+
+
+hogwild.define_experiment(build, updates=40, lr=0.05, batch_size=10)
+'''
+COMMAND = [sys.executable, "-m", "hogwild", "run", "train.py", "--update", "ordered", "--staleness", "3", "--json"]
+SHOWN = ["--tensorboard"] if find_spec("tensorboard") is not None else []
+SAVED = ["--checkpoint-every", "10", "--quiet", *SHOWN]
+
+
+def start(folder, slope, *more):
+    """Start a machine, in a folder of its own with data of its own."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    (folder / "data" / "slope").write_text(slope, encoding="utf-8")
+    command = [*COMMAND, *SAVED, "--data", str(folder / "data"), *more]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def together(tmp_path, slopes):
+    """(exit status, what was printed, what was told) of each machine."""
+    join = ["--workers", "1", "--nodes", str(len(slopes)), "--join", f"{LOOPBACK}:{free_port()}"]
+    programs = [start(tmp_path / str(node), slope, *join) for node, slope in enumerate(slopes)]
+    try:
+        said = [program.communicate(timeout=100) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    return [(program.returncode, *texts) for program, texts in zip(programs, said, strict=True)]
+
+
+def test_one_machine_prints_and_saves_and_the_other_needs_no_folder(tmp_path):
+    found = together(tmp_path, ["2.0", "2.0"])
+    assert [status for status, _, _ in found] == [0, 0], found
+    printed = [out for _, out, _ in found if out]
+    (run,) = [json.loads(out) for out in printed]
+    assert run["nodes"] == 2 and run["updates"] == 40
+    assert len([folder for folder in tmp_path.iterdir() if (folder / "runs").exists()]) == 1
+    with start(tmp_path / "alone", "2.0", "--workers", "2") as alone:
+        assert json.loads(alone.communicate(timeout=100)[0])["digest"] == run["digest"]
+
+
+def test_other_data_are_refused_wherever_they_lie(tmp_path):
+    found = together(tmp_path, ["2.0", "3.0"])
+    assert all(status == 2 and not out for status, out, _ in found), found
+    assert all("first_batch is" in told and "data is" not in told for _, _, told in found), found
