@@ -78,7 +78,7 @@ class Correspondent(ABC):
         stood_still, self._looked = now - self._looked > self._timeout / 2, now
         for peer in self._peers.values():
             if stood_still:
-                peer.heard = now
+                peer.heard = max(peer.heard, now)  # one that comes back has longer
             elif not peer.parted and now - peer.heard > self._timeout:
                 self._lose(peer, f"it has said nothing for {self._timeout:g} s")
 

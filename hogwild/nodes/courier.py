@@ -243,7 +243,7 @@ class Courier(Correspondent):
                 brought = copied(self._state, peer.said.wanted)
                 if brought is not None:
                     peer.give(brought)
-                else:  # the next one is being made, as it may be at most looks
+                elif self._control.observe(Word.HEAD) >= peer.said.wanted:  # the next is made, as at most looks
                     self._hurries = True
             living = self._control[Word.LIVING]
             if peer.has_come and not living >> peer.node & 1:

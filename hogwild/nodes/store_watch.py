@@ -36,12 +36,13 @@ class StoreWatch:
 
     Attributes:
         called_off: the machine that has ended the run for all, and why; no words: it was interrupted. Empty: none has.
-        unreached: why the store cannot be reached any more.
+        unreached: why the store cannot be reached any more, and `unreached_since` which CLOCK_MONOTONIC second.
     """
 
     def __init__(self, party: Party, door: Door, connect: Callable[[tuple[int, int]], None]) -> None:
         self.called_off: list[Any] = []
         self.unreached = ""
+        self.unreached_since = 0.0
         self._party = party
         self._door = door
         self._connect = connect
@@ -69,6 +70,7 @@ class StoreWatch:
         except OSError:
             return
         except NodeError as error:
+            self.unreached_since = time.monotonic()
             self.unreached = one_line(error)
 
     def _look_who_ends(self) -> None:

@@ -10,6 +10,7 @@ before its workers.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -247,8 +248,16 @@ class Machines:
         self._watch.call_off(why)
 
     def decided(self, what: str) -> Any:
-        """What was decided for all, as far as it is known here; None: nothing yet."""
-        return self._watch.decided(what)
+        """What was decided for all, as far as it is known here; None: nothing yet.
+
+        Raises:
+            NodeError: nothing, and the store could not be asked for as long as makes a silent machine a lost one.
+        """
+        watch, answer = self._watch, self._watch.decided(what)
+        silent = time.monotonic() - watch.unreached_since if watch.unreached and not self._ended else 0.0
+        if answer is None and silent > self._party.invitation.timeout:
+            raise NodeError(f"what machine 0 decides is not heard any more: {watch.unreached}")
+        return answer
 
     def _end_too(self) -> NoReturn:
         node, why = self.called_off

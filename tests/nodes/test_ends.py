@@ -10,7 +10,7 @@ import pytest
 from machines import refusals, together
 from torch.distributed import HashStore
 
-from hogwild import ArgumentError
+from hogwild import ArgumentError, NodeError
 from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.messages import Kind
 from hogwild.nodes.party import Party
@@ -18,6 +18,7 @@ from hogwild.nodes.party import _check_secret as check_secret
 from hogwild.nodes.peer import Broken, Peer
 from hogwild.nodes.returning import Door
 from hogwild.nodes.store_watch import StoreWatch, told_in_time
+from hogwild.run.machines import Machines
 
 SETTINGS = {"update": "ordered", "staleness": 3, "workers": 1, "updates": 40}
 
@@ -151,6 +152,18 @@ def test_whoever_asks_to_come_back_in_no_known_words_ends_no_watch(watch, caplog
     assert watch.decided("anything") is None
     stranger.decide("anything", 1)
     until(lambda: watch.decided("anything") == 1)
+
+
+def test_who_can_no_longer_ask_what_is_decided_ends(watch):
+    watch, _ = watch
+    machines = object.__new__(Machines)
+    machines._watch, machines._party, machines._ended = watch, watch._party, False
+    assert machines.decided("stop 10") is None
+    watch.unreached_since, watch.unreached = time.monotonic() - 1, "connection reset"
+    with pytest.raises(NodeError, match="what machine 0 decides is not heard any more: connection reset"):
+        machines.decided("stop 10")
+    machines._ended = True  # all versions are there
+    assert machines.decided("stop 10") is None
 
 
 def test_a_store_that_answers_nobody_is_not_waited_for():
