@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, ClassVar
 
 import problems
@@ -12,7 +13,9 @@ from torch import nn
 import hogwild
 from hogwild.rules import Rule
 from hogwild.rules.ordered import Ordered
-from hogwild.testing import RandomDelays, planted
+from hogwild.shared.words import Hook
+from hogwild.testing import RandomDelays, both, planted
+from hogwild.workers.seat import WorkerSeat
 
 
 def check(model: nn.Module | None = None, **arguments: Any) -> hogwild.Verdict:
@@ -52,9 +55,18 @@ class FlipsOneBit(EverySecondRun, Ordered):
             self.state.slots[target].parameters[self.position].view(torch.int32).view(-1)[self.element] += 1 << self.bit
 
 
+def nobody_alone(hook: Hook, seat: WorkerSeat) -> None:
+    """The first updates wait until every worker has begun: on a busy machine one may else make 20 before the next."""
+    deadline = time.monotonic() + 60
+    while hook is Hook.COMPUTING and seat.tickets_handed_out < seat.control.workers:
+        assert time.monotonic() < deadline, "a worker never came"
+        time.sleep(1e-4)
+
+
 def racing(**arguments: Any) -> hogwild.Verdict:
-    """A check of a run that surely diverges: delays at the hooks, drawn anew in every run."""
-    with planted(RandomDelays(seed=int.from_bytes(os.urandom(4)), share=0.5)):
+    """A check of a run that surely diverges: its workers work at the same time, with delays that nobody can repeat."""
+    delays = RandomDelays(seed=int.from_bytes(os.urandom(4)), share=0.5)
+    with planted(both(nobody_alone, delays)):
         return check(**{"update": "hogwild", "updates": 60, **arguments})
 
 
