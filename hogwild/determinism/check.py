@@ -270,6 +270,8 @@ def _repeat(outcome: Outcome) -> Repeat:
         run.samples_per_second,
         (ages.mean, ages.p99, ages.max),
         run.config.update,
+        run.config.workers,
+        len(set(run.journal["worker"].tolist())),
     )
 
 

@@ -46,7 +46,7 @@ class Tolerance:
 @dataclass(frozen=True)
 class Repeat:
     """One of the runs: its digest, and where known, its updates, accuracy, samples per second, the ages of its reads in
-    updates (mean, p99, max), and its rule."""
+    updates (mean, p99, max), its rule, its workers, and how many of them made its updates."""
 
     digest: str
     updates: int | None = None
@@ -54,6 +54,8 @@ class Repeat:
     samples_per_second: float | None = None
     staleness: tuple[float, float, int] | None = None
     rule: str | None = None
+    workers: int | None = None
+    active: int | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class Verdict:
         if self.identical and self._on_machines and self.passed and self.tolerance is None:
             return f"all runs have the same bits, those on up to {self.controls.machines[-1].nodes} machines too."
         if self.identical:
-            return "all runs have the same bits."
+            return " ".join(("all runs have the same bits.", *self._unpromised()))
         if self.passed and self.tolerance is not None:
             return f"runs differ, within the tolerance ({self.tolerance.measure} ≤ {self.tolerance.limit:g})."
         why = blame(self.sources, serial)
@@ -172,17 +174,29 @@ class Verdict:
             why = f"They ended after different numbers of updates. {why}".strip()
         return " ".join(part for part in ("runs diverge.", why, self._advice()) if part)
 
+    def _racing(self) -> str:
+        """The rules of the runs that do not promise the same bits."""
+        return ", ".join(sorted({run.rule for run in self.runs if run.rule and not gives_same_bits(run.rule)}))
+
+    def _unpromised(self) -> Iterator[str]:
+        """That the same bits were luck, where the rule lets workers race and there are several."""
+        racing = self._racing()
+        if not racing or all(run.workers == 1 for run in self.runs):
+            return
+        yield f"That was luck: the rule {racing} does not promise them."
+        alone = sum(run.active == 1 for run in self.runs)
+        if alone:
+            made = f"In {alone} of {len(self.runs)} runs one worker made every update before another had begun"
+            yield f"{made}, so nothing raced; longer runs tell more."
+
     def _advice(self) -> str:
         if self.remedy is not None:
             accuracy = "" if self.remedy.accuracy is None else f", accuracy {self.remedy.accuracy:.4f}"
             speed = f"{self.remedy.relative_speed:.2f} × the speed{accuracy}, measured here"
             return f"For the same bits every time: {self.remedy.flags} ({speed})."
-        racing = {run.rule for run in self.runs if run.rule is not None and not gives_same_bits(run.rule)}
+        racing = self._racing()
         if racing and not self.sources:
-            return (
-                f"It trained under {', '.join(sorted(racing))}, which does not promise the same bits; "
-                f'update="{SAME_BITS}" does.'
-            )
+            return f'It trained under {racing}, which does not promise the same bits; update="{SAME_BITS}" does.'
         if self.config is None and not self.sources:
             return (
                 "Usual sources: numbers nobody seeded, torch's threads (torch.set_num_threads(1)), a clock, a hash "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import ClassVar
 
 import problems
@@ -103,6 +104,21 @@ def test_a_rule_that_races_fails_and_the_verdict_says_why():
     assert found["runs"] == len(found["digests"]) == 3
     assert "--update ordered" in verdict.conclusion
     assert "with one worker, runs are identical" in verdict.conclusion
+
+
+def begins_late(hook, seat):
+    """The second worker comes when the first has made every update."""
+    while seat.index == 1 and seat.tickets_handed_out < 10:
+        time.sleep(1e-3)
+
+
+def test_the_same_bits_under_a_rule_that_races_are_called_luck():
+    with planted(begins_late):
+        verdict = check(update="hogwild", updates=10, controls=False)
+    assert verdict.identical
+    assert "the rule hogwild does not promise them. In 2 of 2 runs one worker made every update" in verdict.conclusion
+    assert check(update="hogwild", updates=10, workers=1, controls=False).conclusion == "all runs have the same bits."
+    assert check(update="ordered", updates=10, controls=False).conclusion == "all runs have the same bits."
 
 
 def test_another_seed_and_another_worker_count_on_request():
