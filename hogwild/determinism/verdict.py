@@ -16,7 +16,7 @@ from hogwild.determinism.distance import json_number, refuse_limit
 from hogwild.determinism.explain import DifferenceSource, blame
 from hogwild.determinism.first import FirstDifference
 from hogwild.errors import as_html
-from hogwild.rules.registry import SAME_BITS, gives_same_bits
+from hogwild.rules.registry import NAMES, SAME_BITS, gives_same_bits
 from hogwild.run.audit import Audit
 
 
@@ -174,13 +174,13 @@ class Verdict:
             why = f"They ended after different numbers of updates. {why}".strip()
         return " ".join(part for part in ("runs diverge.", why, self._advice()) if part)
 
-    def _racing(self) -> str:
+    def _racing(self) -> list[str]:
         """The rules of the runs that do not promise the same bits."""
-        return ", ".join(sorted({run.rule for run in self.runs if run.rule and not gives_same_bits(run.rule)}))
+        return sorted({run.rule for run in self.runs if run.rule and not gives_same_bits(run.rule)})
 
     def _unpromised(self) -> Iterator[str]:
-        """That the same bits were luck, where the rule lets workers race and there are several."""
-        racing = self._racing()
+        """That the same bits were luck, where a rule of ours lets workers race and there are several."""
+        racing = ", ".join(rule for rule in self._racing() if rule in NAMES)
         if not racing or all(run.workers == 1 for run in self.runs):
             return
         yield f"That was luck: the rule {racing} does not promise them."
@@ -194,7 +194,7 @@ class Verdict:
             accuracy = "" if self.remedy.accuracy is None else f", accuracy {self.remedy.accuracy:.4f}"
             speed = f"{self.remedy.relative_speed:.2f} × the speed{accuracy}, measured here"
             return f"For the same bits every time: {self.remedy.flags} ({speed})."
-        racing = self._racing()
+        racing = ", ".join(self._racing())
         if racing and not self.sources:
             return f'It trained under {racing}, which does not promise the same bits; update="{SAME_BITS}" does.'
         if self.config is None and not self.sources:

@@ -15,6 +15,7 @@ from traits import KINDS, SAME_BITS
 
 import hogwild
 from hogwild.determinism.verdict import _times
+from hogwild.rules.ordered import Ordered
 from hogwild.rules.sync import Sync
 from hogwild.shared.words import Word
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
@@ -118,7 +119,12 @@ def test_the_same_bits_under_a_rule_that_races_are_called_luck():
     assert verdict.identical
     assert "the rule hogwild does not promise them. In 2 of 2 runs one worker made every update" in verdict.conclusion
     assert check(update="hogwild", updates=10, workers=1, controls=False).conclusion == "all runs have the same bits."
-    assert check(update="ordered", updates=10, controls=False).conclusion == "all runs have the same bits."
+
+    class Own(Ordered):
+        name: ClassVar[str] = "own"
+
+    for rule in ("ordered", Own(1, "none")):  # of a rule of one's own it is not known
+        assert check(update=rule, updates=10, controls=False).conclusion == "all runs have the same bits."
 
 
 def test_another_seed_and_another_worker_count_on_request():
