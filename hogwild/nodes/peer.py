@@ -33,7 +33,7 @@ from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
 _GRADIENTS, _WORDS, _VERSIONS = range(3)  # channels
 _WORDS_AHEAD = 4
 _MOST_AHEAD, _BYTES_AHEAD = 8, 1 << 26  # gradients that may be on their way from one machine, in number and bytes
-_PIECE = 1 << 24  # bytes of a version that are sent at once: words go between two pieces
+_PIECE = 1 << 22  # bytes that are sent at once: words go between two pieces, and each says that its sender lives
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Peer:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)  # for the sender of gradients
         self._news_to_tell = threading.Condition(self._lock)  # for that of words
-        self._received = 0
-        self._expected: SimpleQueue[tuple[Message, Callable[[], None]]] = SimpleQueue()
+        self._received = 0  # pieces of gradients, those that are expected among them
+        self._expected: SimpleQueue[tuple[Message, list[Callable[[], None]]]] = SimpleQueue()
         ahead = max(2, min(_MOST_AHEAD, window * per_update, _BYTES_AHEAD // max(1, slot_bytes)))
         try:
             for _ in range(ahead):
@@ -187,8 +187,9 @@ class Peer:
 
     def free(self, message: Message) -> None:
         """Let the next gradient come into that memory."""
-        number, self._received = self._received, self._received + 1
-        self._expected.put((message, self._mail.expect(self.node, _GRADIENTS, number, message.bytes)))
+        pieces = list(enumerate(_pieces(message.bytes), self._received))
+        self._received += len(pieces)
+        self._expected.put((message, [self._mail.expect(self.node, _GRADIENTS, *piece) for piece in pieces]))
 
     def send(self, ticket: int, message: Message) -> None:
         """Send a gradient as soon as there is room for it."""
@@ -226,9 +227,11 @@ class Peer:
 
     def _receive_gradients(self) -> None:
         while True:
-            message, wait = self._expected.get()
-            wait()
-            self._hear(message.head)
+            message, pieces = self._expected.get()
+            for wait in pieces:
+                wait()
+                self.heard = time.monotonic()
+            self._hear_head(message.head)
             self._news.put(Arrived(self, message))
 
     def _receive_words(self) -> None:
@@ -278,8 +281,9 @@ class Peer:
     def _send_gradients(self) -> None:
         number = 0
         while (message := self._next_gradient()) is not None:
-            self._mail.send(self.node, _GRADIENTS, number, message.bytes)
-            number += 1
+            for piece in _pieces(message.bytes):
+                self._mail.send(self.node, _GRADIENTS, number, piece)
+                number += 1
 
     def _next_gradient(self) -> Message | None:
         """The next that may go; None once nothing is sent any more."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from queue import SimpleQueue
 
 import pytest
+import torch
 
 from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
-from hogwild.nodes.peer import News, Peer
+from hogwild.nodes.peer import _PIECE, Arrived, News, Peer
 
 _BEAT = 0.4  # seconds
 _WINDOW = 3
@@ -47,6 +49,68 @@ class Sent:
     def expect(self, node, channel, number, message):
         """Nothing ever comes."""
         return threading.Event().wait
+
+
+class Halves:
+    """The two ends of a connection in one process; a piece of a gradient comes once it is let through."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[int, int, int], SimpleQueue[torch.Tensor]] = defaultdict(SimpleQueue)
+        self.through = threading.Semaphore(0)
+        self.sizes: list[int] = []  # of the pieces of gradients
+
+    def send(self, node, channel, number, message):
+        """Keep a copy for the other."""
+        if len(message) > len(Message().bytes):
+            self.sizes.append(len(message))
+        self._sent[node, channel, number].put(message.clone())
+
+    def expect(self, node, channel, number, message):
+        """What the other sends in that place."""
+
+        def wait():
+            content = self._sent[1 - node, channel, number].get()
+            if len(content) > len(Message().bytes):
+                self.through.acquire()
+            message.copy_(content)
+
+        return wait
+
+
+def test_every_piece_of_a_long_gradient_says_that_its_sender_lives():
+    mail, size = Halves(), 5 * _PIECE // 2
+    news: list[SimpleQueue[News]] = [SimpleQueue(), SimpleQueue()]
+    here, there = (
+        Peer(node, mail, news[node], slot_bytes=size, window=_WINDOW, per_update=1, beat=1e6, kind=Kind.LIVES)
+        for node in range(2)
+    )
+    there.begin(Kind.LIVES, 0, 0, 0)  # `there` is whom machine 0 sends to, `here` whom machine 1 hears
+    message = Message(size)
+    message.slot.random_()
+    message.say(2, 7)
+    there.send(2, message)
+    until(lambda: len(mail.sizes) == 3)
+    assert sum(mail.sizes) == len(message.bytes)
+    for _ in range(2):
+        before = here.heard
+        mail.through.release()
+        until(lambda: here.heard > before)  # noqa: B023
+    assert here.head == 0  # what it says counts once it is there
+    mail.through.release()
+    until(lambda: here.head == 7)
+    while (arrived := news[0].get(timeout=10)) is None:
+        pass
+    assert isinstance(arrived, Arrived)
+    assert torch.equal(arrived.message.bytes, message.bytes)
+    here.free(arrived.message)  # and a second one comes into the same memory
+    there.send(1, message)
+    for _ in range(3):
+        mail.through.release()
+    while (arrived := news[0].get(timeout=10)) is None:
+        pass
+    assert torch.equal(arrived.message.bytes, message.bytes)
+    here.part()
+    there.part()
 
 
 @pytest.fixture
