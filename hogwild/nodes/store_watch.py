@@ -46,7 +46,8 @@ class StoreWatch:
         self._party = party
         self._door = door
         self._connect = connect
-        self._heard = 0  # of those that ended the run, how many it has heard
+        self._drawn = 0  # how many have drawn a number to end the run
+        self._unheard: set[int] = set()  # those of them that have not said who they are; one may have died before
         self._asked = 0  # how often the store was asked for that
         self._question = ""
         self._answers: dict[str, Any] = {}
@@ -76,8 +77,12 @@ class StoreWatch:
     def _look_who_ends(self) -> None:
         """Whoever was lost before it said so ends nothing: the others go on without it."""
         drawn = self._party.drawn(_CALLED_OFF)
-        while self._heard < drawn and (said := self._party.decided(f"{_CALLED_OFF} {self._heard + 1}")) is not None:
-            self._heard += 1
+        self._unheard |= set(range(self._drawn + 1, drawn + 1))
+        self._drawn = drawn
+        for number in sorted(self._unheard):
+            if (said := self._party.decided(f"{_CALLED_OFF} {number}")) is None:
+                continue
+            self._unheard.discard(number)
             match said:
                 case [int(node), str()] if node not in self._party.lost:
                     self.called_off = self.called_off or said

@@ -136,6 +136,15 @@ def test_a_machine_that_was_lost_ends_nothing(watch):
     assert watch.called_off == [2, "said 2"]
 
 
+def test_a_machine_that_dies_while_it_ends_the_run_deafens_nobody_to_the_next(watch):
+    watch, store = watch
+    dies, next_one = party(store, 1), party(store, 2)
+    dies.draw("called off")
+    next_one.decide(f"called off {next_one.draw('called off')}", [2, "why"])
+    until(lambda: watch.called_off)
+    assert watch.called_off == [2, "why"]
+
+
 def test_what_is_decided_is_heard_without_waiting(watch):
     watch, store = watch
     assert watch.decided("stop 10") is None
