@@ -138,12 +138,10 @@ def _slower(sight: Sight, row: tuple[Task, float], tau: int) -> float | None:
 
 
 def foreseen(sight: Sight) -> Claim:
-    """The warning as a judge of what goes wrong as it is set; of SGD, for Adam is warned by its staleness alone."""
+    """The warning as a judge of what goes wrong as it is set."""
     right = {True: 0, False: 0}
     wrong = {True: [""], False: [""]}
     for row in sight.rows:
-        if row[0].method != "SGD":
-            continue
         for tau in sight.taus:
             fails, warned = _fails(sight, row, tau), _warned(sight, row, tau)
             if fails == warned:
@@ -152,8 +150,8 @@ def foreseen(sight: Sight) -> Claim:
                 wrong[fails].append(f"{title(row)} at τ = {tau}")
     missed, alarms = wrong[True][1:], wrong[False][1:]
     return Claim(
-        "as it is set, a run of SGD is warned of its staleness where it will go wrong: three of four warnings and "
-        "silences are right",
+        "as it is set, a run is warned of its staleness where it will go wrong: three of four warnings and silences "
+        "are right",
         f"foresaw {right[True]} of {right[True] + len(missed)} cells that went wrong, and was silent in {right[False]} "
         f"of {right[False] + len(alarms)} that did not; missed: {', '.join(missed) or 'none'}; false alarms: "
         f"{', '.join(alarms) or 'none'}",

@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
 from hogwild.data.seeding import mix, preserved_generators
@@ -87,7 +88,7 @@ def train_serially(
         stale = None
         if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(stepper):
             first = range(0, N * min(2, len(plan)), N) if measured else ()
-            curvature = _curvature(model, loss, source, seed, first, trained)
+            curvature = _curvature(model, loss, source, seed, first, trained, _eps(stepper))
             if not curvature or any(map(partial(_is_large, staleness, curvature), stepper.param_groups)):
                 stale = _Stale(stepper, staleness, curvature)
             _load(model, versions[0])
@@ -135,22 +136,22 @@ class _Stale:
     def __init__(self, optimizer: torch.optim.Optimizer, staleness: int, curvature: float) -> None:
         self.groups, self.staleness, self.state = optimizer.param_groups, staleness, dict[Tensor, list[Any]]()
         for group in self.groups:
-            far = (staleness + 1) ** 0.5
             if "betas" in group:
+                scale = 1 / math.sqrt(staleness + 1)
+                if curvature:
+                    scale = 1 / math.sqrt(max(1.0, curvature * group["lr"] * (staleness + 1) / 2))
+                    scale = max(scale, 1 / (staleness + 1))
                 group["betas"] = 1 - (1 - group["betas"][0]) / (staleness + 1), group["betas"][1]
-                group["lr"] *= 1 / far
-                group["weight_decay"] *= far if group["decoupled_weight_decay"] else 1
+                group["weight_decay"] /= scale if group["decoupled_weight_decay"] else 1
             else:
-                own, group["shortest"] = (
-                    1 / (1 - group["momentum"]),
-                    (staleness + 1) / (1 - max(group["momentum"], 0.9)),
-                )
-                longer = group["shortest"] / own
-                scale = min(1.0, math.sqrt(longer) / (staleness + 1)) / longer
-                if scale * 3 * curvature * group["lr"] * (staleness + 1) ** 2 > 1:
-                    scale = 1 / (3 * curvature * group["lr"] * (staleness + 1) ** 2)
-                group["lr"] *= scale
-                group["longest"] = own / scale
+                own, remembers = 1 / (1 - group["momentum"]), (staleness + 1) / (1 - max(group["momentum"], 0.9))
+                shorter = math.sqrt(remembers / own) / (staleness + 1)
+                if curvature:
+                    shorter = remembers / own / (3 * curvature * max(group["lr"], 1e-30) * (staleness + 1) ** 2)
+                shorter = min(1.0, shorter)
+                scale = shorter / (remembers / own)
+                group["shortest"], group["longest"] = remembers, remembers / shorter
+            group["lr"] *= scale
 
     @torch.no_grad()
     def step(self, update: int, named: _Version) -> _Version:
@@ -212,26 +213,64 @@ def _curvature(
     seed: int,
     first: Sequence[int],
     trained: Sequence[nn.Parameter],
+    eps: dict[Tensor, float] | None,
 ) -> float:
     """The largest eigenvalue of the loss's Hessian on the `first` batches, by four products with a vector; 0 where
-    there are none."""
-    start, vector, length = _version(model), None, 0.0
-    for _ in range(5 if first else 0):
-        parts = []
-        for b in first:
-            _load(model, start)
+    there are none. With Adam's `eps`, in units of its steps."""
+    if not first:
+        return 0.0
+    gradients = list(_products(model, loss, source, seed, first, trained, None))
+    units = [torch.ones_like(parameter) for parameter in trained]
+    if eps is not None:
+        squares = [_average([part.square() for part in parts]) for parts in zip(*gradients, strict=True)]
+        units = [(square.sqrt() + eps[p]).rsqrt() * (square != 0) for square, p in zip(squares, trained, strict=True)]
+    vector = [unit * _average(parts) for unit, parts in zip(units, zip(*gradients, strict=True), strict=True)]
+    for _ in range(4):
+        along = [unit * (part * (1 / _length(vector))) for unit, part in zip(units, vector, strict=True)]
+        products = zip(*_products(model, loss, source, seed, first, trained, along), strict=True)
+        vector = [unit * _average(parts) for unit, parts in zip(units, products, strict=True)]
+    return _length(vector)
+
+
+def _products(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Any],
+    source: Any,
+    seed: int,
+    first: Sequence[int],
+    trained: Sequence[nn.Parameter],
+    vector: Sequence[Tensor] | None,
+) -> Iterator[list[Tensor]]:
+    """The gradient of each batch, or the product of its Hessian with a vector."""
+    start = _version(model)
+    for b in first:
+        _load(model, start)
+        with sdpa_kernel(SDPBackend.MATH):
             output = loss(model, source.batch(b, _seeded(mix(seed, b))))
             scalars = [output] if isinstance(output, Tensor) else list(output)
+            parts = []
             for scalar in [one / len(scalars) for one in scalars]:
                 part = torch.autograd.grad(scalar, trained, create_graph=vector is not None, materialize_grads=True)
                 if vector is not None:
                     along = torch.stack([(g * v).sum() for g, v in zip(part, vector, strict=True)]).sum()
                     part = torch.autograd.grad(along, trained, materialize_grads=True)
                 parts.append(part)
-        product = [reduce(torch.add, column) / len(first) for column in zip(*parts, strict=True)]
-        length = math.sqrt(sum(float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2 for one in product))
-        vector = [one * (1 / length) for one in product]
-    return length
+        yield [reduce(torch.add, column) for column in zip(*parts, strict=True)]
+
+
+def _average(tensors: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, tensors) / len(tensors)
+
+
+def _length(vector: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2 for one in vector))
+
+
+def _eps(optimizer: torch.optim.Optimizer) -> dict[Tensor, float] | None:
+    """Adam's of each parameter; None for SGD."""
+    if "eps" not in optimizer.param_groups[0]:
+        return None
+    return {parameter: group["eps"] for group in optimizer.param_groups for parameter in group["params"]}
 
 
 class _Batches:

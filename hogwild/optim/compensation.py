@@ -6,10 +6,11 @@ A gradient that is d updates old, d = min(u, τ), is applied to weights that d o
                   the next gradient is computed on   w − η′ (1 + τ) s,   where w was before this step
                   μ′ = 1 − 1 / M, where M is the memory in updates: at first M₀ = (τ + 1) / (1 − max(μ, 0.9)), and
                   later a fifth of the updates so far, until M is so long that η′ M = η / (1 − μ)
-                  η′ = η / S × min(1, √S / (τ + 1)), where S = (1 − μ) M₀, and at most 1 / (3 λ (τ + 1)²)
+                  η′ = η / S, where S = (1 − μ) M₀, but at most 1 / (3 λ (τ + 1)²)
     Adam, AdamW   β₁′ = 1 − (1 − β₁) / (τ + 1)
                   m ← β₁′ m + (1 − β₁′) g   s = β₁′ᵈ m + (1 − β₁′ᵈ) g in place of m      all else as it is
-                  η′ = η / √(τ + 1), and AdamW's weight decay times √(τ + 1), so that their product is what it was
+                  η′ = η × √(2 / (η λ (τ + 1))), but neither over η nor under η / (τ + 1)
+                  AdamW's weight decay times η / η′, so that their product is what it was
 
 The spike in s is what the gradient would have added to the velocity in the d updates that it has missed (Kosson et al.
 2020, arXiv 2003.11666), as Nesterov's momentum does for one. A velocity that remembers for longer changes more slowly
@@ -19,9 +20,14 @@ on are where the velocity says they will be once it is applied (Chen et al. 2018
 Where the loss is curved, none of this makes a delay harmless: with a curvature λ these steps stay stable, whatever the
 memory, up to η′ λ of about 1 / (τ + 1)² (`hogwild.optim.stability`). λ is measured where the run begins, and a factor
 of 3 is left for what it grows to. What shorter steps lose in the end, the longer memory gives back: as many updates by
-one gradient as without a delay, for which a training that is at its beginning has no time yet. Weight decay enters g
-with the weights that it is applied to. With τ = 0 nothing of this is done, nor where SGD's own steps are small: where
-η λ of each group is at most half of what its own momentum bears at that delay.
+one gradient as without a delay, for which a training that is at its beginning has no time yet. For Adam, λ is that of
+the loss in units of Adam's own steps: over the parameters, each times the root of the size of its gradient (Cohen et
+al. 2022, arXiv 2207.14484, call it the preconditioned sharpness). Its rate is left as it is up to where, with β₁ = 0.9
+and that delay, Adam is about stable on a quadratic, and then lowered by a root alone, for its steps shorten by
+themselves where gradients grow. Where λ is not known, η′ is η / S × √S / (τ + 1), and Adam's η / √(τ + 1).
+
+Weight decay enters g with the weights that it is applied to. With τ = 0 nothing of this is done, nor where SGD's own
+steps are small: where η λ of each group is at most half of what its own momentum bears at that delay.
 """
 
 from __future__ import annotations
@@ -40,6 +46,8 @@ _LEAST_MOMENTUM = 0.9  # what is stretched of SGD without momentum, or with less
 _YOUNG = 5  # times as many updates as the velocity remembers have been made, before it remembers more
 _SMALL = 0.5  # of the largest stable step; an own step up to that is left as it is
 _MARGIN = 3  # times as much as where the run begins, the loss may be curved
+_LEAST_RATE = 1e-30  # that is divided by; a rate may be 0
+_FREE = 2  # lr × λ × (τ + 1), up to which Adam's rate is left as it is
 
 
 @dataclass(frozen=True)
@@ -91,21 +99,22 @@ class Compensation:
         Args:
             optimizer: with the caller's options.
             staleness: τ, in updates.
-            curvature: the largest eigenvalue of the loss's Hessian where the run begins; None where it is not known.
+            curvature: the largest eigenvalue of the loss's Hessian where the run begins, for Adam in units of its own
+                steps (`hogwild.run.curvature`); None where it is not known.
             rates: the largest learning rate that each group will have; its own where there are none.
         """
         if not staleness:
             return None
         groups = optimizer.param_groups
+        largest = rates or [group["lr"] for group in groups]
         if type(optimizer) is torch.optim.SGD and all(map(_forgets, groups)):
-            largest = rates or [group["lr"] for group in groups]
             if curvature is not None and all(
                 _is_small(group, staleness, rate * curvature) for group, rate in zip(groups, largest, strict=True)
             ):
                 return None
             made = [_for_sgd(g, staleness, curvature, rate) for g, rate in zip(groups, largest, strict=True)]
         elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
-            made = [_for_adam(group, staleness) for group in groups]
+            made = [_for_adam(g, staleness, curvature, rate) for g, rate in zip(groups, largest, strict=True)]
         else:
             return None
         changes = tuple(dict.fromkeys(_changes(optimizer, made)))
@@ -142,20 +151,26 @@ def _for_sgd(group: Mapping[str, Any], staleness: int, curvature: float | None, 
     own = 1 / (1 - group["momentum"])
     shortest = (staleness + 1) / (1 - max(group["momentum"], _LEAST_MOMENTUM))
     longer = shortest / own
-    scale = min(1.0, math.sqrt(longer) / (staleness + 1)) / longer
-    if curvature is not None and scale * _MARGIN * curvature * rate * (staleness + 1) ** 2 > 1:
-        scale = 1 / (_MARGIN * curvature * rate * (staleness + 1) ** 2)
+    if curvature is None:
+        shorter = math.sqrt(longer) / (staleness + 1)
     else:
-        curvature = None
-    return Instead({"momentum": 1 - 1 / shortest}, scale, (shortest, own / scale), curvature)
+        shorter = longer / (_MARGIN * curvature * max(rate, _LEAST_RATE) * (staleness + 1) ** 2)
+    binds, shorter = shorter < 1, min(1.0, shorter)
+    memory = shortest, shortest / shorter
+    return Instead({"momentum": 1 - 1 / shortest}, shorter / longer, memory, curvature if binds else None)
 
 
-def _for_adam(group: Mapping[str, Any], staleness: int) -> Instead:
+def _for_adam(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float) -> Instead:
     beta1, beta2 = group["betas"]
     options: dict[str, Any] = {"betas": (1 - (1 - beta1) / (staleness + 1), beta2)}
+    if curvature is None:
+        scale = 1 / math.sqrt(staleness + 1)
+    else:
+        over = max(1.0, curvature * rate * (staleness + 1) / _FREE)
+        scale = max(1 / math.sqrt(over), 1 / (staleness + 1))
     if group["weight_decay"] and group["decoupled_weight_decay"]:
-        options["weight_decay"] = group["weight_decay"] * math.sqrt(staleness + 1)
-    return Instead(options, 1 / math.sqrt(staleness + 1))
+        options["weight_decay"] = group["weight_decay"] / scale
+    return Instead(options, scale, curvature=curvature if scale < 1 else None)
 
 
 def _changes(optimizer: Optimizer, made: Sequence[Instead]) -> Iterator[str]:

@@ -128,7 +128,7 @@ def prepare(job: Job) -> Prepared:
         found = declared_sparse(job.model, optimizer, anatomy.trained, job.sparse)
     sparse = _sparse(job, found, layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
-    curved = curvature_of(job, anatomy, optimizer, origin) if not sparse else None
+    curved = curvature_of(job, anatomy, optimizer, optimized, origin) if not sparse else None
     optimizer_plan = stale_plan(job, optimizer, optimized, layout, sparse, curved)
     rates = () if isinstance(job.source, Kernel) else job.config.values_of("lr")  # a kernel steps by itself
     optimizer_plan = optimizer_plan.with_rates(rates).with_average(job.config.ema)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from hogwild.errors import warn_caller
 from hogwild.model.anatomy import Anatomy
 from hogwild.optim.compensation import Compensation
+from hogwild.optim.factory import group_of
 from hogwild.optim.kernels import written_step
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable
@@ -24,15 +25,20 @@ from hogwild.run.origin import Origin
 from hogwild.shared.layout import Layout
 
 CURVATURE = "curvature"  # what machines that train together compare as
+_ADAM = (torch.optim.Adam, torch.optim.AdamW)
 _LONG = 500  # updates of a run that are worth the twenty gradients of a curvature that is only warned of
+_BEARS = 20  # lr × curvature × (τ + 1), up to which Adam seldom learns worse
 _STALE = 3  # staleness from which on Adam, and momentum where no curvature is known, may keep a model from learning
 
 
-def curvature_of(job: Job, anatomy: Anatomy, optimizer: Optimizer, origin: Origin | None) -> float | None:
-    """Of the loss where the run begins, or began; None where it is not known, or nobody asks for it."""
+def curvature_of(
+    job: Job, anatomy: Anatomy, optimizer: Optimizer, optimized: Sequence[nn.Parameter], origin: Origin | None
+) -> float | None:
+    """Of the loss where the run begins, or began, for Adam in units of its steps; None where it is not known, or nobody
+    asks for it. `optimized`: those of the optimizer, in the anatomy's order."""
     made_up_for = job.rule.made_up_for(job.config.workers)
     staleness = job.rule.staleness or made_up_for
-    if not staleness or type(optimizer) is not torch.optim.SGD:
+    if not staleness or type(optimizer) not in (torch.optim.SGD, *_ADAM):
         return None
     known = written_step(optimizer) is not None and Compensation.of(optimizer, staleness) is not None
     if job.updates < _LONG and not (known and made_up_for):
@@ -43,7 +49,15 @@ def curvature_of(job: Job, anatomy: Anatomy, optimizer: Optimizer, origin: Origi
         told = job.party.hear("facts", 0)[CURVATURE]
         return None if told is None else float(told)
     with as_in_a_worker(job.intra_op):
-        return curvature(job, anatomy)
+        return curvature(job, anatomy, _eps(optimizer, optimized))
+
+
+def _eps(optimizer: Optimizer, optimized: Sequence[nn.Parameter]) -> list[float] | None:
+    """Adam's of each parameter; None for SGD."""
+    if type(optimizer) not in _ADAM:
+        return None
+    groups = group_of(optimizer)
+    return [float(optimizer.param_groups[groups[id(parameter)]]["eps"]) for parameter in optimized]
 
 
 def stale_plan(
@@ -61,8 +75,7 @@ def stale_plan(
     plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, asked, curved, rates)
     if staleness and plan.compensation is None:
         known = not asked and Compensation.of(optimizer, staleness) is not None
-        settles = any(isinstance(module, _NormBase) for module in job.model.modules())
-        _warn_of_what_is_left(optimizer, staleness, None if settles else curved, rates, known)
+        _warn_of_what_is_left(job, optimizer, staleness, curved, rates, known)
     return plan
 
 
@@ -75,14 +88,22 @@ def _largest_rates(job: Job, optimizer: Optimizer) -> list[float]:
 
 
 def _warn_of_what_is_left(
-    optimizer: Optimizer, staleness: int, curved: float | None, rates: Sequence[float], known: bool
+    job: Job, optimizer: Optimizer, staleness: int, curved: float | None, rates: Sequence[float], known: bool
 ) -> None:
     """Say so where steps by gradients that old are likely to go wrong; `known`: something would make up for it."""
     name = type(optimizer).__name__
     helps = "compensation='auto' makes up for it, or " if known else ""
-    if curved is not None:
-        pairs = zip(optimizer.param_groups, rates, strict=True)
-        unsafe = [(g, r) for g, r in pairs if not is_safe_step(r * curved, staleness, g["momentum"], g["nesterov"])]
+    groups = list(zip(optimizer.param_groups, rates, strict=True))
+    if curved is not None and type(optimizer) in _ADAM:
+        rate = max(rates)
+        if rate * curved * (staleness + 1) > _BEARS:
+            warn_caller(
+                f"staleness {staleness} with {name} is likely to learn worse: the loss begins with a curvature of "
+                f"{curved:.3g} in units of its steps, which times lr {rate:g} times τ + 1 is "
+                f"{rate * curved * (staleness + 1):.2g}, and up to {_BEARS} is borne; {helps}lower the learning rate"
+            )
+    elif curved is not None and not _settles(job.model):
+        unsafe = [(g, r) for g, r in groups if not is_safe_step(r * curved, staleness, g["momentum"], g["nesterov"])]
         for group, rate in unsafe[:1]:
             limit = largest_stable_step(staleness, group["momentum"], group["nesterov"])
             warn_caller(
@@ -90,8 +111,13 @@ def _warn_of_what_is_left(
                 f"curvature of {curved:.3g}, which times lr {rate:g} is {rate * curved:.2g}, and by gradients that old "
                 f"{limit:.2g} is just stable; {helps}lower the learning rate or the momentum"
             )
-    elif staleness >= _STALE and any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
+    elif staleness >= _STALE and any(group.get("momentum") or "betas" in group for group, _ in groups):
         warn_caller(
             f"staleness {staleness} with {name} and its momentum may not learn; {helps}lower the momentum or the "
             f"learning rate (`hogwild run staleness` compares)"
         )
+
+
+def _settles(model: nn.Module) -> bool:
+    """With BatchNorm a loss is much less curved soon, so that what is measured at first says little of SGD."""
+    return any(isinstance(module, _NormBase) for module in model.modules())

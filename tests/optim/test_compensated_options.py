@@ -31,8 +31,8 @@ def test_what_an_optimizer_is_given():
 @pytest.mark.parametrize(("momentum", "staleness"), [(0.9, 3), (0.99, 3), (0.9, 15), (0.0, 7), (0.5, 4)])
 @pytest.mark.parametrize("curvature", [None, 2.0, 300.0])
 def test_a_constant_gradient_moves_the_weights_as_far_as_without_a_delay_in_the_end(momentum, staleness, curvature):
-    """By η / (1 − μ); at first by √(τ + 1) times less where the momentum is 0.9 or more, and by as much less as the
-    curvature asks for."""
+    """By η / (1 − μ); at first by as much less as the curvature asks for, and where nobody knows it, by √(τ + 1) times
+    less where the momentum is 0.9 or more."""
     sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=momentum)
     found = Compensation.of(sgd, staleness, curvature)
     assert found is not None
@@ -40,10 +40,11 @@ def test_a_constant_gradient_moves_the_weights_as_far_as_without_a_delay_in_the_
     (group,) = sgd.param_groups
     far = group["lr"] / (1 - group["momentum"])
     longer = 10 * (1 - momentum) * (staleness + 1) if momentum < 0.9 else staleness + 1
-    steady = 0.1 / (1 - momentum) * min(1, longer**0.5 / (staleness + 1))
-    assert far == pytest.approx(steady) or (far < steady and curvature)
-    if curvature:
-        assert group["lr"] * 3 * curvature * (staleness + 1) ** 2 <= 1 + 1e-9
+    whole, memory = 0.1 / (1 - momentum), 1 / (1 - group["momentum"])
+    if curvature is None:
+        assert far == pytest.approx(whole * min(1, longer**0.5 / (staleness + 1)))
+    else:
+        assert far == pytest.approx(min(whole, memory / (3 * curvature * (staleness + 1) ** 2)))
     remembered = []
     for update in (0, 100, 1_000, 10_000, 1_000_000_000):
         found.set_for(update, sgd)
@@ -51,6 +52,31 @@ def test_a_constant_gradient_moves_the_weights_as_far_as_without_a_delay_in_the_
         assert remembered[-1] <= max(remembered[0], update / 5) * (1 + 1e-9)
     assert remembered == sorted(remembered)
     assert group["lr"] * remembered[-1] == pytest.approx(0.1 / (1 - momentum))
+
+
+@pytest.mark.parametrize(("curvature", "slower"), [(None, 2), (2.5, 1), (5, 1), (20, 2), (45, 3), (1e9, 4)])
+def test_adam_is_as_slow_as_the_curvature_asks_for_and_not_slower_than_by_the_delay(curvature, slower):
+    """lr × λ × (τ + 1) is 2 at the curvature of 5."""
+    adamw = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.1, weight_decay=0.5)
+    found = Compensation.of(adamw, 3, curvature)
+    assert found is not None
+    found.apply(adamw)
+    (group,) = adamw.param_groups
+    assert group["lr"] == pytest.approx(0.1 / slower)
+    assert group["lr"] * group["weight_decay"] == pytest.approx(0.1 * 0.5)
+    assert group["betas"] == (pytest.approx(0.975), 0.999)
+    warm = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=1e-6)
+    largest = Compensation.of(warm, 3, curvature, [0.1])
+    assert largest is not None and largest.scales == (pytest.approx(1 / slower),)
+
+
+def test_a_rate_of_nothing_is_left_alone():
+    for method in (torch.optim.SGD, torch.optim.Adam):
+        parameters = [[nn.Parameter(torch.zeros(1))] for _ in range(2)]
+        groups = [{"params": parameters[0], "lr": 0.0}, {"params": parameters[1], "lr": 100.0}]
+        found = Compensation.of(method(groups), 3, 10.0)
+        assert found is not None
+        assert found.scales[1] < found.scales[0] <= 1
 
 
 def test_a_rate_is_no_lower_than_the_largest_of_a_schedule_asks_for():

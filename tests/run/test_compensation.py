@@ -136,9 +136,12 @@ def test_groups_are_stretched_each_by_itself():
 
     run = train(workers=2, optimizer=two_groups)
     assert run.digest == by_reference(optimizer=two_groups)
+    λ = run.curvature
+    assert λ is not None
+    rate = 1 / (3 * λ * (TAU + 1) ** 2)
     assert run.compensation == (
-        "momentum 0.95 → 0.9875 … 0.99375, from update 400 on",
-        "lr 0.05 → 0.00625",
+        f"momentum 0.95 → 0.9875 … {1 - rate / 0.05 / 20:.6g}, from update 400 on",
+        f"lr 0.05 → {rate:.6g}, for a curvature of {λ:.3g}",
         "momentum 0 → 0.975",
         "lr 0.02 → 0.0005",
     )
@@ -162,6 +165,36 @@ def test_a_curved_loss_is_stepped_on_less_far(model, workers):
     assert run.curvature is not None
     words = run.compensation[-1]
     assert words.startswith("lr 2 → ") and words.endswith(f"for a curvature of {run.curvature:.3g}")
+
+
+@pytest.mark.parametrize("lr", [0.0005, 0.05, 5.0])
+@pytest.mark.parametrize("method", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_is_slowed_by_what_its_steps_are_for_the_curvature(method, lr):
+    """Not at all where they are small, and to lr / (τ + 1) at most."""
+    arguments = {"optimizer": partial(method, lr=lr, weight_decay=0.01, eps=1e-4), "model": problems.mlp}
+    run = train(workers=2, **arguments)
+    assert run.digest == by_reference(**arguments)
+    assert run.curvature is not None
+    size = lr * run.curvature * (TAU + 1)
+    rate = lr * min(1, max((2 / size) ** 0.5, 1 / (TAU + 1)))
+    told = f"lr {lr:g} → {rate:.6g}, for a curvature of {run.curvature:.3g}"
+    assert (run.compensation[-1] == told) == (size > 2)
+    assert {0.0005: size < 2, 0.05: 2 < size < 32, 5.0: size > 32}[lr]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_attention_has_a_curvature(optimizer):
+    """Though torch's fast attention has no second derivative."""
+
+    def attending() -> nn.Module:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        return nn.Sequential(nn.Unflatten(1, (2, 4)), layer, nn.Flatten(), nn.Linear(8, 3))
+
+    arguments = {"model": attending, "optimizer": OPTIMIZERS[optimizer]}
+    run = train(workers=2, **arguments)
+    assert run.curvature is not None
+    assert run.digest == by_reference(**arguments)
 
 
 def listed(model: nn.Module, batch: Any) -> list[torch.Tensor]:
@@ -348,6 +381,21 @@ def test_who_steps_too_far_for_the_curvature_is_told_so(lr, told):
     (words,) = [str(one.message) for one in seen if "staleness" in str(one.message)] or [""]
     assert bool(words) == told
     assert not told or f"curvature of {run.curvature:.3g}, which times lr {lr:g}" in words
+
+
+@pytest.mark.filterwarnings("default:staleness")
+@pytest.mark.parametrize(("lr", "told"), [(1.0, True), (0.0001, False)])
+def test_whose_adam_steps_too_far_for_the_curvature_is_told_so(lr, told):
+    arguments = {"optimizer": partial(torch.optim.Adam, lr=lr), "model": problems.conv_bn}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run = train(compensation="none", updates=500, **arguments)
+    (words,) = [str(one.message) for one in seen if "staleness" in str(one.message)] or [""]
+    assert run.curvature is not None
+    assert bool(words) == told
+    if told:
+        assert f"curvature of {run.curvature:.3g} in units of its steps" in words
+        assert f"is {lr * run.curvature * (TAU + 1):.2g}" in words
 
 
 @pytest.mark.filterwarnings("default:staleness")
