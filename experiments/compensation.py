@@ -137,11 +137,14 @@ def _slower(sight: Sight, row: tuple[Task, float], tau: int) -> float | None:
     return statistics.median(sight.cell(row, tau, "auto").near) / serial if math.isfinite(serial) and serial else None
 
 
-def foreseen(sight: Sight) -> Claim:
-    """The warning as a judge of what goes wrong as it is set."""
+def foreseen(sight: Sight, method: str) -> Claim:
+    """The warning as a judge of what goes wrong as it is set. Of Adam it is not: where a loss has little noise, as the
+    regression's, steps that a delay leaves stable lose as well."""
     right = {True: 0, False: 0}
     wrong = {True: [""], False: [""]}
     for row in sight.rows:
+        if row[0].method != method:
+            continue
         for tau in sight.taus:
             fails, warned = _fails(sight, row, tau), _warned(sight, row, tau)
             if fails == warned:
@@ -150,12 +153,13 @@ def foreseen(sight: Sight) -> Claim:
                 wrong[fails].append(f"{title(row)} at τ = {tau}")
     missed, alarms = wrong[True][1:], wrong[False][1:]
     return Claim(
-        "as it is set, a run is warned of its staleness where it will go wrong: three of four warnings and silences "
-        "are right",
+        f"as it is set, a run of {method} is warned of its staleness where it will go wrong: three of four warnings "
+        "and silences are right",
         f"foresaw {right[True]} of {right[True] + len(missed)} cells that went wrong, and was silent in {right[False]} "
         f"of {right[False] + len(alarms)} that did not; missed: {', '.join(missed) or 'none'}; false alarms: "
         f"{', '.join(alarms) or 'none'}",
         4 * (right[True] + right[False]) >= 3 * (sum(right.values()) + len(missed) + len(alarms)),
+        expected=method == "SGD",
     )
 
 
@@ -250,7 +254,7 @@ def run(settings: StudySettings) -> Findings:
     sight = chosen(settings)
     race = Race(tasks()[0], tasks()[0].rates[1], sight.delays.seeds)
     with measuring(settings.seed):
-        claims = (*held(sight), early(sight), foreseen(sight), arrives_sooner(race))
+        claims = (*held(sight), early(sight), foreseen(sight, "SGD"), foreseen(sight, "Adam"), arrives_sooner(race))
         drawn = plot(sight, settings.out / "compensation.png")
     return Findings(claims, answer(sight), (drawn,), (table(sight), table_of_arrivals(race)))
 

@@ -91,7 +91,6 @@ def train_serially(
             curvature = _curvature(model, loss, source, seed, first, trained, _eps(stepper))
             if not curvature or any(map(partial(_is_large, staleness, curvature), stepper.param_groups)):
                 stale = _Stale(stepper, staleness, curvature)
-            _load(model, versions[0])
         rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
         for k, (u, numbers, v) in enumerate(plan):
             parts, newest = [], versions[k]
@@ -256,6 +255,7 @@ def _products(
                     part = torch.autograd.grad(along, trained, materialize_grads=True)
                 parts.append(part)
         yield [reduce(torch.add, column) for column in zip(*parts, strict=True)]
+    _load(model, start)
 
 
 def _average(tensors: Sequence[Tensor]) -> Tensor:
