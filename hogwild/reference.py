@@ -87,8 +87,9 @@ def train_serially(
     with _as_in_a_worker():
         stale = None
         if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(stepper):
-            first = range(0, N * min(2, len(plan)), N) if measured else ()
-            curvature = _curvature(model, loss, source, seed, first, trained, _eps(stepper))
+            eps = _eps(stepper)
+            first = range(0, N * min(4 if eps else 2, len(plan)), N) if measured else ()
+            curvature = _curvature(model, loss, source, seed, first, trained, eps)
             if not curvature or any(map(partial(_is_large, staleness, curvature), stepper.param_groups)):
                 stale = _Stale(stepper, staleness, curvature)
         rates: list[Any] = [group.get("lr") for group in stepper.param_groups]

@@ -11,6 +11,8 @@ Adam divides each component of a gradient by how large it was. In units of its s
 gradient is begun with, where
 
     D: diagonal, 1 / √(√(mean over the batches of g²) + eps), and 0 where the gradient is 0
+
+That takes four batches: of an embedding, two have many words that occur once, and an eigenvalue that is twice as large.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from hogwild.run.job import Job
 from hogwild.run.trainee import Trainee, own_parts
 from hogwild.shared.tickets import Ticket
 
-BATCHES, PRODUCTS = 2, 4
+BATCHES, BATCHES_OF_ADAM, PRODUCTS = 2, 4, 4
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -44,7 +46,8 @@ def curvature(job: Job, anatomy: Anatomy, eps: Sequence[float] | None = None) ->
         return None
     try:
         several = job.rule.batches_per_ticket
-        tickets = [Ticket(n, n, n * several) for n in range(min(BATCHES, job.tickets))]  # in a replay too
+        batches = min(BATCHES if eps is None else BATCHES_OF_ADAM, job.tickets)
+        tickets = [Ticket(n, n, n * several) for n in range(batches)]  # in a replay too
         with sdpa_kernel(SDPBackend.MATH):  # the only attention with a second derivative
             found = _power_iteration(Trainee(job, anatomy, own_parts(job), 0), tickets, eps)
     except Exception:  # whatever a loss of the caller's may raise at a second derivative
