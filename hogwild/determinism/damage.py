@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hogwild.determinism.distance import distance, json_number
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 from hogwild.errors import ArgumentError
+from hogwild.rules.base import FRESH, Age
 from hogwild.rules.in_place import InPlace
 from hogwild.rules.replayed import Replayed
 
@@ -59,7 +60,7 @@ def races(own: OwnTraining) -> bool:
     return isinstance(own.rule_of(), InPlace)
 
 
-def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: int = 0) -> Damage:
+def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: Age = FRESH) -> Damage:
     """The damage that racing did to two runs or more, whose steps made up for gradients of that age.
 
     Raises:
@@ -98,6 +99,6 @@ def _latest(rows: NDArray[Any]) -> NDArray[Any]:
     return late
 
 
-def _replayed(subject: Subject, rows: NDArray[Any], made_up_for: int) -> Outcome:
+def _replayed(subject: Subject, rows: NDArray[Any], made_up_for: Age) -> Outcome:
     settings = {"workers": 1, "epochs": None, "updates": len(rows)}
     return subject.repeat(Variation(settings, rule=Replayed(rows, made_up_for), stops=False))

@@ -24,7 +24,8 @@ one gradient as without a delay, for which a training that is at its beginning h
 the loss in units of Adam's own steps: over the parameters, each times the root of the size of its gradient (Cohen et
 al. 2022, arXiv 2207.14484, call it the preconditioned sharpness). Its rate is left as it is up to where, with β₁ = 0.9
 and that delay, Adam is about stable on a quadratic, and then lowered by a root alone, for its steps shorten by
-themselves where gradients grow. Where λ is not known, η′ is η / S × √S / (τ + 1), and Adam's η / √(τ + 1).
+themselves where gradients grow. Where λ is not known, η′ is η / S × √S / (τ + 1), and Adam's η / √(τ + 1). SGD's is at
+most that, too, where τ is a mean, and some gradients are older.
 
 Weight decay enters g with the weights that it is applied to. With τ = 0 nothing of this is done, nor where SGD's own
 steps are small: where η λ of each group is at most half of what its own momentum bears at that delay.
@@ -92,6 +93,8 @@ class Compensation:
         staleness: int,
         curvature: float | None = None,
         rates: Sequence[float] | None = None,
+        *,
+        varies: bool = False,
     ) -> Compensation | None:
         """That of an optimizer whose step is written here; None where there is nothing to compensate, for its steps are
         small or its gradients not stale, or nobody has studied how.
@@ -102,6 +105,7 @@ class Compensation:
             curvature: the largest eigenvalue of the loss's Hessian where the run begins, for Adam in units of its own
                 steps (`hogwild.run.curvature`); None where it is not known.
             rates: the largest learning rate that each group will have; its own where there are none.
+            varies: gradients are τ updates old on average, and some are older.
         """
         if not staleness:
             return None
@@ -112,7 +116,7 @@ class Compensation:
                 _is_small(group, staleness, rate * curvature) for group, rate in zip(groups, largest, strict=True)
             ):
                 return None
-            made = [_for_sgd(g, staleness, curvature, rate) for g, rate in zip(groups, largest, strict=True)]
+            made = [_for_sgd(g, staleness, curvature, rate, varies) for g, rate in zip(groups, largest, strict=True)]
         elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
             made = [_for_adam(g, staleness, curvature, rate) for g, rate in zip(groups, largest, strict=True)]
         else:
@@ -147,15 +151,15 @@ def _is_small(group: Mapping[str, Any], staleness: int, step: float) -> bool:
     return step <= _SMALL * largest_stable_step(staleness, group["momentum"], group["nesterov"])
 
 
-def _for_sgd(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float) -> Instead:
+def _for_sgd(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float, varies: bool) -> Instead:
     own = 1 / (1 - group["momentum"])
     shortest = (staleness + 1) / (1 - max(group["momentum"], _LEAST_MOMENTUM))
     longer = shortest / own
-    if curvature is None:
-        shorter = math.sqrt(longer) / (staleness + 1)
-    else:
-        shorter = longer / (_MARGIN * curvature * max(rate, _LEAST_RATE) * (staleness + 1) ** 2)
-    binds, shorter = shorter < 1, min(1.0, shorter)
+    unknown = curvature is None or varies
+    shorter, binds = min(1.0, math.sqrt(longer) / (staleness + 1)) if unknown else 1.0, False
+    if curvature is not None:
+        stable = longer / (_MARGIN * curvature * max(rate, _LEAST_RATE) * (staleness + 1) ** 2)
+        shorter, binds = min(shorter, stable), stable < shorter
     memory = shortest, shortest / shorter
     return Instead({"momentum": 1 - 1 / shortest}, shorter / longer, memory, curvature if binds else None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hogwild.config import COMPENSATIONS
 from hogwild.errors import ArgumentError
-from hogwild.rules.base import Rule
+from hogwild.rules.base import FRESH, Age, Rule
 
 
 class AnyAge(Rule):
@@ -22,6 +22,6 @@ class AnyAge(Rule):
             raise ArgumentError(f"compensation {compensation!r} is not known; {', '.join(COMPENSATIONS)} are")
         self.compensation = "workers" if compensation == "workers" else "none"
 
-    def made_up_for(self, workers: int) -> int:
-        """One less than there are workers."""
-        return workers - 1 if self.compensation == "workers" else 0
+    def made_up_for(self, workers: int) -> Age:
+        """One update less than there are workers, on average."""
+        return Age(workers - 1, varies=True) if self.compensation == "workers" else FRESH

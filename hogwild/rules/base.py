@@ -46,6 +46,17 @@ class Gradient:
     version: int
 
 
+@dataclass(frozen=True)
+class Age:
+    """How old gradients are taken to be: so many updates, or so many on average where it `varies`."""
+
+    updates: int = 0
+    varies: bool = False
+
+
+FRESH = Age()
+
+
 class Seat(Protocol):
     """What a rule finds where it is attached: what one worker has, and nothing that knows of the rule."""
 
@@ -158,9 +169,9 @@ class Rule(ABC):
         """The options of this rule that keep so many workers busy, at least its own."""
         return {}
 
-    def made_up_for(self, workers: int) -> int:  # noqa: ARG002
-        """How many updates old the gradients are taken to be by what makes up for it; 0: nothing does."""
-        return 0
+    def made_up_for(self, workers: int) -> Age:  # noqa: ARG002
+        """How old the gradients are taken to be by what makes up for it; 0 updates: nothing does."""
+        return FRESH
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
         """The shared memory this rule needs for that many workers."""

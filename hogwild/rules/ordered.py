@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hogwild.errors import ArgumentError
 from hogwild.kernels.trained_rows import TrainedRows
+from hogwild.rules.base import FRESH, Age
 from hogwild.rules.combining import Combining
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.tickets import Ticket
@@ -43,9 +44,9 @@ class Ordered(Combining):
         self.staleness = staleness
         self.compensation = compensation
 
-    def made_up_for(self, workers: int) -> int:  # noqa: ARG002
+    def made_up_for(self, workers: int) -> Age:  # noqa: ARG002
         """τ."""
-        return self.staleness if self.compensation == "auto" else 0
+        return Age(self.staleness) if self.compensation == "auto" else FRESH
 
     @classmethod
     def options_for(cls, workers: int) -> Mapping[str, Any]:

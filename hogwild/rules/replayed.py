@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.errors import ArgumentError
-from hogwild.rules.base import Gradient
+from hogwild.rules.base import FRESH, Age, Gradient
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.state import Needs, SharedState
 from hogwild.shared.tickets import Ticket
@@ -26,7 +26,7 @@ class Replayed(Versioned):
 
     name: ClassVar[str] = "replayed"
 
-    def __init__(self, rows: NDArray[Any], made_up_for: int = 0) -> None:
+    def __init__(self, rows: NDArray[Any], made_up_for: Age = FRESH) -> None:
         self._made_up_for = made_up_for
         self._batches = rows["update"].tolist()
         self._reads = rows["version_read"].tolist()
@@ -39,7 +39,7 @@ class Replayed(Versioned):
         """The oldest version that is read, the newest, and all between them."""
         return Needs(slots=self._slots, state_copies=2, logs=self._slots - 1)
 
-    def made_up_for(self, workers: int) -> int:  # noqa: ARG002
+    def made_up_for(self, workers: int) -> Age:  # noqa: ARG002
         """What it was in the run."""
         return self._made_up_for
 

@@ -129,7 +129,7 @@ class Evaluator:
 
     def _advice(self) -> str:
         rule, workers = self._rule, self._state.plan.workers
-        if rule.made_up_for(workers):
+        if rule.made_up_for(workers).updates:
             return _ADVICE
         if rule.staleness:
             return _ADVICE_IF_STALE

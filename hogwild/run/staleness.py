@@ -36,7 +36,7 @@ def curvature_of(
 ) -> float | None:
     """Of the loss where the run begins, or began, for Adam in units of its steps; None where it is not known, or nobody
     asks for it. `optimized`: those of the optimizer, in the anatomy's order."""
-    made_up_for = job.rule.made_up_for(job.config.workers)
+    made_up_for = job.rule.made_up_for(job.config.workers).updates
     staleness = job.rule.staleness or made_up_for
     if not staleness or type(optimizer) not in (torch.optim.SGD, *_ADAM):
         return None
@@ -72,9 +72,11 @@ def stale_plan(
     rule, staleness = job.rule, job.rule.staleness or 0
     rates = _largest_rates(job, optimizer)
     asked = rule.made_up_for(job.config.workers)
-    plan = OptimizerPlan.under_staleness(optimizer, optimized, layout, sparse, asked, curved, rates)
+    plan = OptimizerPlan.under_staleness(
+        optimizer, optimized, layout, sparse, asked.updates, curved, rates, varies=asked.varies
+    )
     if staleness and plan.compensation is None:
-        known = not asked and Compensation.of(optimizer, staleness) is not None
+        known = not asked.updates and Compensation.of(optimizer, staleness) is not None
         _warn_of_what_is_left(job, optimizer, staleness, curved, rates, known)
     return plan
 

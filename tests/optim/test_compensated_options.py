@@ -70,6 +70,17 @@ def test_adam_is_as_slow_as_the_curvature_asks_for_and_not_slower_than_by_the_de
     assert largest is not None and largest.scales == (pytest.approx(1 / slower),)
 
 
+@pytest.mark.parametrize("curvature", [None, 0.1, 300.0])
+def test_where_the_age_varies_sgd_is_as_slow_as_where_the_curvature_is_not_known(curvature):
+    def scale(curvature, **arguments):
+        sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.99)
+        found = Compensation.of(sgd, 3, curvature, **arguments)
+        assert found is not None
+        return found.scales[0]
+
+    assert scale(curvature, varies=True) == min(scale(curvature), scale(None))
+
+
 def test_a_rate_of_nothing_is_left_alone():
     for method in (torch.optim.SGD, torch.optim.Adam):
         parameters = [[nn.Parameter(torch.zeros(1))] for _ in range(2)]

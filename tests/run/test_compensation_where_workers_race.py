@@ -84,6 +84,15 @@ def test_it_tells_what_it_changed_for_that_many_workers():
     assert any("0.975" in one for one in run.compensation), run.compensation
 
 
+def test_its_steps_are_as_short_as_where_no_curvature_is_known_for_some_gradients_are_older():
+    arguments = {"workers": 4, "optimizer": lambda named: torch.optim.SGD(named, lr=0.02, momentum=0.95)}
+    race = problems.train(problems.mlp(), update="locked", compensation="workers", **arguments)
+    fixed = problems.train(problems.mlp(), update="ordered", staleness=3, **arguments)
+    assert race.curvature == fixed.curvature is not None
+    assert "lr 0.02 → 0.0025" in race.compensation
+    assert "lr 0.02 → 0.0025" not in fixed.compensation
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_by_whole_versions_is_replayed_to_the_bit(kind, tmp_path):
     model, settings = problems.mlp(), {"workers": 3, "kind": kind, "optimizer": problems.MOMENTUM}
