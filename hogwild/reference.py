@@ -199,9 +199,9 @@ def _is_studied(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_large(staleness: int, curvature: float, group: dict[str, Any]) -> bool:
-    """True where a step is more than half of what is stable by gradients that old, or Adam's."""
+    """True where a step is more than half of what is stable by gradients that old, or Adam's is for the curvature."""
     if "betas" in group:
-        return True
+        return bool(group["lr"] * curvature * (staleness + 1) > 0.2)
     stable = largest_stable_step(staleness, group["momentum"], group["nesterov"])
     return bool(group["lr"] * curvature > 0.5 * stable)
 
@@ -223,6 +223,7 @@ def _curvature(
     units = [torch.ones_like(parameter) for parameter in trained]
     if eps is not None:
         squares = [_average([part.square() for part in parts]) for parts in zip(*gradients, strict=True)]
+        squares = [(len(first) * square + square.mean()) / (len(first) + 1) for square in squares]
         units = [(square.sqrt() + eps[p]).rsqrt() * (square != 0) for square, p in zip(squares, trained, strict=True)]
     vector = [unit * _average(parts) for unit, parts in zip(units, zip(*gradients, strict=True), strict=True)]
     for _ in range(4):

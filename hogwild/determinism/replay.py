@@ -6,7 +6,7 @@ journal must be a possible one, and the bits of every version that it noted, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
-from hogwild.errors import ArgumentError, RunDirectoryError
+from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, experiment_of, names
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import Factory
@@ -207,8 +207,16 @@ def _compare(record: Record, run: Run) -> Replay:
         compared=len(versions) + 1,
         seconds=run.seconds,
         first_difference=first,
-        environment=_moved(record),
+        environment=(*_made_up_otherwise(record, run), *_moved(record)),
     )
+
+
+def _made_up_otherwise(record: Record, run: Run) -> Iterator[str]:
+    """What was done about stale gradients, where another version or processor does something else."""
+    recorded = record.origin.compensation if record.origin is not None else None
+    if recorded is not None and list(recorded) != list(run.compensation):
+        before, after = (printable("; ".join(map(str, one))) or "nothing" for one in (recorded, run.compensation))
+        yield f"what makes up for stale gradients: {before}, and here {after}"
 
 
 def _averages_differ(record: Record, recorded: Path, average: dict[str, Tensor]) -> ReplayDifference | None:

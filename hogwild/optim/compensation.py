@@ -27,8 +27,9 @@ and that delay, Adam is about stable on a quadratic, and then lowered by a root 
 themselves where gradients grow. Where λ is not known, η′ is η / S × √S / (τ + 1), and Adam's η / √(τ + 1). SGD's is at
 most that, too, where τ is a mean, and some gradients are older.
 
-Weight decay enters g with the weights that it is applied to. With τ = 0 nothing of this is done, nor where SGD's own
-steps are small: where η λ of each group is at most half of what its own momentum bears at that delay.
+Weight decay enters g with the weights that it is applied to. With τ = 0 nothing of this is done, nor where the steps of
+all groups are small as they are set: SGD's where η λ is at most half of what its own momentum bears at that delay,
+Adam's where η λ (τ + 1) is at most a tenth of what leaves its rate as it is.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ from hogwild.optim.stability import largest_stable_step
 
 _LEAST_MOMENTUM = 0.9  # what is stretched of SGD without momentum, or with less
 _YOUNG = 5  # times as many updates as the velocity remembers have been made, before it remembers more
-_SMALL = 0.5  # of the largest stable step; an own step up to that is left as it is
+_SMALL = 0.5  # of the largest stable step; an own step of SGD up to that is left as it is
 _MARGIN = 3  # times as much as where the run begins, the loss may be curved
 _LEAST_RATE = 1e-30  # that is divided by; a rate may be 0
 _FREE = 2  # lr × λ × (τ + 1), up to which Adam's rate is left as it is
+_SMALL_OF_ADAM = 0.1  # of that; up to there so is β₁, whose longer memory would be slower and make up for nothing
 
 
 @dataclass(frozen=True)
@@ -110,17 +112,16 @@ class Compensation:
         if not staleness:
             return None
         groups = optimizer.param_groups
-        largest = rates or [group["lr"] for group in groups]
-        if type(optimizer) is torch.optim.SGD and all(map(_forgets, groups)):
-            if curvature is not None and all(
-                _is_small(group, staleness, rate * curvature) for group, rate in zip(groups, largest, strict=True)
-            ):
-                return None
-            made = [_for_sgd(g, staleness, curvature, rate, varies) for g, rate in zip(groups, largest, strict=True)]
-        elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
-            made = [_for_adam(g, staleness, curvature, rate) for g, rate in zip(groups, largest, strict=True)]
-        else:
+        largest = list(zip(groups, rates or [group["lr"] for group in groups], strict=True))
+        is_sgd = type(optimizer) is torch.optim.SGD and all(map(_forgets, groups))
+        if not is_sgd and type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
             return None
+        if curvature is not None and all(_is_small(group, staleness, rate * curvature) for group, rate in largest):
+            return None
+        if is_sgd:
+            made = [_for_sgd(group, staleness, curvature, rate, varies) for group, rate in largest]
+        else:
+            made = [_for_adam(group, staleness, curvature, rate) for group, rate in largest]
         changes = tuple(dict.fromkeys(_changes(optimizer, made)))
         return cls(staleness, isinstance(optimizer, torch.optim.SGD), tuple(made), changes)
 
@@ -148,6 +149,8 @@ def _forgets(group: Mapping[str, Any]) -> bool:
 
 
 def _is_small(group: Mapping[str, Any], staleness: int, step: float) -> bool:
+    if "betas" in group:
+        return step * (staleness + 1) <= _SMALL_OF_ADAM * _FREE
     return step <= _SMALL * largest_stable_step(staleness, group["momentum"], group["nesterov"])
 
 

@@ -10,9 +10,12 @@ with the threads and generators of a worker.
 Adam divides each component of a gradient by how large it was. In units of its steps the Hessian is D H D, and D × the
 gradient is begun with, where
 
-    D: diagonal, 1 / √(√(mean over the batches of g²) + eps), and 0 where the gradient is 0
+    D: diagonal, 1 / √(√s + eps), and 0 where s is 0
+    s: the mean of g² over the batches, and as one batch more, the mean of that over its parameter
 
-That takes four batches: of an embedding, two have many words that occur once, and an eigenvalue that is twice as large.
+Four batches tell little of what few of their samples use, as the row of an embedding: where those few have a gradient
+near 0 by chance, D without the one more would be very large, and the eigenvalue that of a single component. Of a
+factorization of a matrix it was 25 times as large as with D of 64 batches; with the one more, within a fifth of that.
 """
 
 from __future__ import annotations
@@ -71,7 +74,9 @@ def _units(gradients: Sequence[Sequence[Tensor]], eps: Sequence[float] | None) -
     """D, of Adam, for each parameter; None for an optimizer that divides by nothing."""
     if eps is None:
         return None
+    count = len(gradients)
     squares = _mean([[part.square() for part in gradient] for gradient in gradients])
+    squares = [(count * square + square.mean()) / (count + 1) for square in squares]
     return [
         (square.sqrt() + small).rsqrt().masked_fill(square == 0, 0) for square, small in zip(squares, eps, strict=True)
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -42,6 +42,8 @@ class Origin:
         training: what it trains.
         environment: where it was begun.
         curvature: of the loss where it began (`hogwild.run.curvature`), where it was measured.
+        compensation: what was changed of the optimizer because gradients are stale, in words; None where a run began
+            before that was noted here.
         resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
             on purpose, and the SHA-256 of the file that the experiment stands in.
     """
@@ -52,6 +54,7 @@ class Origin:
     environment: Mapping[str, Any]
     resumed: tuple[Mapping[str, Any], ...] = field(default=())
     curvature: float | None = None
+    compensation: Sequence[str] | None = None
 
     @classmethod
     def new(cls, job: Job, training: Mapping[str, Any]) -> Origin:
@@ -125,7 +128,7 @@ def read_origin(folder: Path) -> Origin | None:
             raise ValueError("it is no plain file, or too long")
         found = Origin(**json.loads(path.read_text(encoding="utf-8")))
         forms: dict[str, Any] = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
-        forms |= {"curvature": float | None}
+        forms |= {"curvature": float | None, "compensation": list | None}
         wrong = [name for name, form in forms.items() if not isinstance(getattr(found, name), form)]
         if wrong or not all(map(_is_part, found.resumed)):
             raise ValueError(f"{', '.join(wrong) or 'resumed'} is malformed")
@@ -327,6 +330,20 @@ def refuse_other_training(recorded: Mapping[str, Any], now: Mapping[str, Any], f
         raise ArgumentError(
             f"{name} is {after!r}, and the run in {folder} was made with {printable(repr(before))}; "
             f"a resumed run needs the same"
+        )
+
+
+def refuse_other_compensation(recorded: Sequence[str] | None, now: Sequence[str], folder: Path) -> None:
+    """Refuse to go on with a run whose stale gradients were made up for by other formulas, as of another version.
+
+    Raises:
+        ArgumentError: what was recorded is not what is done now.
+    """
+    if recorded is not None and list(recorded) != list(now):
+        before, after = (printable("; ".join(map(str, one))) or "nothing" for one in (recorded, now))
+        raise ArgumentError(
+            f"the run in {folder} made up for stale gradients by other formulas than this version of hogwild has "
+            f"({before}; now: {after}); go on with it by the version that began it"
         )
 
 

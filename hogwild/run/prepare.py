@@ -25,7 +25,7 @@ from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import Peek, peek
 from hogwild.run.dry_run import DryRun, as_in_a_worker, dry_run
 from hogwild.run.job import Job
-from hogwild.run.origin import Origin, describe, refuse_other_training
+from hogwild.run.origin import Origin, describe, refuse_other_compensation, refuse_other_training
 from hogwild.run.record import origin_to_go_on
 from hogwild.run.second_look import copies_for_another, look_again
 from hogwild.run.staleness import curvature_of, stale_plan
@@ -130,6 +130,8 @@ def prepare(job: Job) -> Prepared:
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
     curved = curvature_of(job, anatomy, optimizer, optimized, origin) if not sparse else None
     optimizer_plan = stale_plan(job, optimizer, optimized, layout, sparse, curved)
+    if origin is not None:
+        origin = _with_compensation(origin, job, curved, optimizer_plan)
     rates = () if isinstance(job.source, Kernel) else job.config.values_of("lr")  # a kernel steps by itself
     optimizer_plan = optimizer_plan.with_rates(rates).with_average(job.config.ema)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
@@ -140,7 +142,7 @@ def prepare(job: Job) -> Prepared:
     return Prepared(
         *(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan),
         training,
-        origin if origin is None else replace(origin, curvature=curved),
+        origin,
         draws,
         curved,
     )
@@ -205,6 +207,14 @@ def _origin(job: Job, training: dict[str, Any]) -> Origin | None:
         return replace(Origin.new(job, training), run="")
     refuse_other_training(saved.training, training, job.resume)
     return saved
+
+
+def _with_compensation(origin: Origin, job: Job, curved: float | None, plan: OptimizerPlan) -> Origin:
+    """The same, with what is done about stale gradients, once it is sure that it is what was done before."""
+    changes = plan.compensation.changes if plan.compensation is not None else ()
+    if job.resume is not None:
+        refuse_other_compensation(origin.compensation, changes, job.resume)
+    return replace(origin, curvature=curved, compensation=changes)
 
 
 def _try(job: Job, anatomy: Anatomy) -> DryRun:

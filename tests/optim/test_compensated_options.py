@@ -99,12 +99,12 @@ def test_a_rate_is_no_lower_than_the_largest_of_a_schedule_asks_for():
     assert Compensation.of(sgd, 3, 10.0) is None
 
 
-def test_one_large_group_is_enough():
+@pytest.mark.parametrize("method", [torch.optim.SGD, torch.optim.Adam])
+def test_one_large_group_is_enough(method):
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.01, 1.0)]
-    assert Compensation.of(torch.optim.SGD(groups[:1], lr=0.1), 3, 2.0) is None
-    assert Compensation.of(torch.optim.SGD(groups, lr=0.1), 3, 2.0) is not None
-    assert Compensation.of(torch.optim.SGD(groups[:1], lr=0.1), 3, None) is not None, "nobody knows how curved"
-    assert Compensation.of(torch.optim.Adam(groups[:1], lr=0.1), 3, 2.0) is not None
+    assert Compensation.of(method(groups[:1], lr=0.1), 3, 2.0) is None
+    assert Compensation.of(method(groups, lr=0.1), 3, 2.0) is not None
+    assert Compensation.of(method(groups[:1], lr=0.1), 3, None) is not None, "nobody knows how curved"
 
 
 def test_the_largest_rate_of_a_schedule_counts():

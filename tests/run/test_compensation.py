@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ import problems
 import pytest
 import torch
 from optimizers import OPTIMIZERS, everything, everything_loss
+from stale import BOTH, FIXED, TAU, UPDATES, by_reference, train
 from torch import nn
 from traits import KINDS, hooks_of
 
@@ -22,9 +22,6 @@ from hogwild.shared.shards import cut_shards
 from hogwild.testing import Fault, PlantedFault, RandomDelays, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
-TAU, UPDATES = 3, 24
-BOTH = pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
-FIXED: dict[str, Any] = {"update": "ordered", "staleness": TAU, "compensation": "auto", "updates": UPDATES}
 
 
 @pytest.fixture(params=["whole", "in shards"])
@@ -38,16 +35,6 @@ class Lays(Ordered):
 
     def _apply_at_once(self, ticket: hogwild.Ticket, gradient: Any) -> bool:
         return False
-
-
-def train(**arguments: Any) -> hogwild.Run:
-    return problems.train(arguments.pop("model", problems.conv_bn)(), **{**FIXED, **arguments})
-
-
-def by_reference(**arguments: Any) -> str:
-    model = arguments.pop("model", problems.conv_bn)()
-    problems.train_serially(model, **{**FIXED, **arguments})
-    return hogwild.digest(model)
 
 
 # --- bits
@@ -167,10 +154,10 @@ def test_a_curved_loss_is_stepped_on_less_far(model, workers):
     assert words.startswith("lr 2 → ") and words.endswith(f"for a curvature of {run.curvature:.3g}")
 
 
-@pytest.mark.parametrize("lr", [0.0005, 0.05, 5.0])
+@pytest.mark.parametrize("lr", [0.002, 0.05, 5.0])
 @pytest.mark.parametrize("method", [torch.optim.Adam, torch.optim.AdamW])
 def test_adam_is_slowed_by_what_its_steps_are_for_the_curvature(method, lr):
-    """Not at all where they are small, and to lr / (τ + 1) at most."""
+    """Not at all up to 2, and to lr / (τ + 1) at most."""
     arguments = {"optimizer": partial(method, lr=lr, weight_decay=0.01, eps=1e-4), "model": problems.mlp}
     run = train(workers=2, **arguments)
     assert run.digest == by_reference(**arguments)
@@ -179,7 +166,7 @@ def test_adam_is_slowed_by_what_its_steps_are_for_the_curvature(method, lr):
     rate = lr * min(1, max((2 / size) ** 0.5, 1 / (TAU + 1)))
     told = f"lr {lr:g} → {rate:.6g}, for a curvature of {run.curvature:.3g}"
     assert (run.compensation[-1] == told) == (size > 2)
-    assert {0.0005: size < 2, 0.05: 2 < size < 32, 5.0: size > 32}[lr]
+    assert {0.002: 0.2 < size < 2, 0.05: 2 < size < 32, 5.0: size > 32}[lr]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -264,58 +251,6 @@ def test_what_is_evaluated_sealed_and_given_back_is_the_model_not_what_is_predic
         assert seen[version] == by_reference(**arguments | {"updates": version})
     assert run.digest == seen[UPDATES]
     assert run.seals[5] == train(**arguments | {"updates": 5}).seals[5]
-
-
-@BOTH
-def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not(optimizer, tmp_path):
-    arguments = {"optimizer": OPTIMIZERS[optimizer], "evaluate_every": 7}
-    interrupts = problems.interrupting(2)
-    with pytest.raises(KeyboardInterrupt):
-        train(workers=2, out=tmp_path, evaluate=interrupts, stop=lambda progress: False, **arguments)
-    assert 0 < json.loads((tmp_path / "run.json").read_text())["updates"] < UPDATES
-    with pytest.raises(hogwild.ArgumentError, match="compensation"):
-        train(out=tmp_path, resume=tmp_path, **arguments | {"compensation": "none"})
-    run = train(workers=4, out=tmp_path, resume=tmp_path, **arguments)
-    assert run.digest == by_reference(optimizer=arguments["optimizer"])
-    assert hogwild.load_run(tmp_path).compensation == run.compensation != ()
-
-
-def test_a_run_that_is_resumed_steps_by_the_curvature_where_it_began(tmp_path):
-    arguments = {"optimizer": partial(torch.optim.SGD, lr=2.0), "model": problems.mlp}
-    interrupts = problems.interrupting(2)
-    with pytest.raises(KeyboardInterrupt):
-        train(out=tmp_path, evaluate=interrupts, evaluate_every=7, stop=lambda progress: False, **arguments)
-
-    def trained() -> nn.Module:
-        model = problems.mlp()
-        with torch.no_grad():
-            model[0].weight.mul_(3)
-        return model
-
-    run = train(workers=4, out=tmp_path, resume=tmp_path, **arguments | {"model": trained})
-    assert run.digest == by_reference(**arguments)
-    assert hogwild.load_run(tmp_path).curvature == run.curvature is not None
-
-
-def test_another_learning_rate_is_scaled_as_the_first_was(tmp_path):
-    arguments = {"optimizer": problems.MOMENTUM, "model": problems.mlp}
-    interrupts = problems.interrupting(1)
-    with pytest.raises(KeyboardInterrupt):
-        train(out=tmp_path, evaluate=interrupts, evaluate_every=9, stop=lambda progress: False, **arguments)
-    at = json.loads((tmp_path / "run.json").read_text())["updates"]
-    rate = problems.MOMENTUM.keywords["lr"]
-    run = train(out=tmp_path, resume=tmp_path, change={"lr": rate / 2}, evaluate_every=9, **arguments)
-    assert run.digest == by_reference(**arguments, lr_schedule=lambda update: 0.5 if update >= at else 1.0)
-
-
-@BOTH
-def test_a_run_is_replayed_to_the_bit(optimizer, tmp_path):
-    arguments = {"optimizer": OPTIMIZERS[optimizer]}
-    run = train(workers=3, out=tmp_path, **arguments)
-    again = hogwild.replay(
-        tmp_path, model=problems.conv_bn(), data=problems.data(), loss=problems.cross_entropy, **arguments
-    )
-    assert again.equal and again.digest == run.digest and again.compared == UPDATES + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

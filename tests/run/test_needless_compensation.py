@@ -1,4 +1,5 @@
-"""Where the steps of SGD are small for the curvature, stale gradients are left as they are."""
+"""Where steps are small for the curvature, stale gradients are left as they are; and rows of which a batch has few do
+not make a loss seem curved to Adam."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from functools import partial
 import problems
 import pytest
 import torch
+from torch import Tensor, nn
 
 import hogwild
 from hogwild.optim.stability import largest_stable_step
@@ -14,33 +16,77 @@ from hogwild.optim.stability import largest_stable_step
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 
 
-def train(lr, momentum=0.0, compensation="auto", **arguments):
-    optimizer = partial(torch.optim.SGD, lr=lr, momentum=momentum)
+def train(optimizer, compensation="auto", **arguments):
     return problems.train(update="ordered", staleness=3, compensation=compensation, optimizer=optimizer, **arguments)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_small_steps_are_those_of_exact_delay_and_large_ones_are_compensated(momentum):
-    λ = train(0.1, momentum).curvature
-    limit = largest_stable_step(3, momentum) / λ
-    small, large = 0.49 * limit, 0.51 * limit
-    left = train(small, momentum)
-    assert left.compensation == () and left.digest == train(small, momentum, "none").digest
-    changed = train(large, momentum)
-    assert changed.compensation != () and changed.digest != train(large, momentum, "none").digest
-    for lr, run in ((small, left), (large, changed)):
+def largest_small_step(optimizer, curvature):
+    """The largest learning rate that is left as it is."""
+    if optimizer.func is torch.optim.Adam:
+        return 0.2 / curvature / 4
+    return largest_stable_step(3, optimizer.keywords["momentum"]) / 2 / curvature
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [partial(torch.optim.SGD, momentum=0.0), partial(torch.optim.SGD, momentum=0.9), partial(torch.optim.Adam)],
+    ids=["SGD", "momentum", "Adam"],
+)
+def test_small_steps_are_those_of_exact_delay_and_large_ones_are_compensated(optimizer):
+    limit = largest_small_step(optimizer, train(partial(optimizer, lr=0.1)).curvature)
+    small, large = partial(optimizer, lr=0.98 * limit), partial(optimizer, lr=1.02 * limit)
+    left, changed = train(small), train(large)
+    assert left.compensation == () and left.digest == train(small, "none").digest
+    assert changed.compensation != () and changed.digest != train(large, "none").digest
+    for own, run in ((small, left), (large, changed)):
         model = problems.mlp()
-        optimizer = partial(torch.optim.SGD, lr=lr, momentum=momentum)
-        problems.train_serially(model, update="ordered", staleness=3, optimizer=optimizer)
+        problems.train_serially(model, update="ordered", staleness=3, optimizer=own)
         assert hogwild.digest(model) == run.digest
 
 
 def test_it_goes_on_as_it_began(tmp_path):
-    whole = train(0.01, updates=40)
+    small = partial(torch.optim.SGD, lr=0.01)
+    whole = train(small, updates=40)
     with pytest.raises(KeyboardInterrupt):
-        train(0.01, updates=40, out=tmp_path, evaluate=problems.interrupting(2), evaluate_every=10)
-    resumed = train(0.01, updates=40, resume=tmp_path, evaluate_every=10, evaluate=lambda model: {})
+        train(small, updates=40, out=tmp_path, evaluate=problems.interrupting(2), evaluate_every=10)
+    resumed = train(small, updates=40, resume=tmp_path, evaluate_every=10, evaluate=lambda model: {})
     assert resumed.digest == whole.digest and resumed.compensation == ()
-    optimizer = partial(torch.optim.SGD, lr=0.01)
-    trained = {"model": problems.mlp(), "data": problems.data(), "loss": problems.cross_entropy, "optimizer": optimizer}
+    trained = {"model": problems.mlp(), "data": problems.data(), "loss": problems.cross_entropy, "optimizer": small}
     assert hogwild.replay(tmp_path, **trained).equal
+
+
+class Factors(nn.Module):
+    """Of a matrix of 300 rows and 200 columns; a batch of pairs has few of either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Embedding(300, 8), nn.Embedding(200, 8)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return (self.rows(pairs[:, 0]) * self.columns(pairs[:, 1])).sum(1)
+
+
+def squared(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return (model(batch[0]) - batch[1]).square().mean()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_adam_is_not_slowed_by_rows_of_which_a_batch_has_few(seed):
+    def curved(batch_size):
+        drawn = torch.Generator().manual_seed(seed)
+        pairs = torch.stack([torch.randint(0, size, (16_000,), generator=drawn) for size in (300, 200)], 1)
+        data = pairs, torch.randn(16_000, generator=drawn)
+        torch.manual_seed(seed)
+        run = problems.train(
+            Factors(),
+            data=data,
+            loss=squared,
+            batch_size=batch_size,
+            updates=5,
+            optimizer=problems.ADAM,
+            update="ordered",
+            staleness=3,
+        )
+        return run.curvature
+
+    assert curved(64) < 10 * curved(1024)  # of which each row has several samples; 50 to 300 without the one more
