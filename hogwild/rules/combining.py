@@ -77,6 +77,9 @@ class Combining(Versioned):
         self._ring = GradientRing(self.control, self.state.gradients, members)
         self._slot, self._sets = self._ring.slot, self._ring.sets
         self._several = self.control.dealing.several
+        dense_where_laid = self.dense_gradients  # so each has to be laid there
+        self._at_once = members == 1 and not dense_where_laid and not self._several
+        self._keeps_more = seat.audited or bool(self.state.slots[0].buffers)  # than parameters and their state
         self._rung = 0  # about the version at which this worker last rang for the courier
         self._number = self.control.dealing.first + seat.index
         self.control.is_there = self._ring.is_there
@@ -148,9 +151,10 @@ class Combining(Versioned):
     def prepare(self, ticket: Ticket, gradient: Gradient) -> Gathered | None:
         """The gradient gathered where it is to wait, checked, and clipped if it is all of its update; None where it is
         not finite, which is told in its turn."""
-        slot, purpose, optimizer = self._slot(ticket), self._purpose, self.seat.optimizer
+        purpose, optimizer = self._purpose, self.seat.optimizer
         if purpose is _For.STEP:
             return super().prepare(ticket, gradient)
+        slot = self._slot(ticket)
         gather = optimizer.gather_into if purpose is _For.SLOT else optimizer.gather_beside
         gathered = gather(slot, gradient.values)
         if purpose is _For.SLOT and not self.seat.finite(ticket.update, gradient.loss, gathered):
@@ -166,15 +170,14 @@ class Combining(Versioned):
         Nobody else can, for nothing says that the gradient is there; so it takes no lock, and the head stays till then.
         """
         update, seat = ticket.update, self.seat
-        alone = self.tickets_per_update == 1 and not self.dense_gradients  # which it becomes where it is laid
-        if not alone or self._several or self.control.observe(Word.HEAD) != update or not self._is_checked(update):
+        if not self._at_once or self.control.observe(Word.HEAD) != update or not self._is_checked(update):
             return False
         if update >= self.control[Word.TOTAL]:  # the run was stopped at this version
             return True
         gathered = self._prepared(ticket, gradient, _For.STEP)
         source, target = self.place(update), self.place(update + 1)
         self.write_version(update, update, source, target, gathered)
-        if gathered is not None:
+        if gathered is not None and self._keeps_more:
             self.write_buffers(gradient.version == update, source, target)
             seat.enter(update, gathered.tensors, 1.0)
         self._publish(update, self._number, gradient.version, gradient.loss)
@@ -249,26 +252,23 @@ class Combining(Versioned):
 
     def _waiting(self, update: int) -> Sequence[GradientSlot]:
         """The gradients of that update once all are there; else nothing."""
-        slots, members = self._sets[update % len(self._sets)], self._members(update, self.control[Word.TOTAL])
+        slots, says = self._sets[update % len(self._sets)], self.control.says
+        if not says(slots[0].words, GradientSlot.STAMP, update + 1):  # mostly, and nothing more is looked at then
+            return ()
+        members = self._members(update, self.control[Word.TOTAL])
         slots = slots if members >= len(slots) else slots[: max(0, members)]
-        with self.control.ordering():
-            for slot in slots:  # at every look: a loop, for all() takes three times as long
-                if slot.words[slot.STAMP] != update + 1:
-                    return ()
-        return slots if self._is_checked(update) else ()
+        there = [slot for slot in slots[1:] if says(slot.words, GradientSlot.STAMP, update + 1)]
+        return slots if len(there) + 1 == len(slots) and self._is_checked(update) else ()
 
     # --- versions
 
     def combine(self) -> None:
         """Make what versions can be made, with the others; leave off where all that is left has somebody at it."""
-        while self._work_on(self.control.observe(Word.HEAD)):
+        while (parts := self._waiting(version := self.control.observe(Word.HEAD))) and self._work_on(version, parts):
             pass
 
-    def _work_on(self, version: int) -> bool:
-        """Do a part of what makes the version after this one. False: there is none that nobody is at."""
-        parts = self._waiting(version)
-        if not parts:
-            return False
+    def _work_on(self, version: int, parts: Sequence[GradientSlot]) -> bool:
+        """Do a part of what makes the version after this one of these gradients. False: somebody is at all of it."""
         if self._in_shards(version, parts):
             left = [shard for shard in self._shards if self._shard_version(shard) <= version]
             if left:

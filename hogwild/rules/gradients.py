@@ -72,13 +72,17 @@ def autograd_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
     built, and the sum divided by their count.
     """
     scalars, streamed = losses_of(output)
-    total, count = 0.0, 0
     inputs = tuple(parameters)
+    if not streamed:  # one scalar, as nearly every loss is: nothing to add up
+        (scalar,) = scalars
+        gradients = differentiate(scalar, inputs)
+        return 0.0 + scalar.item(), [*gradients]
+    total, count = 0.0, 0
     sums: list[Tensor | None] = [None] * len(inputs)
     for scalar in scalars:
         _add(sums, [*differentiate(scalar, inputs)])
         total, count = total + scalar.item(), count + 1
-    return _averaged(total, count, sums, streamed)
+    return _averaged(total, count, sums)
 
 
 def _add(sums: list[Tensor | None], gradients: list[Tensor | None]) -> None:
@@ -114,12 +118,15 @@ def backward_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
     sums = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
-    return _averaged(total, count, sums, streamed)
+    return _averaged(total, count, sums) if streamed else (total, sums)
 
 
-def _averaged(total: float, count: int, sums: list[Tensor | None], streamed: bool) -> tuple[float, list[Tensor | None]]:
+def _averaged(total: float, count: int, sums: list[Tensor | None]) -> tuple[float, list[Tensor | None]]:
+    """The means of what a generator of losses came to.
+
+    Raises:
+        ArgumentError: it yielded none.
+    """
     if count == 0:
         raise ArgumentError("loss yielded nothing; a generator of losses must yield at least one")
-    if streamed:
-        return total / count, [None if gradient is None else gradient / count for gradient in sums]
-    return total, sums
+    return total / count, [None if gradient is None else gradient / count for gradient in sums]

@@ -43,9 +43,10 @@ class Versioned(Rule):
             Aborted: the run has been given up, and what there is is being saved.
         """
         self.give_up_if_aborted()
-        old, new = self.state.slots[source], self.state.slots[target]
-        before, after = (self.state.optimizer_states[v % 2] for v in (version, version + 1))
-        steps = TableSteps(self.state.tables, version + 1) if self.state.tables else None
+        state = self.state
+        old, new, parity = state.slots[source], state.slots[target], version % 2
+        before, after = state.optimizer_states[parity], state.optimizer_states[1 - parity]
+        steps = TableSteps(state.tables, version + 1) if state.tables else None
         if gathered is None:
             after.copy_from(before)
             new.copy_from(old)

@@ -39,7 +39,7 @@ from hogwild.workers.kinds import TEAMS
 
 _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step
-_SEALED_BYTES = 8192  # of the model, hashed per update on average: one to two per cent of a step
+_SEALED_BYTES = 4096  # of the model, hashed twice per update on average: about one per cent of a step
 _ROOM, _FEW = 4, 1 << 14  # times the rows that the first sparse gradient names, and at least, for those of others
 
 
