@@ -69,8 +69,8 @@ class Task:
 
 
 def tasks() -> list[Task]:
-    """A convolution net with BatchNorm, an embedding, a regression, and a policy that plays."""
-    conv, embedding, curve = _digits(), _topics(), _regression()
+    """A convolution net with BatchNorm, an embedding, a regression, the factors of a matrix, a policy that plays."""
+    conv, embedding, curve, matrix = _digits(), _topics(), _regression(), _matrix()
     return [
         conv,
         conv.with_("Adam", (0.001, 0.003, 0.01)),
@@ -78,6 +78,8 @@ def tasks() -> list[Task]:
         embedding.with_("Adam", (0.003, 0.01, 0.03)),
         curve,
         curve.with_("Adam", (0.001, 0.003, 0.01)),
+        matrix,
+        matrix.with_("Adam", (0.003, 0.01, 0.03)),
         _cartpole(),
     ]
 
@@ -126,6 +128,20 @@ def _regression() -> Task:
     )
 
 
+def _matrix() -> Task:
+    return Task(
+        "factors of a matrix",
+        lambda seed: _seeded(seed, _Factors),
+        _entries(12_000, 1, noise=0.1),
+        _squared,
+        _Fit(_entries(5_000, 2, noise=0.0)),
+        "loss",
+        "SGD",
+        (0.1, 0.2, 0.4),
+        {"epochs": 20, "batch_size": 64},
+    )
+
+
 def _cartpole() -> Task:
     return Task(
         "CartPole, REINFORCE",
@@ -157,6 +173,34 @@ def _curve(count: int, seed: int, noise: float) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(seed)
     x = torch.rand(count, 1, generator=random) * 6 - 3
     return x, torch.sin(2 * x) + x.square() / 10 + noise * torch.randn(count, 1, generator=random)
+
+
+ROWS, COLUMNS, RANK = 300, 200, 4
+
+
+def _entries(count: int, seed: int, noise: float) -> tuple[Tensor, Tensor]:
+    """Places (row, column) in a matrix of 300 × 200 and rank 4, int64 of shape [count, 2], and what stands there with
+    noise, of shape [count]: 1 in the mean square."""
+    of_matrix, random = (torch.Generator().manual_seed(number) for number in (0, seed))
+    left, right = (torch.randn(size, RANK, generator=of_matrix) for size in (ROWS, COLUMNS))
+    places = torch.stack([torch.randint(size, (count,), generator=random) for size in (ROWS, COLUMNS)], 1)
+    entries = (left[places[:, 0]] * right[places[:, 1]]).sum(1) / RANK**0.5
+    return places, entries + noise * torch.randn(count, generator=random)
+
+
+class _Factors(nn.Module):
+    """A row of 8 factors for each row and each column of a matrix; 4,000 parameters. A batch has few of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Embedding(ROWS, 8), nn.Embedding(COLUMNS, 8)
+        for table in (self.rows, self.columns):
+            nn.init.normal_(table.weight, std=0.3)
+
+    def forward(self, places: Tensor) -> Tensor:
+        """What stands at places of shape [B, 2], of shape [B]."""
+        entries: Tensor = (self.rows(places[:, 0]) * self.columns(places[:, 1])).sum(1)
+        return entries
 
 
 class _Bag(nn.Module):
@@ -196,7 +240,7 @@ def _squared(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Fit:
-    """The mean squared distance to a curve (`loss`)."""
+    """The mean squared distance to a curve, or to a matrix (`loss`)."""
 
     points: tuple[Tensor, Tensor]
 

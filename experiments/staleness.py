@@ -17,7 +17,7 @@ accuracy on 297 held-out digits [all seeds]:
     the same with ReLU     .971 [.939–.983]   .386 [.088–.953]
       compensated                             .975 [.963–.980]   .978 [.966–.983]   .973 [.966–.983]   .970 [.949–.973]
     Adam 0.01              .971 [.963–.980]   .973 [.943–.980]   .970 [.956–.980]   .939 [.832–.973]   .734 [.451–.815]
-      compensated                             .971 [.960–.980]   .973 [.963–.983]   .973 [.960–.976]   .970 [.956–.980]
+      compensated                             .971 [.960–.980]   .973 [.963–.980]   .973 [.963–.980]   .966 [.963–.980]
 
 By hand, lr / (τ + 1) comes within .017 of serial where something was lost up to τ = 7, and a momentum of
 1 − (1 − μ)(τ + 1) within .015. Momentum is not what fails, the step is: SGD as set learned in each of 160 runs where

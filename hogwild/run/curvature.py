@@ -14,8 +14,8 @@ gradient is begun with, where
     s: the mean of g² over the batches, and as one batch more, the mean of that over its parameter
 
 Four batches tell little of what few of their samples use, as the row of an embedding: where those few have a gradient
-near 0 by chance, D without the one more would be very large, and the eigenvalue that of a single component. Of a
-factorization of a matrix it was 25 times as large as with D of 64 batches; with the one more, within a fifth of that.
+near 0 by chance, D without the one more would be very large, and the eigenvalue that of a single component. Of the
+factors of a matrix (the study `compensation`) it was 263 to 895 without, and 5.7 to 5.9 with it; 64 batches say 1.3.
 """
 
 from __future__ import annotations
