@@ -334,7 +334,7 @@ def refuse_other_training(recorded: Mapping[str, Any], now: Mapping[str, Any], f
 
 
 def refuse_other_compensation(recorded: Sequence[str] | None, now: Sequence[str], folder: Path) -> None:
-    """Refuse to go on with a run whose stale gradients were made up for by other formulas, as of another version.
+    """Refuse to go on with a run whose stale gradients were made up for otherwise.
 
     Raises:
         ArgumentError: what was recorded is not what is done now.
@@ -342,8 +342,8 @@ def refuse_other_compensation(recorded: Sequence[str] | None, now: Sequence[str]
     if recorded is not None and list(recorded) != list(now):
         before, after = (printable("; ".join(map(str, one))) or "nothing" for one in (recorded, now))
         raise ArgumentError(
-            f"the run in {folder} made up for stale gradients by other formulas than this version of hogwild has "
-            f"({before}; now: {after}); go on with it by the version that began it"
+            f"the run in {folder} made up for stale gradients otherwise ({before}; now: {after}); go on with it by the "
+            f"version of hogwild that began it, and with compensation 'workers' with as many workers"
         )
 
 

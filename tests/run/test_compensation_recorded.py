@@ -73,8 +73,18 @@ def test_a_run_of_other_formulas_is_not_gone_on_with(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(out=tmp_path, evaluate=problems.interrupting(1), **arguments)
     with_other_formulas(tmp_path)
-    with pytest.raises(ArgumentError, match=r"by other formulas .*\(momentum 0.9 → 0.99; now: momentum 0.9 → 0.97"):
+    with pytest.raises(ArgumentError, match=r"otherwise \(momentum 0.9 → 0.99; now: momentum 0.9 → 0.97"):
         train(out=tmp_path, resume=tmp_path, **arguments)
+
+
+def test_where_workers_race_as_many_go_on(tmp_path):
+    arguments = {"optimizer": problems.MOMENTUM, "model": problems.mlp, "update": "hogwild", "compensation": "workers"}
+    arguments |= {"evaluate_every": 9, "out": tmp_path, "kind": "threads"}
+    with pytest.raises(KeyboardInterrupt):
+        train(workers=3, evaluate=problems.interrupting(1), **arguments)
+    with pytest.raises(ArgumentError, match="with as many workers"):
+        train(workers=2, resume=tmp_path, **arguments)
+    assert train(workers=3, resume=tmp_path, **arguments).updates == UPDATES
 
 
 def test_a_replay_says_that_the_formulas_are_others(tmp_path):
