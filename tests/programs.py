@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing import util
@@ -35,8 +35,11 @@ class Program:
     output: TextIO
 
     def killed(self) -> int:
-        """Kill it, and wait until those that it has started have seen that and left; returns its exit status."""
-        others = psutil.Process(self.process.pid).children(recursive=True)
+        """Kill it, and wait until those that it has started have seen that and left; returns its exit status, which is
+        not that of a kill where it had ended already."""
+        others = []
+        with suppress(psutil.NoSuchProcess):
+            others = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         deadline = time.monotonic() + 30
         while living := [other for other in others if _lives(other)]:
