@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
-from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.errors import ArgumentError, RunDirectoryError
 from hogwild.experiment import Training, experiment_of, names
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import Factory
@@ -27,7 +27,7 @@ from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, names_where, quoted
 from hogwild.rules.replayed import Replayed
 from hogwild.run.environment import environment, environment_differences
-from hogwild.run.origin import refuse_made_by_python
+from hogwild.run.origin import compensation_differences, refuse_made_by_python
 from hogwild.run.progress import Progress
 from hogwild.run.record import Record, read_record
 from hogwild.run.result import Run
@@ -214,8 +214,7 @@ def _compare(record: Record, run: Run) -> Replay:
 def _made_up_otherwise(record: Record, run: Run) -> Iterator[str]:
     """What was done about stale gradients, where another version or processor does something else."""
     recorded = record.origin.compensation if record.origin is not None else None
-    if recorded is not None and list(recorded) != list(run.compensation):
-        before, after = (printable("; ".join(map(str, one))) or "nothing" for one in (recorded, run.compensation))
+    for before, after in compensation_differences(recorded, run.compensation):
         yield f"what makes up for stale gradients: {before}, and here {after}"
 
 

@@ -122,14 +122,12 @@ class Rechecks:
         Who has a ticket asks for one `before` it, and so never waits for a later one, whose owner may wait for it. Nor
         does anyone wait for another machine's, which may wait for a version that is yet to be made here.
         """
-        if self._control[Word.NEXT] <= self._first:
+        if self._control[Word.NEXT] <= self._first:  # mostly
             return None
         return next((number for number in self._handed_out(before) if self._is_due(number)), None)
 
     def take(self, before: int | None = None) -> int | None:
         """The same, this worker's from now on until it lets go of it."""
-        if self._control[Word.NEXT] <= self._first:  # mostly, and asked once an update
-            return None
         number = self.due(before)
         if number is None or not self._control.take_again(self._worker, number):
             return None

@@ -339,12 +339,18 @@ def refuse_other_compensation(recorded: Sequence[str] | None, now: Sequence[str]
     Raises:
         ArgumentError: what was recorded is not what is done now.
     """
-    if recorded is not None and list(recorded) != list(now):
-        before, after = (printable("; ".join(map(str, one))) or "nothing" for one in (recorded, now))
+    for before, after in compensation_differences(recorded, now):
         raise ArgumentError(
             f"the run in {folder} made up for stale gradients otherwise ({before}; now: {after}); go on with it by the "
             f"version of hogwild that began it, and with compensation 'workers' with as many workers"
         )
+
+
+def compensation_differences(recorded: Sequence[str] | None, now: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(the recorded words, the words now) where what makes up for stale gradients is not what was recorded."""
+    if recorded is not None and list(recorded) != list(now):
+        before, after = (printable("; ".join(map(str, one))) or "nothing" for one in (recorded, now))
+        yield before, after
 
 
 def training_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -105,7 +105,7 @@ def nothing_planted(hook: Hook) -> None:
 # by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
 _ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
 _NOTHING: AbstractContextManager[object] = nullcontext()
-_SPINS = 100  # yields, of about a microsecond, before a sleep, which takes 75 µs at least
+_SPINS = 100  # yields, of about a microsecond, before a sleep, of which the shortest takes about 80
 _SHORTEST_SLEEP = 20e-6
 _LONGEST_SLEEP = 500e-6  # where it is not known how long a wait will be
 _LONGEST_FORESEEN = 20e-3  # seconds, where it is
