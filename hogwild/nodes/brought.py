@@ -57,6 +57,7 @@ def copied(state: SharedState, at_least: int) -> Brought | None:
         return Brought(version, control[Word.TOTAL], torch.cat(_pieces(state, version)))
     finally:
         control.commit_lock.release()
+        control.alarms.rouse(1)  # somebody may have found it taken
 
 
 def lay_down(state: SharedState, brought: Brought) -> None:

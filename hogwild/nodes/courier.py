@@ -158,6 +158,7 @@ class Courier(Correspondent):
             with control.ordering():
                 slot.words[GradientSlot.STAMP] = ticket // self._per_update + 1
             control.finish(control.workers)
+            control.alarms.rouse(1)
             self._seen.add(ticket)
         if not one.peer.parted:
             self._free(one.peer, one.message)

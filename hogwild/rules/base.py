@@ -209,9 +209,10 @@ class Rule(ABC):
         """True when the version that this ticket reads exists; no worker computes before."""
         return self.averaging is None or self.averaging.passed(ticket.update)
 
-    def behind(self, ticket: Ticket) -> int:  # noqa: ARG002
-        """How many versions are to be made before this ticket is ready; 0 where nobody knows."""
-        return 0
+    def awaits(self, ticket: Ticket) -> int:  # noqa: ARG002
+        """The version whose making this ticket waits for, which is then told to `Control.alarms`; NOBODY where it waits
+        for none."""
+        return NOBODY
 
     @abstractmethod
     def read(self, ticket: Ticket) -> nn.Module:

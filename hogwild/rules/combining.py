@@ -121,9 +121,9 @@ class Combining(Versioned):
         """True once what lay in this ticket's slot before has been taken to be sent to other machines."""
         return self.control.observe(Word.SENT) > ticket - len(self.state.gradients)
 
-    def behind(self, ticket: Ticket) -> int:
-        """Versions between the head and u − τ."""
-        return ticket.update - self.staleness - self.control[Word.HEAD]
+    def awaits(self, ticket: Ticket) -> int:
+        """Version u − τ."""
+        return ticket.update - self.staleness
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica on version max(0, u − τ)."""
@@ -272,6 +272,8 @@ class Combining(Versioned):
         if self._in_shards(version, parts):
             left = [shard for shard in self._shards if self._shard_version(shard) <= version]
             if left:
+                if len(left) == len(self._shards) > 1:  # nobody has begun
+                    self.control.alarms.rouse(len(left) - 1)
                 return any(self._step_shard(shard, version, parts) for shard in self._from_own(left))
         return self._complete(version)
 
@@ -348,6 +350,7 @@ class Combining(Versioned):
         seat.observe(version + 1, self.place(version + 1))
         seat.pause(Hook.PUBLISHING)
         control.publish(Word.HEAD, version + 1)
+        control.alarms.wake(version + 1)
         control.row(seat.index)[Field.ENDED] = time.monotonic_ns()
         seat.pause(Hook.PUBLISHED)
 

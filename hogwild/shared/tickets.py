@@ -289,3 +289,4 @@ class Control(Words):
     def _reissue(self, ticket: int) -> None:
         if ticket not in self._reissued:
             self._reissued[list(self._reissued).index(NOBODY)] = ticket
+            self.alarms.rouse()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
 
+from hogwild.shared.alarms import PLACES, Alarms
 from hogwild.shared.arena import ALIGNMENT, Arena
 from hogwild.shared.limits import usable_cores
 from hogwild.shared.locks import AnnouncedLock, Lock
@@ -64,7 +65,8 @@ class Field:
     READING = 13  # the version that it reads, plus one, where a rule keeps no version longer than it is read; 0: none
 
 
-_WORDS = Word.ADOPTED + _LINE
+_ALARMS = Word.ADOPTED + _LINE
+_WORDS = _ALARMS + PLACES
 _ROW = 2 * _LINE  # words of a row
 
 
@@ -105,16 +107,11 @@ def nothing_planted(hook: Hook) -> None:
 # by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
 _ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
 _NOTHING: AbstractContextManager[object] = nullcontext()
-_SPINS = 100  # yields, of about a microsecond, before a sleep, of which the shortest takes about 80
+_YIELDS = 100  # yields, of about a microsecond, before a sleep, of which the shortest takes about 80
 _SHORTEST_SLEEP = 20e-6
 _LONGEST_SLEEP = 500e-6  # where it is not known how long a wait will be
-_LONGEST_FORESEEN = 20e-3  # seconds, where it is
+_LONGEST_FORESEEN = 20e-3  # where it is, or where who ends it wakes who waits
 _SOON = 200e-6  # a shorter wait is not slept through in one go
-
-
-def unforeseen() -> int:
-    """How many versions are still to be made: nobody knows."""
-    return 0
 
 
 class Words:
@@ -129,6 +126,7 @@ class Words:
     def __init__(self, arena: Arena, offset: int, workers: int, others: int = 0) -> None:
         self.workers = workers
         self.ticket_lock: Lock = threading.Lock()  # its own, as long as nobody else is there
+        self.alarms = Alarms(arena.words(offset + 8 * _ALARMS, PLACES))
         self.bell = arena.bell  # where several machines train together: heard by the courier
         self._words = arena.words(offset, _WORDS)
         rows = offset + 8 * _WORDS
@@ -196,12 +194,13 @@ class Words:
         with self.ticket_lock:
             return words[place] == value
 
-    def wait_until(self, condition: Callable[[], bool], worker: int, left: Callable[[], int] = unforeseen) -> None:
+    def wait_until(self, condition: Callable[[], bool], worker: int, version: int = NOBODY) -> None:
         """Wait until that is so.
 
-        `left` tells how many versions are still to be made before. A wait for several is slept through up to the last,
-        at the pace at which versions were made since this worker waited before; what remains, and a wait of which
-        nothing is known, by yielding, where each worker has a core, and by sleeps of 20 µs to half a millisecond.
+        Where each worker has a core, a wait that may be short begins with yields. A wait for a `version` is slept
+        through until who makes it wakes this worker, where there are alarms; where there are none, up to the one before
+        it, at the pace at which versions were made since this worker waited before. What remains, and any other wait,
+        is one of sleeps of 20 µs to half a millisecond.
 
         Raises:
             Aborted: the run has failed.
@@ -212,15 +211,23 @@ class Words:
         row[Field.WAITING] = 1
         began = time.monotonic_ns()
         pace = self._pace(began)
-        pause = 0.0 if self._spins else max(_SHORTEST_SLEEP, pace / 4)
+        yields = _YIELDS if self._spins else 0
+        pause = _SHORTEST_SLEEP if self._spins else max(_SHORTEST_SLEEP, pace / 4)
         while not condition():
             if self[Word.ABORT]:
                 raise Aborted
-            foreseen = (left() - 1) * pace  # the next version may come at any moment
-            if foreseen > _SOON:
+            left = version - self[Word.HEAD]
+            foreseen = (left - 1) * pace  # the next version may come at any moment
+            if yields and foreseen <= _SOON:
+                yields -= 1
+                os.sched_yield()
+            elif left > 0 and self.alarms.works:
+                self.alarms.sleep(version, condition, _LONGEST_FORESEEN)
+            elif foreseen > _SOON:
                 time.sleep(min(foreseen, _LONGEST_FORESEEN))
             else:
-                pause = self._rest(pause)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_SLEEP)
         row[Field.WAITED] += time.monotonic_ns() - began
         row[Field.WAITING] = 0
 
@@ -229,13 +236,3 @@ class Words:
         head, (before, then) = self[Word.HEAD], self._seen
         self._seen = head, now
         return (now - then) / (head - before) * 1e-9 if head > before and then else 0.0
-
-    @staticmethod
-    def _rest(pause: float) -> float:
-        """Rest once; returns what to give the next time. Pauses that are not positive count yields."""
-        if pause > -_SPINS and pause <= 0:
-            os.sched_yield()
-            return pause - 1
-        pause = max(pause, _SHORTEST_SLEEP)
-        time.sleep(pause)
-        return min(2 * pause, _LONGEST_SLEEP)

@@ -193,13 +193,13 @@ class Worker:
 
     def _wait_for(self, ticket: Ticket) -> None:
         """Wait until the ticket may start, and meanwhile compute again what is due."""
-        recompute, behind = self._recompute, partial(self.rule.behind, ticket)
+        recompute, version = self._recompute, self.rule.awaits(ticket)
         if recompute is None:
-            self.control.wait_until(partial(self._may_start, ticket), self.index, behind)
+            self.control.wait_until(partial(self._may_start, ticket), self.index, version)
             return
         while not self._may_start(ticket):
             go_on = partial(self._may_go_on, ticket, recompute)
-            self.control.wait_until(go_on, self.index, behind)
+            self.control.wait_until(go_on, self.index, version)
             recompute.one(before=ticket)
 
     def _may_go_on(self, ticket: Ticket, recompute: Recompute) -> bool:

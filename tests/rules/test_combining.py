@@ -19,6 +19,7 @@ import hogwild
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.ordered import Ordered
 from hogwild.rules.registry import rule_class
+from hogwild.shared import words
 from hogwild.shared.layout import Layout
 from hogwild.shared.optimizer_state import StateForm
 from hogwild.shared.shards import Piece, cut_shards
@@ -267,6 +268,21 @@ def test_several_workers_make_one_version(stepped):
     for _, version, thread in stepped:
         makers.setdefault(version, set()).add(thread)
     assert sum(len(threads) > 1 for threads in makers.values()) > 12
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_who_sleeps_is_woken_by_who_makes_its_version(update, monkeypatch):
+    """Where a sleep had hardly a limit, the run would go on all the same: nobody who waits is forgotten."""
+    monkeypatch.setattr(words, "_LONGEST_FORESEEN", 100.0)
+
+    def slow(model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(0.002)
+        return problems.cross_entropy(model, batch)
+
+    began = time.monotonic()
+    run = train(problems.mlp(), update, workers=3, loss=slow, recheck=0.2, optimizer=problems.ADAM)
+    assert run.digest == by_reference(problems.mlp(), update, optimizer=problems.ADAM)
+    assert run.rechecked and time.monotonic() - began < 50
 
 
 # --- memory

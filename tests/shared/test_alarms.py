@@ -1,0 +1,122 @@
+"""Who waits for a version sleeps until another thread or process makes it, and looks no more often than that."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from hogwild.shared.alarms import PLACES, Alarms
+from hogwild.shared.arena import Arena, Space
+from hogwild.shared.tickets import Control
+from hogwild.shared.words import Field, Word
+from hogwild.workers.spawn import start_context, start_lock, start_server, without_main
+
+LONG = 60.0  # seconds, which no sleep here is to last
+SLEEPY = pytest.mark.skipif(not Alarms.works, reason="no futex on this platform: who waits looks again and again")
+
+
+class Sleeper(threading.Thread):
+    """Sleeps once for that version."""
+
+    def __init__(self, arena, version):
+        super().__init__(daemon=True)
+        self._words, self._version = arena.words(0, PLACES), version
+        self.start()
+        until(lambda: self._words[version % PLACES] == 1)
+        time.sleep(0.05)  # and now it is asleep
+
+    def run(self):
+        Alarms(self._words).sleep(self._version, lambda: False, LONG)
+
+
+def until(so):
+    ends = time.monotonic() + LONG
+    while not so():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def arena():
+    return Arena(8 * PLACES)
+
+
+def alarms_of(arena):
+    return Alarms(arena.words(0, PLACES))
+
+
+def wake_and_die(arena, version):
+    """What a worker does that is killed right after."""
+    alarms_of(arena).wake(version)
+    os.kill(os.getpid(), 9)
+
+
+@SLEEPY
+def test_another_process_wakes_who_waits_for_its_version_and_nobody_else(arena):
+    start_server()
+    mine, other = Sleeper(arena, PLACES + 3), Sleeper(arena, 4)
+    maker = start_context().Process(target=wake_and_die, args=(arena, PLACES + 3))
+    with start_lock, without_main():
+        maker.start()
+    mine.join(LONG)
+    maker.join(LONG)
+    assert maker.exitcode == -9 and not mine.is_alive()
+    assert other.is_alive(), "no version of its own was made"
+    alarms_of(arena).wake(4)
+    other.join(LONG)
+    assert not other.is_alive()
+
+
+@SLEEPY
+def test_one_is_roused_or_all_are(arena):
+    sleepers = [Sleeper(arena, version) for version in (1, 2, 3)]
+    alarms_of(arena).rouse(1)
+    until(lambda: sum(not one.is_alive() for one in sleepers) == 1)
+    time.sleep(0.05)
+    assert sum(one.is_alive() for one in sleepers) == 2
+    alarms_of(arena).rouse()
+    for one in sleepers:
+        one.join(LONG)
+        assert not one.is_alive()
+
+
+@SLEEPY
+def test_nobody_sleeps_for_what_is_there_nor_longer_than_it_may(arena):
+    began = time.monotonic()
+    alarms_of(arena).sleep(1, lambda: True, LONG)
+    alarms_of(arena).sleep(2, lambda: False, 0.05)
+    assert 0.05 <= time.monotonic() - began < LONG / 2
+
+
+def control_for(workers):
+    space = Space()
+    offset = Control.reserve(space, workers, 1)
+    arena = Arena(space.nbytes)
+    control = Control(arena, offset, workers, 1)
+    control.prepare(0, 10)
+    return control
+
+
+@pytest.mark.parametrize("works", [pytest.param(True, marks=SLEEPY), False], ids=["alarms", "no alarms"])
+def test_a_wait_for_a_version_ends_with_it(works, monkeypatch):
+    monkeypatch.setattr(Alarms, "works", works)
+    control, looks = control_for(workers=1000), []  # more than there are cores: nobody yields
+
+    def is_there():
+        looks.append(time.monotonic())
+        return control[Word.HEAD] >= 7
+
+    waiter = threading.Thread(target=control.wait_until, args=(is_there, 0, 7))
+    waiter.start()
+    until(lambda: control.row(0)[Field.WAITING])
+    time.sleep(0.3)
+    for version in range(1, 8):
+        control.publish(Word.HEAD, version)
+        control.alarms.wake(version)
+    waiter.join(LONG)
+    assert not waiter.is_alive() and control.row(0)[Field.WAITED] > 0.3e9 and not control.row(0)[Field.WAITING]
+    if works:
+        assert len(looks) < 2 * 0.3 / 0.02 + 20, "it slept, and was not sent looking"
