@@ -29,6 +29,7 @@ from hogwild.shared.locks import Lock, PairedLock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
 from hogwild.workers.recompute import Spare
+from hogwild.workers.shared_code import count_no_more
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Finished, Logged, failure, usage
 from hogwild.workers.torch_threads import torch_threads
@@ -83,6 +84,7 @@ class ThreadTeam:
             self._lent = True
             torch_threads.lend()
             call_vector_functions()
+            count_no_more()
         thread = threading.Thread(target=self._main, args=(index,), name=f"hogwild-{index}", daemon=True)
         self._threads[index] = thread
         thread.start()
