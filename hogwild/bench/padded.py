@@ -105,6 +105,7 @@ class PaddedResult:
         ideal: workers ÷ pad.
         cpu: seconds of processor time of the workers an update.
         voluntary, involuntary: context switches an update.
+        compensation: what was done so that stale gradients cost no accuracy, in words; it takes time too.
     """
 
     case: Case
@@ -115,6 +116,7 @@ class PaddedResult:
     cpu: Spread
     voluntary: Spread
     involuntary: Spread
+    compensation: Sequence[str] = ()
 
 
 def measure_padded(plan: PaddedPlan, tell: TellProgress = silent) -> Iterator[PaddedResult | str]:
@@ -166,17 +168,19 @@ def _measured(plan: PaddedPlan, case: Case, work: Work, runner: Runner, model: S
         Spread.over([one.cpu for one in found]),
         Spread.over([one.voluntary for one in found]),
         Spread.over([one.involuntary for one in found]),
+        found[0].compensation,
     )
 
 
 @dataclass(frozen=True)
 class _Done:
-    """Updates a second; processor seconds and context switches an update."""
+    """Updates a second; processor seconds and context switches an update; what made up for staleness."""
 
     speed: float
     cpu: float
     voluntary: float
     involuntary: float
+    compensation: Sequence[str]
 
 
 def _run(work: Work, runner: Runner, updates: int, seed: int) -> _Done:
@@ -185,7 +189,7 @@ def _run(work: Work, runner: Runner, updates: int, seed: int) -> _Done:
     mine = replace(work, batches=updates * rule_class(runner.rule)(**runner.options).tickets_per_update, seed=seed)
     workers = runner.workers
     done, _ = train_rule(mine, runner.rule, runner.kind, workers, workers, program, options=runner.options)
-    cpu, *switches = (
+    cpu, voluntary, involuntary = (
         sum(row[name] for row in done.logged) / done.updates for name in ("cpu", "voluntary", "involuntary")
     )
-    return _Done(done.updates / done.seconds, cpu, *switches)
+    return _Done(done.updates / done.seconds, cpu, voluntary, involuntary, done.compensation)

@@ -19,7 +19,8 @@ _NOTE = (
     "W: workers, which are processes where nothing else is said. updates/s: median and range. ideal: share of workers "
     "÷ pad. switches: context switches of the workers an update, voluntary + involuntary; the wait is one of them "
     "(under a rule that averages, one a batch). cpu: µs of processor time of the workers an update. model: updates/s "
-    "predicted from a profile without the wait (hogwild/bench/model.py)."
+    "predicted from a profile without the wait (hogwild/bench/model.py). *: with what makes up for stale "
+    "gradients, which takes time too."
 )
 
 
@@ -70,6 +71,7 @@ def _result(result: PaddedResult) -> dict[str, Any]:
         "cpu_seconds": plain(result.cpu),
         "voluntary_switches": plain(result.voluntary),
         "involuntary_switches": plain(result.involuntary),
+        "compensation": list(result.compensation),
     }
 
 
@@ -86,6 +88,11 @@ def waits_report(
     return Group(*by_case(found, pad, found["results"], lambda rows: [table(rows)]), Text(), Text(note, "dim"))
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    rule = f"{row['rule']}*" if row["compensation"] else row["rule"]
+    return rule if row["kind"] == "processes" else f"{rule}, {row['kind']}"
+
+
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = ruled_table()
     table.add_column("rule", no_wrap=True)
@@ -95,7 +102,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         speed = row["updates_per_second"]
         switches = f"{row['voluntary_switches']['median']:.1f} + {row['involuntary_switches']['median']:.1f}"
         table.add_row(
-            row["rule"] if row["kind"] == "processes" else f"{row['rule']}, {row['kind']}",
+            _name(row),
             f"{row['workers']}",
             "–" if row["staleness"] is None else f"{row['staleness']}",
             f"{speed['median']:,.0f}",

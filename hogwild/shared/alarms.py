@@ -38,10 +38,16 @@ def _call() -> Callable[..., int]:
     return call
 
 
+def _is_heard() -> bool:
+    """True where the kernel lets this program call it."""
+    word = ctypes.c_int(0)
+    return bool(_NUMBER) and _call()(_NUMBER, ctypes.addressof(word), _WAKE, _ALL, None, None, 0) == 0
+
+
 class Alarms:
     """The words of a run, as one worker, or the courier or the parent, sees them: `PLACES` of them."""
 
-    works = bool(_NUMBER)
+    works = _is_heard()
 
     def __init__(self, words: memoryview[int]) -> None:
         self._words = words
@@ -70,16 +76,19 @@ class Alarms:
             self._ring(version % PLACES)
 
     def rouse(self, most: int = PLACES) -> None:
-        """Wake some of those who sleep, whatever they wait for: there is something else to do, for about so many."""
+        """Wake some of those who sleep, whatever they wait for: there is something else to do, for about so many.
+
+        A word may have stayed behind with nobody asleep; so those are counted whom the kernel woke.
+        """
         with self._fence:
             pass
         for place in range(PLACES):
             if self._words[place]:
-                self._ring(place)
-                most -= 1
-                if not most:
+                most -= self._ring(place)
+                if most <= 0:
                     return
 
-    def _ring(self, place: int) -> None:
+    def _ring(self, place: int) -> int:
+        """How many slept there."""
         self._words[place] = 0
-        self._futex(_NUMBER, self._address + 8 * place, _WAKE, _ALL, None, None, 0)
+        return self._futex(_NUMBER, self._address + 8 * place, _WAKE, _ALL, None, None, 0)

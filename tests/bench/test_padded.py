@@ -117,10 +117,12 @@ def made_up(workers: int, staleness: int | None) -> PaddedResult:
 
 def test_the_table_fits_a_terminal_and_json_and_figure_can_be_made(tmp_path: Path) -> None:
     plan = PaddedPlan([CASE], [], 0.005, 2, 3, 0.5)
-    found = padded_summary(IDLE, plan, ["a warning"], [made_up(1, 1), made_up(32, 31), made_up(32, 47), "no luck"])
+    slow = replace(made_up(32, 47), compensation=("momentum 0 → 0.99",))
+    found = padded_summary(IDLE, plan, ["a warning"], [made_up(1, 1), made_up(32, 31), slow, "no luck"])
     json.dumps(found, allow_nan=False)
     shown = text_of(found)
     assert "…" not in shown and "1,234" in shown and "50 %" in shown and "2.0 + 2.0" in shown and "no luck" in shown
+    assert shown.count("ordered*") == 1 and found["results"][2]["compensation"] == ["momentum 0 → 0.99"]
     plot_padded(found, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 

@@ -72,6 +72,7 @@ def test_another_process_wakes_who_waits_for_its_version_and_nobody_else(arena):
 
 @SLEEPY
 def test_one_is_roused_or_all_are(arena):
+    alarms_of(arena).sleep(0, lambda: True, LONG)  # leaves its word, and nobody asleep
     sleepers = [Sleeper(arena, version) for version in (1, 2, 3)]
     alarms_of(arena).rouse(1)
     until(lambda: sum(not one.is_alive() for one in sleepers) == 1)
