@@ -83,8 +83,7 @@ class Combining(Versioned):
         self._rung = 0  # about the version at which this worker last rang for the courier
         self._number = self.control.dealing.first + seat.index
         self.control.is_there = self._ring.is_there
-        whole = seat.clips and members > 1
-        self._shards = range(0 if whole else len(self.state.shard_versions))
+        self._shards = range(0 if seat.clips and members > 1 else len(self.state.shard_versions))
         if seat.chosen is not None:
             self.rechecks = Rechecks(
                 seat.chosen,
@@ -110,7 +109,7 @@ class Combining(Versioned):
 
     def ready(self, ticket: Ticket) -> bool:
         """Version u − τ exists. Whoever looks in vain makes what versions can be made."""
-        needed = ticket.update - self.staleness
+        needed = self.awaits(ticket)
         if self.control.observe(Word.HEAD) < needed:
             self.combine()
             if self.control.observe(Word.HEAD) < needed:
@@ -269,12 +268,10 @@ class Combining(Versioned):
 
     def _work_on(self, version: int, parts: Sequence[GradientSlot]) -> bool:
         """Do a part of what makes the version after this one of these gradients. False: somebody is at all of it."""
-        if self._in_shards(version, parts):
-            left = [shard for shard in self._shards if self._shard_version(shard) <= version]
-            if left:
-                if len(left) == len(self._shards) > 1:  # nobody has begun
-                    self.control.alarms.rouse(len(left) - 1)
-                return any(self._step_shard(shard, version, parts) for shard in self._from_own(left))
+        if self._in_shards(version, parts) and (left := [s for s in self._shards if self._shard_version(s) <= version]):
+            if len(left) == len(self._shards):  # nobody has begun
+                self.control.alarms.rouse(len(left) - 1)
+            return any(self._step_shard(shard, version, parts) for shard in self._from_own(left))
         return self._complete(version)
 
     def _in_shards(self, version: int, parts: Sequence[GradientSlot]) -> bool:

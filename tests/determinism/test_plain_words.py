@@ -17,7 +17,7 @@ from hogwild.determinism.compare import Comparison
 from hogwild.determinism.damage import Damage
 from hogwild.determinism.distance import distance
 from hogwild.determinism.verdict import Repeat, Verdict
-from hogwild.testing import assert_deterministic
+from hogwild.testing import RandomDelays, assert_deterministic, planted
 
 NONE = Damage(updates=100, racing=0.027, scheduling=0.12, log=0.078, corrected=0.0)
 SOME = Damage(updates=100, racing=0.3, scheduling=0.12, log=0.078, corrected=0.0)
@@ -92,7 +92,8 @@ def test_a_failure_in_pytest_names_the_rule_and_shows_none_of_our_frames(tmp_pat
 
 
 def test_the_same_for_a_model() -> None:
-    with pytest.raises(AssertionError, match=r'trained under racing.*update="ordered"'):
+    delays = planted(RandomDelays(1, share=0.2))  # so that workers meet, however fast each is
+    with delays, pytest.raises(AssertionError, match=r'trained under racing.*update="ordered"'):
         assert_deterministic(
             problems.mlp(), problems.data(), problems.cross_entropy, optimizer=problems.SGD, update="racing",
             updates=400, batch_size=4, workers=2, runs=4,

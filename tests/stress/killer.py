@@ -20,9 +20,9 @@ def worker_processes() -> list[psutil.Process]:
 
 
 class Killer(threading.Thread):
-    """Kills one worker at a random instant after the run has begun."""
+    """Kills one worker at a random instant of the `longest` seconds after the run has begun."""
 
-    def __init__(self, choices: random.Random, longest: float = 0.25) -> None:
+    def __init__(self, choices: random.Random, longest: float) -> None:
         super().__init__(name="killer")
         self.delay = choices.uniform(0, longest)
         self.choices = choices

@@ -44,11 +44,12 @@ def train(update: str, workers: int, **arguments) -> hogwild.Run:
 def test_random_kills(update, request):
     print(f"HOGWILD_SEED={SEED}")
     choices = random.Random(f"{SEED} {update}")
+    longest = train(update, workers=2).seconds  # of a run that nobody delays
     digests, kills, failures = set(), 0, 0
     attempts = 0
     while kills < KILLS and attempts < 4 * KILLS:
         attempts += 1
-        killer = Killer(choices)
+        killer = Killer(choices, longest)
         killer.start()
         with planted(RandomDelays(seed=choices.randrange(1 << 30), share=0.05)):
             run = train(update, workers=choices.choice([2, 3]), progress=killer.begin)
