@@ -1,6 +1,6 @@
 """SIGKILL at any instant: every run completes, every update is applied exactly once, and the bits are the same.
 
-pytest tests/stress -m stress             6 kills a rule
+pytest tests/stress -m stress             6 kills a rule that meet a run that is not over
 HOGWILD_KILLS=200 pytest tests/stress     as many as you like; HOGWILD_SEED=… repeats a failure's choices
 """
 
@@ -47,7 +47,7 @@ def test_random_kills(update, request):
     longest = train(update, workers=2).seconds  # of a run that nobody delays
     digests, kills, failures = set(), 0, 0
     attempts = 0
-    while kills < KILLS and attempts < 4 * KILLS:
+    while failures < KILLS and attempts < 10 * KILLS:
         attempts += 1
         killer = Killer(choices, longest)
         killer.start()
@@ -65,7 +65,6 @@ def test_random_kills(update, request):
         f"{update}: {kills} kills, of which {failures} met a run that was not over; {attempts} runs, "
         f"{len(digests)} digests"
     )
-    assert kills >= KILLS
-    assert failures > 0.3 * kills, "most kills should meet a worker at work"
+    assert failures >= KILLS, "kills should meet a worker at work"
     if update in SAME_BITS:
         assert digests == {train(update, workers=1).digest}
