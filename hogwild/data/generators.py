@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import random
-import threading
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -58,8 +58,8 @@ class GeneratorWatch:
         return [name for name, a, b in zip(_NAMES, before, now, strict=True) if a != b]
 
 
-# torch holds its generator's mutex while it makes the tensor that it gives back, where the garbage collector may hand the
-# GIL to another thread; one that asks for the mutex then waits for it with the GIL, and neither goes on.
+# torch holds its generator's mutex while it makes the tensor that it gives back, where the garbage collector may hand
+# the GIL to another thread; one that asks for the mutex then waits for it with the GIL, and neither goes on.
 _asks_torch = threading.Lock()
 
 
