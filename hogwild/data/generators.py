@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 _NAMES = "torch's default generator", "numpy's global generator", "Python's random module"
 _WORDS = 624  # of the Mersenne Twister, 32 bits each; beside them one more, the place in them
@@ -63,9 +64,20 @@ class GeneratorWatch:
 _asks_torch = threading.Lock()
 
 
-def _torch_state() -> bytes:
+def torch_state() -> Tensor:
+    """`torch.get_rng_state()`, which two threads of this program never ask for at once: they could wait for ever."""
     with _asks_torch:
-        return torch.get_rng_state().numpy().tobytes()
+        return torch.get_rng_state()
+
+
+def set_torch_state(state: Tensor) -> None:
+    """`torch.set_rng_state(state)`, likewise."""
+    with _asks_torch:
+        torch.set_rng_state(state)
+
+
+def _torch_state() -> bytes:
+    return torch_state().numpy().tobytes()
 
 
 def _torch_memory() -> Callable[[], Any] | None:

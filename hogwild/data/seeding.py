@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from hogwild.data.generators import GeneratorWatch
+from hogwild.data.generators import GeneratorWatch, set_torch_state, torch_state
 
 T = TypeVar("T")
 _MASK = (1 << 64) - 1
@@ -77,11 +77,11 @@ def preserved_generators() -> Iterator[None]:
     with _lending.lock:
         outer, _lending.holder = _lending.holder, threading.get_ident()
         _lending.begun += 1
-        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        states = torch_state(), np.random.get_state(), random.getstate()
         try:
             yield
         finally:
-            torch.set_rng_state(states[0])
+            set_torch_state(states[0])
             np.random.set_state(states[1])
             random.setstate(states[2])
             _lending.ended += 1

@@ -26,9 +26,10 @@ from torch.optim import Optimizer
 from hogwild.optim.row_adagrad import RowAdagrad, row_adagrad
 from hogwild.optim.step_form import Rooms, StepState, WrittenStep, like_gradient, named_rows, store_rows
 from hogwild.shared.optimizer_state import PARAMETER
+from hogwild.shared.shards import SHARD
 
 _OTHER_ARITHMETIC = ("fused", "foreach", "differentiable", "capturable")
-_PIECE = 1 << 19  # elements; 10 to 20 % faster than whole tensors where these have millions, and what a shard has
+_PIECE = SHARD  # 10 to 20 % faster than whole tensors where these have millions
 
 # In other dtypes a kernel rounds differently in its vectors and at a tensor's end (seen for bfloat16 and float16), so
 # that a step on a flat tensor, or on a piece of one, has other bits than steps on the tensors.

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hogwild.data.generators import torch_state
 from hogwild.data.seeding import DrawDetector, preserved_generators
 from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError, HogwildError, one_line
@@ -162,10 +163,10 @@ def _watch_modules(model: nn.Module) -> list[str]:
     stack: list[torch.Tensor] = []
 
     def before(module: nn.Module, args: Any) -> None:  # noqa: ARG001
-        stack.append(torch.get_rng_state())
+        stack.append(torch_state())
 
     def after(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
-        moved = not torch.equal(stack.pop(), torch.get_rng_state())
+        moved = not torch.equal(stack.pop(), torch_state())
         path = paths[module]
         if moved and not any(inner == path or not path or inner.startswith(f"{path}.") for inner in drew):
             drew.append(path)

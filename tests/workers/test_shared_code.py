@@ -51,15 +51,14 @@ def test_all_of_torch_is_walked_without_a_warning():
     assert len(list(shared_code.code_of(modules))) > 10_000
 
 
-def trains(kind: str) -> str:
-    return f"""
+TRAINS = """
 import functools, sys, torch, hogwild
 x = torch.randn(64, 4)
 run = hogwild.train(
     torch.nn.Linear(4, 2), (x, x[:, 0].long().clamp(0, 1)),
     lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
-    update="ordered", workers=2, kind={kind!r}, updates=8, batch_size=8,
+    update="ordered", workers=2, kind="threads", updates=8, batch_size=8,
 )
 assert run.updates == 8
 print(sys._is_immortal(torch.Tensor), sys._is_immortal(torch.nn.Module.__call__), sys._is_immortal(x))
@@ -68,7 +67,7 @@ print(sys._is_immortal(torch.Tensor), sys._is_immortal(torch.nn.Module.__call__)
 
 @MORTAL
 def test_threads_make_it_immortal_and_the_program_ends_as_ever():
-    ended = subprocess.run([sys.executable, "-c", trains("threads")], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", TRAINS], capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True True False\n", "")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -161,3 +163,33 @@ def test_the_watch_sees_another_generator_of_numpys():
             assert other.moved(before, other.look()) == [NUMPY]
         finally:
             np.random.set_bit_generator(own)
+
+
+MEETING = """
+import gc, threading, time
+from hogwild.data.generators import GeneratorWatch
+from hogwild.data.seeding import preserved_generators
+
+def begins():
+    for k in range(500):
+        kept = [[] for _ in range(k % 4)]  # so that the next collection comes at any place
+        GeneratorWatch()
+
+def evaluates():
+    for k in range(500):
+        kept = [[] for _ in range(k % 4)]
+        with preserved_generators():
+            pass
+
+gc.callbacks.append(lambda phase, info: time.sleep(1e-4))  # in which the GIL changes hands
+gc.set_threshold(3)
+threads = [threading.Thread(target=work, daemon=True) for work in (begins, begins, evaluates)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_ask_torch_for_its_state_while_garbage_is_collected_do_not_wait_for_ever():
+    subprocess.run([sys.executable, "-c", MEETING], check=True, timeout=100)
