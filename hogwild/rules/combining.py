@@ -134,6 +134,7 @@ class Combining(Versioned):
         if not self._apply_at_once(ticket, gradient):
             self._store(ticket, gradient)
         self.combine()
+        self.control.ring()  # last, for the courier, which listens, may be given this core
         return True
 
     def over(self) -> bool:
@@ -207,7 +208,6 @@ class Combining(Versioned):
         with self.control.ordering():
             words[slot.STAMP] = ticket.update + 1
         self._rung = ticket.update
-        self.control.ring()
 
     def _prepared(self, ticket: Ticket, gradient: Gradient, purpose: _For) -> Gathered | None:
         """The gradient prepared for another purpose than to wait."""

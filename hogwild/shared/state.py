@@ -185,6 +185,16 @@ class SharedState:
         bell = Bell() if plan.dealing.several else None
         return cls(plan, Arena(plan.offsets.nbytes, used=plan.offsets.used, bell=bell))
 
+    def map_in(self) -> None:
+        """Map into this process what all workers use before long: versions, optimizer state, gradients. What has room
+        for more rows than most runs name comes as it is used."""
+        plan, at = self.plan, self.plan.offsets
+        self.arena.map_in(at.slots[0], at.slots[-1] - at.slots[0])
+        self.arena.map_in(at.states[0], at.states[-1] + OptimizerState.size(plan.optimizer) - at.states[0])
+        if at.gradients and not plan.sparse:
+            size, _ = GradientSlot.size(plan.in_slots, plan.buffers, plan.parameters.entries, plan.sparse)
+            self.arena.map_in(at.gradients[0], at.gradients[-1] + size - at.gradients[0])
+
     def prepare(
         self,
         parameters: Sequence[Tensor],

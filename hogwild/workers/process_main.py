@@ -84,6 +84,7 @@ def _tell(pipe: connection.Connection, event: Event) -> None:
 def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:
     state = SharedState(plan, arena)
     set_locks(state.control, arena, len(plan.shards))
+    state.map_in()
     own = _unpacked(package, state)
     own.task.flags.apply()
     torch.set_num_threads(own.task.flags.intra_op)

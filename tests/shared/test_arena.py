@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
+import resource
+import sys
 
 import psutil
 import pytest
@@ -42,12 +45,17 @@ def test_tensors_arrays_words_and_bytes_look_at_one_memory():
 def test_a_shared_arena_arrives_as_the_same_memory_and_a_private_one_as_a_copy_on_write(private):
     arena = Arena(4096, private=private)
     arena.words(0, 1)[0] = 42
-    there = Arena.__new__(Arena)
-    descriptor = _Descriptor(os.dup(arena.descriptor))
-    there.__setstate__({"descriptor": descriptor, "nbytes": arena.nbytes, "private": arena.private, "bell": None})
+    there = _mapped_again(arena)
     assert there.words(0, 1)[0] == 42
     there.words(0, 1)[0] = 43
     assert arena.words(0, 1)[0] == (42 if private else 43)
+
+
+def _mapped_again(arena):
+    there = Arena.__new__(Arena)
+    descriptor = _Descriptor(os.dup(arena.descriptor))
+    there.__setstate__({"descriptor": descriptor, "nbytes": arena.nbytes, "private": arena.private, "bell": None})
+    return there
 
 
 class _Descriptor:
@@ -56,6 +64,35 @@ class _Descriptor:
 
     def detach(self) -> int:
         return self._number
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere pages come as they are used")
+def test_memory_that_is_mapped_in_takes_no_fault_a_page_where_it_is_written():
+    pages = 2000
+    arena = Arena(pages * mmap.PAGESIZE)
+    arena.tensor(0, arena.nbytes, torch.uint8).fill_(1)
+
+    def faults_of_writing(start):
+        there = _mapped_again(arena)
+        if start is not None:
+            there.map_in(start, arena.nbytes - start)
+        written = there.tensor(0, arena.nbytes, torch.uint8)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        written.fill_(2)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    assert faults_of_writing(None) >= pages
+    if not _populates():
+        pytest.skip("this kernel has no MADV_POPULATE_READ")
+    assert faults_of_writing(100) < pages / 20
+
+
+def _populates():
+    try:
+        mmap.mmap(-1, mmap.PAGESIZE).madvise(22, 0, mmap.PAGESIZE)
+    except OSError:
+        return False
+    return True
 
 
 def test_a_closed_arena_gives_its_descriptor_back_and_its_tensors_stay():
