@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from hogwild.bench import alternatives
 from hogwild.bench.ours import ours
 from hogwild.bench.work import StartContender
-from hogwild.config import KINDS
+from hogwild.config import KINDS, RunConfig
 from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, RULES, SAME_BITS, rule_class
 
 SERIAL = "serial"
@@ -42,15 +43,26 @@ class Contender:
     kind: str = ""
 
 
-def contenders(workers: int, families: Sequence[str] = FAMILIES, kinds: Sequence[str] = KINDS) -> list[Contender]:
+def contenders(
+    workers: int,
+    families: Sequence[str] = FAMILIES,
+    kinds: Sequence[str] = KINDS,
+    compensation: str = RunConfig.compensation,
+) -> list[Contender]:
     """The contenders of these families; rules at `counts(workers)`, of these kinds."""
-    everyone = (*_alternatives(workers), *_rules(workers, kinds))
+    everyone = (*_alternatives(workers), *_rules(workers, kinds, compensation))
     return [contender for contender in everyone if contender.family in families]
 
 
 def counts(workers: int) -> list[int]:
     """1, 2, 4, … and `workers`: the numbers of workers at which rules are measured."""
     return sorted({workers, *(2**power for power in range(workers.bit_length()) if 2**power <= workers)})
+
+
+def options_of(rule: str, workers: int, compensation: str) -> dict[str, Any]:
+    """Options of a rule that keep so many workers busy, with that compensation where its gradients have a fixed age."""
+    options = dict(rule_class(rule).options_for(workers))
+    return {**options, "compensation": compensation} if "staleness" in options else options
 
 
 def _alternatives(workers: int) -> Iterator[Contender]:
@@ -94,25 +106,28 @@ def _alternatives(workers: int) -> Iterator[Contender]:
     )
 
 
-def _rules(workers: int, kinds: Sequence[str]) -> Iterator[Contender]:
+def _rules(workers: int, kinds: Sequence[str], compensation: str) -> Iterator[Contender]:
     for rule in NAMES:
+        options = options_of(rule, workers, compensation)
         for kind in kinds:
             for number in counts(workers):
                 yield Contender(
                     f"{rule}, {who(kind, number)}",
-                    f"this package's rule {rule}{_setting(rule, workers)}",
+                    f"this package's rule {rule}{_setting(rule, options)}",
                     rule,
                     number,
-                    partial(ours, rule=rule, kind=kind, workers=number, allow=workers),
+                    partial(ours, rule=rule, kind=kind, workers=number, options=options),
                     kind,
                 )
 
 
-def _setting(rule: str, workers: int) -> str:
-    """The options that keep so many workers busy, in words."""
+def _setting(rule: str, options: Mapping[str, Any]) -> str:
+    """Those options in words."""
     said = RULES[rule].options
-    options = rule_class(rule).options_for(workers)
-    return "".join(f", {said[name].format(value)}" for name, value in options.items())
+    words = [said[name].format(value) for name, value in options.items() if said[name]]
+    if options.get("compensation") == "none":
+        words.append("no compensation")
+    return "".join(f", {word}" for word in words)
 
 
 def who(kind: str, number: int) -> str:

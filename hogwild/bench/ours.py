@@ -39,11 +39,10 @@ class Together:
         train_loop(worker)
 
 
-def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Measurement:
+def ours(work: Work, *, rule: str, kind: str, workers: int, options: Mapping[str, Any]) -> Measurement:
     """Train by one of the rules.
 
-    `allow` is the number of workers that the rule's options are set for: they decide the result, so they stay the same
-    when there are fewer workers.
+    Its options decide the result, so they stay those of the most workers that are measured when there are fewer.
     """
     looks: list[StateArrays] = []
 
@@ -52,7 +51,7 @@ def ours(work: Work, *, rule: str, kind: str, workers: int, allow: int) -> Measu
         return {"look": len(looks) - 1}
 
     together = Together(StartLine(workers))
-    run, model = train_rule(work, rule, kind, workers, allow, together, look if work.looks else None)
+    run, model = train_rule(work, rule, kind, workers, workers, together, look if work.looks else None, options)
     trained = run.updates * make_rule(rule, run.config).tickets_per_update
     if run.failures or trained != work.batches:
         raise ContenderError(f"trained on {trained} of {work.batches} batches; {'; '.join(run.failures)}")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from hogwild.bench.contenders import FAMILIES, HANDS, QUICK_RULES, contenders, counts
+from hogwild.bench.contenders import FAMILIES, HANDS, QUICK_RULES, contenders, counts, options_of
 from hogwild.bench.measure import Case, Plan
 from hogwild.bench.padded import PaddedPlan, Runner
 from hogwild.bench.problems import BENCH_OPTIMIZERS, COMPARED, PROBLEMS
 from hogwild.bench.profile import ProfilePlan
 from hogwild.bench.several import Crowd, SeveralPlan, busy_at
-from hogwild.config import KINDS
+from hogwild.config import KINDS, RunConfig
 from hogwild.errors import ArgumentError
-from hogwild.rules.registry import NAMES, rule_class
+from hogwild.rules.registry import NAMES
 
 BATCH_SIZES = (1, 16, 64)
 _QUICK_CASES = (("mlp", 64), ("small-mlp", 16), ("conv", 16))
@@ -31,6 +32,7 @@ class BenchSettings:
         repeats: measurements of each; default 5.
         seconds: about how long the serial loop takes in one measurement.
         quick: a small choice, and no loss over time; about a minute.
+        compensation: that of a rule whose gradients have a fixed age.
     """
 
     problems: Sequence[str] = ()
@@ -42,6 +44,7 @@ class BenchSettings:
     repeats: int = 5
     seconds: float = 0.5
     quick: bool = False
+    compensation: str = RunConfig.compensation
 
 
 def plan_of(settings: BenchSettings) -> Plan:
@@ -55,7 +58,7 @@ def plan_of(settings: BenchSettings) -> Plan:
     kinds = settings.kinds or (("processes",) if settings.quick else KINDS)
     return Plan(
         cases=_cases(settings),
-        contenders=contenders(settings.workers, (*HANDS, *families), kinds),
+        contenders=contenders(settings.workers, (*HANDS, *families), kinds, settings.compensation),
         workers=settings.workers,
         repeats=settings.repeats,
         seconds=settings.seconds,
@@ -100,7 +103,7 @@ def padded_plan_of(settings: BenchSettings, pad_ms: float, staleness: Sequence[i
         for rule in settings.contenders or QUICK_RULES
         for kind in settings.kinds or ("processes",)
         for number in counts(settings.workers)
-        for options in _options(rule, number, staleness)
+        for options in _options(rule, number, staleness, settings.compensation)
     ]
     return PaddedPlan(_few_cases(settings, "mlp", 4), runners, pad_ms / 1e3, cores, settings.repeats, settings.seconds)
 
@@ -131,7 +134,14 @@ def several_plan_of(
         for number in nodes
         for delay in delays_ms or (0.0,)
     ]
-    return SeveralPlan(_few_cases(settings, "small-mlp", 16), crowds, pad_ms / 1e3, settings.repeats, settings.seconds)
+    return SeveralPlan(
+        _few_cases(settings, "small-mlp", 16),
+        crowds,
+        pad_ms / 1e3,
+        settings.repeats,
+        settings.seconds,
+        settings.compensation,
+    )
 
 
 def _few_cases(settings: BenchSettings, problem: str, batch_size: int) -> list[Case]:
@@ -149,9 +159,9 @@ def _check_pad(pad_ms: float) -> None:
         raise ArgumentError(f"--pad-ms {pad_ms:g} is not above 0; 5 works")
 
 
-def _options(rule: str, workers: int, staleness: Sequence[int]) -> list[Mapping[str, int]]:
+def _options(rule: str, workers: int, staleness: Sequence[int], compensation: str) -> list[Mapping[str, Any]]:
     """The options of a rule at so many workers: those of its own, or each staleness that is enough for them."""
-    own = rule_class(rule).options_for(workers)
+    own = options_of(rule, workers, compensation)
     if "staleness" not in own or not staleness:
         return [own]
     enough = [number for number in staleness if number >= workers - 1] or [max(staleness)]

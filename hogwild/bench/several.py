@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -27,6 +28,7 @@ from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, sil
 from hogwild.bench.ours import train_rule
 from hogwild.bench.padded import padded_work
 from hogwild.bench.work import StartLine, Work, share
+from hogwild.config import RunConfig
 from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.loopback import LOOPBACK, free_port
 from hogwild.nodes.party import meet
@@ -52,13 +54,14 @@ class Crowd:
 
 @dataclass(frozen=True)
 class SeveralPlan:
-    """What is measured: each case with each crowd, `pad` seconds in each gradient."""
+    """What is measured: each case with each crowd, `pad` seconds in each gradient, with that compensation."""
 
     cases: Sequence[Case]
     crowds: Sequence[Crowd]
     pad: float
     repeats: int
     seconds: float
+    compensation: str = RunConfig.compensation
 
 
 @dataclass(frozen=True)
@@ -111,16 +114,17 @@ class Way:
 
     rule: str
     opening: int
-    options: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     average_every: int | None = None
 
 
 _APART = Way("hogwild", AVERAGE_EVERY, average_every=AVERAGE_EVERY)
 
 
-def _together_at(staleness: int, batches: int) -> Way:
-    """Together, with that staleness, on so many batches."""
-    return Way(SAME_BITS, min(2 * (staleness + 1), batches // 2), {"staleness": staleness})
+def _together_at(staleness: int, compensation: str, batches: int) -> Way:
+    """Together, with that staleness and compensation, on so many batches."""
+    options = {"staleness": staleness, "compensation": compensation}
+    return Way(SAME_BITS, min(2 * (staleness + 1), batches // 2), options)
 
 
 def busy_at(nodes: int, pad_ms: float, delay_ms: float) -> int:
@@ -174,7 +178,7 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterat
         hosts = made.hosts if made is not None else []
         for seed in range(plan.repeats):
             for staleness, speeds in ours.items():
-                way = _together_at(staleness, rounds * nodes)
+                way = _together_at(staleness, plan.compensation, rounds * nodes)
                 speeds.append(_speeds(replace(work, batches=rounds * nodes, seed=seed), nodes, way, hosts)[0])
             apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
             done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import arg
 
@@ -31,6 +31,7 @@ _TWO = f"{LEAST_OVERHEAD} and {SAME_BITS} with processes"
 _QUICK = f"Choose for a minute: three cases with SGD; serial, {_TWO}."
 _PAD = f"Let each gradient wait so many milliseconds; by default mlp, batch 4, SGD, {_TWO}."
 _STALENESS = "With --pad-ms: τ of a rule that has one, several to compare (default: enough to be busy)."
+_COMPENSATION = f"What {SAME_BITS} does about old gradients: auto, as a training does, or none, which is less work."
 _NODES = f"With --pad-ms: so many machines instead, processes here, under {SAME_BITS} and by DistributedDataParallel."
 _DELAY = "With --nodes: what a packet needs to another machine. Above 0 it needs Linux and root (default: 0)."
 _FAIL_IF = "With --compare: end with status 1 where this holds for a rule, as 'median<0.95' or 'median<0.95 and max<1'."
@@ -44,8 +45,10 @@ class BenchCommand:
 
     more: ClassVar[str] = _MORE
 
-    problems: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all but large)")] = ()
-    """What to train: small-mlp, mlp, conv, embedding, large (10 million parameters)."""
+    problems: Annotated[
+        tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all but thin-mlp and large)")
+    ] = ()
+    """What to train: small-mlp, thin-mlp, mlp, conv, embedding, large (10 million parameters)."""
     batch_size: Annotated[tuple[int, ...], wholes("N ..."), arg(help_behavior_hint="(default: 1 16 64)")] = ()
     """Samples in a batch."""
     optimizer: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: both)")] = ()
@@ -66,6 +69,9 @@ class BenchCommand:
     profile: Annotated[bool, arg(help_behavior_hint="", help=_PROFILE)] = False
     pad_ms: Annotated[float | None, number("MS"), arg(help_behavior_hint="", help=_PAD)] = None
     staleness: Annotated[tuple[int, ...], wholes("T ..."), arg(help_behavior_hint="", help=_STALENESS)] = ()
+    compensation: Annotated[
+        Literal["auto", "none"], arg(metavar="NAME", help_behavior_hint="(default: auto)", help=_COMPENSATION)
+    ] = "auto"
     nodes: Annotated[tuple[int, ...], wholes("N ..."), arg(help_behavior_hint="", help=_NODES)] = ()
     delay_ms: Annotated[tuple[float, ...], numbers("MS ..."), arg(help_behavior_hint="", help=_DELAY)] = ()
     peers: Annotated[bool, arg(help_behavior_hint="", help=_PEERS)] = False
@@ -85,6 +91,8 @@ class BenchCommand:
             raise ArgumentError("--profile, --pad-ms and --peers measure different things; choose one")
         if self.staleness and self.pad_ms is None:
             raise ArgumentError(f"--staleness {self.staleness[0]} given, and only --pad-ms has it")
+        if self.compensation != "auto" and (self.profile or self.peers):
+            raise ArgumentError(f"--compensation {self.compensation} given with what measures none; leave it out")
         self._check_nodes()
         if self.fail_if and self.compare is None:
             raise ArgumentError(f"--fail-if {self.fail_if!r} given without --compare FILE, which says what to judge by")
@@ -109,6 +117,7 @@ class BenchCommand:
             repeats=self.repeats,
             seconds=self.seconds,
             quick=self.quick,
+            compensation=self.compensation,
         )
         files = BenchFiles(self.plot, self.save, self.compare, self.fail_if)
         if self.profile:

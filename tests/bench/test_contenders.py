@@ -99,9 +99,16 @@ def test_all_come_to_the_same_loss_when_a_batch_is_the_whole_data(data: tuple[Te
         alternatives.intra_op(work, workers=2).loss,
         alternatives.recipe(work, workers=1).loss,
         alternatives.ddp(work, workers=1).loss,
-        ours(work, rule="hogwild", kind="threads", workers=1, allow=1).loss,
+        ours(work, rule="hogwild", kind="threads", workers=1, options={}).loss,
     ]
     assert losses == pytest.approx([losses[0]] * 6, rel=1e-4)
+
+
+def test_exact_delay_is_measured_where_it_is_asked_for() -> None:
+    (contender,) = [c for c in contenders(2, ["ordered"], ["threads"], compensation="none") if c.workers == 1]
+    assert contender.about == "this package's rule ordered, staleness 1, no compensation"
+    start = contender.start
+    assert isinstance(start, partial) and start.keywords["options"] == {"staleness": 1, "compensation": "none"}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)

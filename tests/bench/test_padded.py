@@ -96,6 +96,12 @@ def test_what_is_planned() -> None:
     ]
 
 
+def test_exact_delay_is_planned_for_the_rule_that_has_one() -> None:
+    settings = BenchSettings(workers=2, contenders=["hogwild", "ordered", "sync"], compensation="none")
+    told = {r.rule: r.options.get("compensation") for r in padded_plan_of(settings, 5.0, (), cores=2).runners}
+    assert told == {"hogwild": None, "ordered": "none", "sync": None}
+
+
 @pytest.mark.parametrize("pad", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_wait_that_cannot_be(pad: float) -> None:
     with pytest.raises(ArgumentError, match="--pad-ms"):
