@@ -155,8 +155,9 @@ def train(
         overwrite: replace the run that is in `out`.
         config: settings of your own to record, plain values by name; see `Run.settings`.
         change: settings that the run of `resume` goes on with, by name: `change={"lr": 0.03}`. All other arguments are
-            those it was begun with. lr (of all groups), updates or epochs (more of them), clip_grad_norm and
-            on_nonfinite can be changed. Recorded with the update that each holds from, in `run.config.changes`.
+            those it was begun with. lr (of all groups), updates or epochs (more of them), limit_updates,
+            clip_grad_norm and on_nonfinite can be changed. Recorded with the update that each holds from, in
+            `run.config.changes`.
         token: a secret that all machines must have which torchrun starts; None is HOGWILD_TOKEN in the environment.
         node_timeout: seconds after which a machine that says nothing is taken to be lost.
 

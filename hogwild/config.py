@@ -162,7 +162,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             if one.name not in _TABLES:
-                _check(one, getattr(self, one.name))
+                value = getattr(self, one.name)
+                if type(value).__module__ == "numpy" and hasattr(value, "item"):  # one of its scalars
+                    object.__setattr__(self, one.name, value := value.item())
+                _check(one, value)
         _check_changes(self.changes)
         object.__setattr__(self, "groups", _groups_in(self.groups))
         if (self.epochs is None) == (self.updates is None):
@@ -380,6 +383,8 @@ def _check(one: Field[Any], value: Any) -> None:
         raise ArgumentError(f"{one.name} {value} is over {limits['most']}; {limits['most']} or fewer work")
     if limits["positive"] and not value > 0:
         raise ArgumentError(f"{one.name} {value!r} is not above 0; a positive number works")
+    if value != value:
+        raise ArgumentError(f"{one.name} {value!r} is no number; it must be {_FORMS[form]}")
 
 
 def _is_of(value: Any, wanted: str) -> bool:

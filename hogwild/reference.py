@@ -346,7 +346,8 @@ def _rebased(model: nn.Module, before: _Version, after: _Version, base: _Version
     """What the buffers become: a forward pass took them from `before` to `after`, and they are `base` by now.
 
     A running average with momentum m, after n passes: after + (1 − m)ⁿ (base − before). One with momentum None: the
-    mean over base's batches and these. An integer: base + (after − before). Any other: after. Left alone: base.
+    mean over base's batches and these. A signed integer, but of shape [1]: base + (after − before). Any other: after.
+    Left alone: base.
     """
     committed = {}
     for name, _ in model.named_buffers():
@@ -362,10 +363,10 @@ def _rebased(model: nn.Module, before: _Version, after: _Version, base: _Version
                 committed[name] = a + (1 - layer.momentum) ** passes * (newest - b)
             else:
                 committed[name] = (newest * others + (a * (seen + passes) - b * seen)) / (others + passes)
-        elif a.dtype.is_floating_point or a.dtype.is_complex or a.dtype is torch.bool:
-            committed[name] = a
-        else:
+        elif a.dtype in (torch.int8, torch.int16, torch.int32, torch.int64) and a.shape != (1,):
             committed[name] = newest + (a - b)
+        else:
+            committed[name] = a
     return committed
 
 

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, asdict, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -215,3 +216,15 @@ def test_a_file_without_the_key_is_of_exact_delayed_sgd(tmp_path):
     path.write_text("".join(line for line in RunConfig(updates=1).to_toml().splitlines(True) if "compens" not in line))
     assert RunConfig.load(path).compensation == "none"
     assert RunConfig(updates=1).compensation == "auto"
+
+
+def test_a_scalar_of_numpy_is_the_number_that_it_is():
+    config = RunConfig(epochs=np.int64(2), clip_grad_norm=np.float32(0.5), seed=np.uint8(3))
+    assert [type(v) for v in (config.epochs, config.clip_grad_norm, config.seed)] == [int, float, int]
+    assert RunConfig.from_mapping(tomllib.loads(config.to_toml())) == config
+
+
+@pytest.mark.parametrize("name", ["recheck", "clip_grad_norm", "worker_timeout", "ema"])
+def test_nan_is_no_setting(name):
+    with pytest.raises(ArgumentError, match=f"{name} nan is n"):
+        RunConfig(epochs=1, **{name: float("nan")})

@@ -95,7 +95,7 @@ def as_source(
         ArgumentError: `data` is of no kind that can be indexed, is empty, is smaller than a batch, or holds
             tensors of different lengths or on another device than the CPU.
     """
-    if isinstance(data, Source):
+    if isinstance(data, Source) and not hasattr(data, "__getitem__"):  # a data set may have a `batch` of its own
         return data
     if isinstance(data, TensorDataset) and collate is None:
         data = data.tensors
@@ -187,7 +187,7 @@ def _as_tensors(data: Any) -> Any:
 def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     try:
         return torch.from_numpy(np.ascontiguousarray(array) if array.ndim else array)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: its bytes are in the other order
         raise ArgumentError(f"data holds an array of dtype {array.dtype}, which no tensor can hold") from error
 
 

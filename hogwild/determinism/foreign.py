@@ -64,7 +64,10 @@ _MUST = "it must return a Run, a module, a state dict or a tensor"
 
 
 def _places(made: Any) -> set[int]:
-    """The addresses of the tensors and arrays in a result."""
+    """The addresses of the tensors and arrays in a result; of a module of what it trains, if anything, for models may
+    share what none changes."""
+    if isinstance(made, nn.Module) and (trained := [p for p in made.parameters() if p.requires_grad and p.numel()]):
+        return {parameter.data_ptr() for parameter in trained}
     given = _as_state(made.state if isinstance(made, Run) else made)
     with opened(given, "what the function returned") as state:
         values = [state.value(name) for name in state.names]

@@ -134,7 +134,7 @@ def _run(path: Path, content: bytes) -> ModuleType:
     sys.modules[name] = module  # dataclasses and type hints look there
     try:
         with told_where(path, f"it has to run by itself: python {path.name}"):
-            exec(compile(content, str(path), "exec"), module.__dict__)
+            exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

@@ -9,6 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+_SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def counts(buffer: Tensor) -> bool:
+    """True for a buffer that is taken for a counter."""
+    return buffer.dtype in _SIGNED and buffer.shape != (1,)
+
 
 @dataclass(frozen=True)
 class BufferRule:
@@ -20,8 +27,11 @@ class BufferRule:
     - running average with momentum m: after + (1 − m)^n (base − before), which weighs this batch's statistic as if
       it had been computed on base, stays positive for a variance, and is `after` where base is before;
     - cumulative average (`momentum=None`): the mean of base's batches and this one's;
-    - integer counter: base + (after − before);
+    - counter: base + (after − before);
     - anything else: after.
+
+    A signed integer is taken for a counter, or a table of them, unless its shape is [1], as that of a pointer into a
+    ring is by custom: a sum would take it out of the ring.
 
     A buffer that the forward pass left alone keeps base.
     """
@@ -42,7 +52,7 @@ class BufferRule:
             if self.counter is not None:
                 seen, others = int(before[self.counter]), int(base[self.counter])
                 return (newest * others + (a * (seen + passes) - b * seen)) / (others + passes)
-        if not a.dtype.is_floating_point and not a.dtype.is_complex and a.dtype is not torch.bool:
+        if counts(a):
             return newest + (a - b)
         return a
 

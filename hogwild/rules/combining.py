@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from hogwild.optim.gradients import Gathered, mean_gradient
 from hogwild.rules.base import Gradient, Seat
+from hogwild.rules.gradients import fitting
 from hogwild.rules.rechecks import Rechecks, unequal_losses, unequal_tensors
 from hogwild.rules.versioned import Versioned
 from hogwild.shared.gradient_ring import GradientRing
@@ -114,11 +115,8 @@ class Combining(Versioned):
             self.combine()
             if self.control.observe(Word.HEAD) < needed:
                 return False
-        return not self._several or self._has_left(ticket)
-
-    def _has_left(self, ticket: Ticket) -> bool:
-        """True once what lay in this ticket's slot before has been taken to be sent to other machines."""
-        return self.control.observe(Word.SENT) > ticket - len(self.state.gradients)
+        # and what lay in this ticket's slot before has been taken to be sent to other machines
+        return not self._several or self.control.observe(Word.SENT) > ticket - len(self.state.gradients)
 
     def awaits(self, ticket: Ticket) -> int:
         """Version u − τ."""
@@ -152,6 +150,8 @@ class Combining(Versioned):
         """The gradient gathered where it is to wait, checked, and clipped if it is all of its update; None where it is
         not finite, which is told in its turn."""
         purpose, optimizer = self._purpose, self.seat.optimizer
+        if room := self.state.plan.sparse:
+            gradient.values = fitting(gradient.values, room)
         if purpose is _For.STEP:
             return super().prepare(ticket, gradient)
         slot = self._slot(ticket)
@@ -346,7 +346,7 @@ class Combining(Versioned):
         self.state.journal.write(version, version, worker, read, version + 1, loss)
         seat.observe(version + 1, self.place(version + 1))
         seat.pause(Hook.PUBLISHING)
-        control.publish(Word.HEAD, version + 1)
+        self.publish(version + 1)
         control.alarms.wake(version + 1)
         control.row(seat.index)[Field.ENDED] = time.monotonic_ns()
         seat.pause(Hook.PUBLISHED)

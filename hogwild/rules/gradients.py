@@ -5,7 +5,7 @@ A loss is a scalar, a list of scalars or a generator of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,18 @@ def gradients_of(
     if is_told(output):
         return float(output[0]), named_gradients(output[1], names, parameters)
     return (autograd_gradients if by == "grad" else backward_gradients)(output, parameters)
+
+
+def fitting(values: Sequence[Tensor | None], room: Mapping[int, int]) -> list[Tensor | None]:
+    """The same, where sparse gradients of more rows than a slot has `room` for, by position, are coalesced.
+
+    They are so wherever they go: whether a gradient waits in its slot is a matter of time, and a step takes rows that
+    are named twice one after the other, or summed, which are different bits.
+    """
+    return [
+        value.coalesce() if value is not None and value.is_sparse and value._nnz() > room.get(i, 0) else value
+        for i, value in enumerate(values)
+    ]
 
 
 def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:

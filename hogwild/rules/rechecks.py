@@ -143,17 +143,17 @@ class Rechecks:
     def alone(self, number: int) -> bool:
         """True where the gradient that lies there is this worker's own."""
         words = self._slot_of(number).words
-        return self._stamped(number) and words[GradientSlot.WORKER] == self._number
+        return self.is_there(number) and words[GradientSlot.WORKER] == self._number
 
     def can_be_compared(self, number: int) -> bool:
-        """True once the first computation is there, or it is certain that this worker has to leave off."""
-        return self._stamped(number) or self.leaves_off(number)
+        """True once the first computation is there, or may never come unless this worker goes on: its owner died, or
+        the run was stopped before it. A moment later somebody may have taken the ticket of the dead: so what is there
+        is asked for by itself."""
+        return self.is_there(number) or number >= self._control[Word.TOTAL] or self._control.orphan_before(number + 1)
 
-    def leaves_off(self, number: int) -> bool:
-        """True where the first computation may never come unless this worker goes on: its owner died, or the run was
-        stopped before it."""
-        gone = number >= self._control[Word.TOTAL] or self._control.orphan_before(number + 1)
-        return gone and not self._stamped(number)
+    def is_there(self, number: int) -> bool:
+        """True once the first computation waits in its slot."""
+        return self._says(number, GradientSlot.STAMP)
 
     def mark(self, number: int) -> None:
         """Say that both computations of that gradient are equal."""
@@ -196,16 +196,13 @@ class Rechecks:
     def _is_due(self, number: int) -> bool:
         if self._checked(number) or self._control.computes_again(number):
             return False
-        if self._stamped(number):
+        if self.is_there(number):
             return not self.alone(number) or not any(row[Field.PRESENT] for row in self._others)
         dealt_here = self._dealing.dealer(number) == self._dealing.node
         return dealt_here and self._row[Field.TICKET] != number and not self._control.orphan_before(number + 1)
 
     def _checked(self, number: int) -> bool:
         return self._says(number, GradientSlot.CHECKED)
-
-    def _stamped(self, number: int) -> bool:
-        return self._says(number, GradientSlot.STAMP)
 
     def _says(self, number: int, word: int) -> bool:
         return self._control.says(self._slot_of(number).words, word, number // self._per_update + 1)

@@ -120,7 +120,7 @@ class Snapshot(AnyAge, Versioned):
             self.state.journal.write(version, update, seat.index, gradient.version, version + 1, gradient.loss)
             self.observe(version + 1, target)
             seat.pause(Hook.PUBLISHING)
-            control.publish(Word.HEAD, (version + 1) << _SLOT_BITS | target)
+            self.publish((version + 1) << _SLOT_BITS | target)
             seat.pause(Hook.PUBLISHED)
             self._pin(version + 1, target)
         return True

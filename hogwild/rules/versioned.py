@@ -62,6 +62,15 @@ class Versioned(Rule):
             self.seat.pause(Hook.LOGGED)
             steps.store()
 
+    def publish(self, head: int) -> None:
+        """Let a whole version be the newest.
+
+        Raises:
+            Aborted: the run has been given up, and the version before is being saved.
+        """
+        self.give_up_if_aborted()
+        self.control.publish(Word.HEAD, head)
+
     def give_up_if_aborted(self) -> None:
         """Write no more once the run has been given up.
 

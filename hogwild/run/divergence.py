@@ -1,9 +1,9 @@
-"""Has the loss left where it began? Looked at while a run is made, and at its end.
+"""Has the loss risen above where it began? Looked at while a run is made, and at its end.
 
-Two windows of losses are compared, the first of the run and the last. The loss has left where it began where the mean
-of the last is higher, by more than three standard errors of the difference, and by more than a twentieth of the first;
-or where it is not finite any more. A loss that grows at once has grown within the first window already: so it has left
-too where no loss is below 0 and the median of the last is more than twice the loss of the first update.
+Two windows of losses are compared, the first of the run and the last. The loss has risen above where it began where the
+mean of the last is higher, by more than three standard errors of the difference, and by more than a twentieth of the
+first; or where it is not finite any more. A loss that grows at once has grown within the first window already: so it
+has risen too where no loss is below 0 and the median of the last is more than twice the loss of the first update.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class RisenLoss:
     def __str__(self) -> str:
         began = f"the first {self.began} updates" if self.began > 1 else "the first update"
         return (
-            f"the loss has left where it began: {self.first:.4g} over {began}, "
+            f"the loss has risen above where it began: {self.first:.4g} over {began}, "
             f"{self.last:.4g} over the {self.window} before update {self.update:,}"
         )
 
 
 def divergence(losses: NDArray[np.float64], total: int | None = None) -> RisenLoss | None:
-    """Whether the losses so far, in the order of the updates, have left where they began; None where they have not, or
-    are too few. `total` is how many the run will have."""
+    """Whether the losses so far, in the order of the updates, have risen above where they began; None where
+    they have not, or are too few. `total` is how many the run will have."""
     window = min(WINDOW, (total or len(losses)) // 10)
     if window < _FEWEST or len(losses) < 2 * window:
         return None

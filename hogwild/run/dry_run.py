@@ -57,12 +57,15 @@ def dry_run(
     seed: int,
     workers: int,
     long: float | None = None,
+    *,
+    refuses_nonfinite: bool = True,
 ) -> DryRun:
     """Compute the gradient of update 0 once. Where it is to be measured whether that takes `long` seconds, and it seems
     to, a second time: the first step of a program does some things only once.
 
     Raises:
-        ArgumentError: the loss raised, is not a finite scalar, or does not depend on the model; or the data raised.
+        ArgumentError: the loss raised, is no scalar, is not finite where that is refused, or does not depend on the
+            model; or the data raised.
     """
     source, stand_ins, replica, parameters = _copies(model, trained, source)
     with at_batch(seed, workers) as info:
@@ -77,7 +80,7 @@ def dry_run(
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
         if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
             took = measured(step)[1]
-    if not math.isfinite(value):
+    if not math.isfinite(value) and refuses_nonfinite:
         if hole := hole_in(batch):
             raise ArgumentError(f"data: the first batch holds {hole}; {WAYS_OUT}")
         raise ArgumentError(f"loss is {value} at the first step; scale the data or lower the initial weights")

@@ -17,7 +17,7 @@ from hogwild.rules.any_age import AnyAge
 from hogwild.run.best import BestKeeper
 from hogwild.run.divergence import divergence
 from hogwild.run.job import Evaluate, Job
-from hogwild.run.metrics import metrics_in
+from hogwild.run.metrics import OF_AN_EVALUATION, metrics_in
 from hogwild.run.progress import Progress
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.optimizer_state import AVERAGE
@@ -25,7 +25,7 @@ from hogwild.shared.state import SharedState
 from hogwild.shared.words import Field, Word
 
 _REPORT_EVERY = 0.2  # seconds
-_LOOK_EVERY = 1.0  # seconds between two looks at whether the loss has left where it began
+_LOOK_EVERY = 1.0  # seconds between two looks at whether the loss has risen above where it began
 _ADVICE = "a lower learning rate or clip_grad_norm may help"
 _ADVICE_IF_STALE = "compensation='auto', less staleness, a lower learning rate or clip_grad_norm may help"
 _ADVICE_IF_RACING = "compensation='workers', fewer workers, a lower learning rate or clip_grad_norm may help"
@@ -67,6 +67,7 @@ class Evaluator:
         self._seconds_before = seconds_before
         self._samples = samples
         self._model = job.model
+        self._buffers = [(m, name, own) for m in job.model.modules() for name, own in m._buffers.items()]
         self._state = state
         self._rule = job.rule
         self._kind = job.kind
@@ -118,7 +119,7 @@ class Evaluator:
         control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
 
     def tell_divergence(self) -> None:
-        """Log, once, that the loss has left where it began, if it has."""
+        """Log, once, that the loss has risen above where it began, if it has."""
         if self._told_divergence:
             return
         total = -(-self._state.control[Word.TOTAL] // self._rule.tickets_per_update)
@@ -229,6 +230,8 @@ class Evaluator:
 
     @torch.no_grad()
     def _take_buffers(self, others: Sequence[torch.Tensor]) -> None:
+        for module, name, buffer in self._buffers:  # a forward pass of `evaluate` may have put another in its place
+            module._buffers[name] = buffer
         buffers = dict(self._model.named_buffers())
         _copy(buffers, [entry.name for entry in self._state.plan.buffers.entries], others)
 
@@ -260,7 +263,8 @@ class Evaluator:
         flags = [(module, module.training) for module in self._model.modules()]
         try:
             with torch.no_grad():
-                metrics = evaluate(self._model.eval())
+                self._model.eval()  # which a model may have made return nothing
+                metrics = evaluate(self._model)
         except Exception as error:
             error.add_note(f"raised by evaluate=, which was given version {version}")
             raise
@@ -269,6 +273,8 @@ class Evaluator:
                 module.training = training
         if not isinstance(metrics, Mapping):
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
+        if taken := [name for name in OF_AN_EVALUATION if name in metrics]:
+            raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, which every row has; give it another name")
         return {name: float(value) for name, value in metrics.items()}
 
     def _copy(self, take: Callable[[], None], average: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:

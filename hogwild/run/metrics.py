@@ -14,15 +14,16 @@ from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.workers.team import Logged
+from hogwild.workers.worker_info import OF_A_ROW
 
 Row = Mapping[str, float]
-_LOGGED = ("update", "batch", "worker")  # how a worker's row begins
+OF_AN_EVALUATION = ("update", "seconds")  # how its row begins, whose names no metric may have
 _EVERY = 1.0  # seconds between two appends of what workers logged
 
 
 def metrics_in(row: Row) -> dict[str, float]:
     """The metrics of an evaluation, by name."""
-    return {name: value for name, value in row.items() if name not in ("update", "seconds")}
+    return {name: value for name, value in row.items() if name not in OF_AN_EVALUATION}
 
 
 def as_json(rows: Iterable[Row]) -> str:
@@ -70,7 +71,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], list[dict[str, flo
         for line in lines[:-1]:
             row = {str(k): float("nan") if v is None else _number(v) for k, v in json.loads(line).items()}
             row["update"] = int(row["update"])
-            (logged if tuple(row)[:3] == _LOGGED else evaluations).append(row)
+            (logged if tuple(row)[:3] == OF_A_ROW else evaluations).append(row)
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise RunDirectoryError(f"{path} does not hold the metrics of a run: {printable(str(error))}") from error
     return evaluations, logged

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -27,6 +26,7 @@ from hogwild.run.dry_run import DryRun, as_in_a_worker, dry_run
 from hogwild.run.job import Job
 from hogwild.run.origin import Origin, describe, refuse_other_compensation, refuse_other_training
 from hogwild.run.record import origin_to_go_on
+from hogwild.run.result import refuse_unsaveable
 from hogwild.run.second_look import copies_for_another, look_again
 from hogwild.run.staleness import curvature_of, stale_plan
 from hogwild.run.try_kernel import try_kernel
@@ -104,6 +104,8 @@ def prepare(job: Job) -> Prepared:
     anatomy = Anatomy.of(job.model)
     copies = copies_for_another(job)  # before anything of the job has been used
     _refuse_idle_functions(job)
+    if job.out is not None:
+        refuse_unsaveable(job.model)
     _warn_of_few_batches(job)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
@@ -224,7 +226,10 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     config, long = job.config, LONG if is_to_be_measured(job) else None
-    tried = dry_run(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long)
+    tried = dry_run(
+        *(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long),
+        refuses_nonfinite=config.on_nonfinite == "raise",
+    )
     if tried.written and job.rule.needs(job.config.workers).slots > 1:
         raise ArgumentError(
             f"the loss writes to {', '.join(tried.written)} while it is computed, as an embedding with max_norm "
@@ -285,6 +290,7 @@ def _plan(
     several = job.party is not None and job.averages is None
     if several:  # one machine may be τ updates ahead of another
         needs = replace(needs, gradients=2 * needs.gradients)
+    most = _ROOM * job.rule.batches_per_ticket
     return StatePlan(
         workers=config.workers,
         spares=2 * config.workers + before.again + (needs.gradients if several else 0),
@@ -298,7 +304,7 @@ def _plan(
         needs=needs,
         audited=config.audit and _can_audit(job, optimizer),
         tables=tuple(tables),
-        sparse={i: max(_FEW, parameters.entries[i].shape[0], _ROOM * tried.rows.get(i, 0)) for i in sorted(rows)},
+        sparse={i: max(_FEW, parameters.entries[i].shape[0], most * tried.rows.get(i, 0)) for i in sorted(rows)},
         shards=optimizer.shards if job.rule.combines else (),
     )
 
@@ -326,13 +332,12 @@ def _seal_every(rows: int, nbytes: int) -> int:
 
 
 def _names(model: nn.Module, anatomy: Anatomy) -> dict[str, tuple[str, int]]:
-    """Each name of the state dict → what it is and its position; tied tensors have several names."""
+    """Each name of the state dict → what it is and its position; tied tensors have several names, and a hook may give a
+    tensor another."""
     places = {id(p): ("parameter", i) for i, p in enumerate(anatomy.trained.values())}
     places.update({id(p): ("constant", i) for i, p in enumerate(anatomy.constant.values())})
     places.update({id(b): ("buffer", i) for i, b in enumerate(anatomy.buffers.values())})
-    kept = {name for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    members = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name: places[id(tensor)] for name, tensor in members if name in kept}
+    return {name: places[id(value)] for name, value in model.state_dict(keep_vars=True).items() if id(value) in places}
 
 
 def _warn_of_large_steps(job: Job, optimizer: Optimizer, plan: OptimizerPlan) -> None:

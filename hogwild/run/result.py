@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.torch import save, save_file
+from torch import Tensor, nn
 
 from hogwild.config import RunConfig
-from hogwild.errors import RunDirectoryError, as_html, printable
+from hogwild.errors import ArgumentError, RunDirectoryError, as_html, printable
 from hogwild.rules.registry import title_of
 from hogwild.run.audit import Audit
 from hogwild.run.best import Best, save_best
@@ -207,7 +208,7 @@ class Run:
 
     @property
     def diverged(self) -> str | None:
-        """That the loss has left where it began, in words with the figures; None where it has not."""
+        """That the loss has risen above where it began, in words with the figures; None where it has not."""
         found = divergence(losses_by_update(self.journal))
         return str(found) if found is not None else None
 
@@ -341,6 +342,22 @@ class Run:
         texts["run.json"] = json.dumps(record, indent=2) + "\n"
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
+
+
+def refuse_unsaveable(model: nn.Module) -> None:
+    """Refuse a model that could be trained and then not be saved.
+
+    Raises:
+        ArgumentError: a tensor of its state has a dtype that no file holds.
+    """
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            try:
+                save({name: torch.empty(0, dtype=value.dtype)})
+            except KeyError:
+                raise ArgumentError(
+                    f"{name} is {value.dtype}, which safetensors cannot save; train without out"
+                ) from None
 
 
 def _known(value: Any) -> Any:

@@ -16,7 +16,7 @@ from hogwild.optim.compensation import Compensation
 from hogwild.optim.factory import group_of
 from hogwild.optim.kernels import written_step
 from hogwild.optim.plan import OptimizerPlan
-from hogwild.optim.rates import RateTable
+from hogwild.optim.rates import RateTable, factor_of
 from hogwild.optim.stability import is_safe_step, largest_stable_step
 from hogwild.run.curvature import curvature
 from hogwild.run.dry_run import as_in_a_worker
@@ -26,6 +26,7 @@ from hogwild.shared.layout import Layout
 
 CURVATURE = "curvature"  # what machines that train together compare as
 _ADAM = (torch.optim.Adam, torch.optim.AdamW)
+_LOOKS = 10_000  # updates at most whose factors a schedule is asked for, to know its largest
 _LONG = 500  # updates of a run that are worth the twenty gradients of a curvature that is only warned of
 _BEARS = 20  # lr × curvature × (τ + 1), up to which Adam seldom learns worse
 _STALE = 3  # staleness from which on Adam, and momentum where no curvature is known, may keep a model from learning
@@ -82,11 +83,15 @@ def stale_plan(
 
 
 def _largest_rates(job: Job, optimizer: Optimizer) -> list[float]:
-    """Of each group, by a table of learning rates or its own."""
-    table = job.lr_schedule
+    """Of each group, by a table of learning rates, or its own by a schedule's largest factor."""
+    table, rates = job.lr_schedule, [float(group["lr"]) for group in optimizer.param_groups]
     if isinstance(table, RateTable):
         return [max(column) for column in zip(*map(table.at, range(job.updates)), strict=True)]
-    return [float(group["lr"]) for group in optimizer.param_groups]
+    if job.factors is None or not job.updates:
+        return rates
+    looks = range(0, job.updates, -(-job.updates // _LOOKS))
+    largest = max(factor_of(job.factors, update) for update in looks)
+    return [largest * rate for rate in rates]
 
 
 def _warn_of_what_is_left(

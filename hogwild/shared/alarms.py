@@ -1,10 +1,12 @@
 """Alarms: who waits for a version sleeps until it is made, and is woken by whoever makes it.
 
-    who waits for version v     word of v := 1 → fence → is v there after all? → sleep while the word is 1
-    who makes version v         head := v → fence → is the word of v 1? → word := 0, wake who sleeps there
+    who waits for version v     word of v := a number of its own → fence → is v there? → if not: sleep while it is that
+    who makes version v         head := v → fence → is the word of v 0? → if not: word := 0, wake who sleeps there
 
 A processor may look at one word before its own store into another is seen; the fence keeps the two in order, on both
-sides, so that one of the two sees what the other did. Who is to wake may die before: every sleep has a limit.
+sides, so that one of the two sees what the other did. The number is new each time: else a second one who comes to wait
+would let the first, who was about to sleep as it was rung, sleep after all. Who is to wake may die before: every sleep
+has a limit.
 
 The words lie in shared memory, and the kernel watches them (futex, Linux); elsewhere `works` is False, and who waits
 looks again and again.
@@ -16,12 +18,14 @@ import ctypes
 import platform
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 PLACES = 64  # words; who waits for versions that share one is woken with the others, and sleeps on
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
 _NUMBER = _NUMBERS.get(platform.machine(), 0) if sys.platform == "linux" and sys.maxsize > 2**32 else 0  # of futex
 _WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1
+_NUMBERED = 2**31 - 2  # the bits of a clock that make a number of one's own; never 0, for the last bit is set beside
 _LOW = 0 if sys.byteorder == "little" else 4  # where the half of a word is that the kernel looks at
 
 
@@ -61,12 +65,12 @@ class Alarms:
         """Sleep until that version is made, or less: for at most so many seconds, and not at all where the wait is
         over."""
         place = version % PLACES
-        self._words[place] = 1
+        mine = self._words[place] = time.monotonic_ns() & _NUMBERED | 1
         with self._fence:
             pass
         if not is_over():
             self._limit.seconds, self._limit.nanoseconds = divmod(int(seconds * 1e9), 10**9)
-            self._futex(_NUMBER, self._address + 8 * place, _WAIT, 1, ctypes.addressof(self._limit), None, 0)
+            self._futex(_NUMBER, self._address + 8 * place, _WAIT, mine, ctypes.addressof(self._limit), None, 0)
 
     def wake(self, version: int) -> None:
         """Wake who waits for that version; called once everybody can see that it is there."""

@@ -170,9 +170,7 @@ class _Rows:
         return ALIGNMENT + aligned(8 * most) + most * math.prod(entry.shape[1:]) * entry.dtype.itemsize
 
     def hold(self, gradient: Tensor) -> bool:
-        """Copy a gradient; True where its rows are different ones, in order."""
-        if gradient._nnz() > self._most:
-            gradient = gradient.coalesce()
+        """Copy a gradient that fits; True where its rows are different ones, in order."""
         count = self._count[0] = gradient._nnz()
         numbers, values = self._views(count)
         numbers.copy_(gradient._indices())

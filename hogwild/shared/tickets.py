@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
+from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.dealing import Dealing
 from hogwild.shared.words import NOBODY, Field, Hook, Phase, Word, Words, nothing_planted
@@ -120,7 +121,16 @@ class Control(Words):
         self[Word.AVERAGED] = NOBODY  # the averager has yet to begin
 
     def claim(self, worker: int, pause: Callable[[Hook], None] = nothing_planted) -> int | None:
-        """A ticket that nobody else has: the lowest reissued one, else the next. None when there are no more."""
+        """A ticket that nobody else has: the lowest reissued one, else the next. None when there are no more.
+
+        Raises:
+            ArgumentError: the worker has one, which nobody else would compute then.
+        """
+        if (left := self._rows[worker][Field.TICKET]) != NOBODY:
+            raise ArgumentError(
+                f"claim() called before ticket {left} was committed; commit it, or let what was raised end "
+                f"work(worker): the worker is replaced, and the ticket computed again"
+            )
         with self.ticket_lock:
             self._enter(worker)
             ticket = self._take(worker, pause)
@@ -204,6 +214,11 @@ class Control(Words):
         row = self._rows[worker]
         row[Field.TICKET] = NOBODY
         row[Field.PHASE] = Phase.IDLE
+
+    def leave(self, worker: int) -> None:
+        """The worker claims no more; what it did not commit is for anyone to take."""
+        if self._rows[worker][Field.TICKET] != NOBODY:
+            self.hand_back(worker)
 
     def hand_back(self, worker: int) -> None:
         """The worker gives its ticket up, for anyone to take."""

@@ -71,7 +71,7 @@ class Recompute:
         ticket = worker.rule.deal(number, worker.control[Word.TOTAL])
         gradient = self._compute(ticket, own=rechecks.alone(number))
         worker.control.wait_until(partial(rechecks.can_be_compared, number), worker.index)
-        if not rechecks.leaves_off(number):
+        if rechecks.is_there(number):  # and stays until this worker marks it, or lets go
             worker.seat.pause(Hook.COMPARING)
             self._compare(ticket, gradient)
             rechecks.mark(number)

@@ -21,6 +21,9 @@ from typing import Any
 from hogwild.errors import ArgumentError
 
 _PRELOAD = "hogwild.workers.preload"
+SAFE = "PYTHONSAFEPATH"
+CALLERS_SAFE = "HOGWILD_CALLERS_PYTHONSAFEPATH"
+"""What the caller's environment has in place of the former, while the fork server starts."""
 _COMPILER = "torch._dynamo"  # a step of torch's own imports it, and so has the one that was tried here
 start_lock = threading.Lock()
 """Held while a process is being started: what is set for the start is the whole program's."""
@@ -75,17 +78,18 @@ def _as_the_server_starts() -> Iterator[None]:
     package. So would one on the caller's own path, which workers get once they are forked. Ctrl-C is held back until
     the server, which inherits that, has imported what it imports; it would print a traceback.
     """
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
+    before = os.environ.get(SAFE)
+    os.environ |= {SAFE: "1", CALLERS_SAFE: before or ""}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        del os.environ[CALLERS_SAFE]
         if before is None:
-            del os.environ["PYTHONSAFEPATH"]
+            del os.environ[SAFE]
         else:
-            os.environ["PYTHONSAFEPATH"] = before
+            os.environ[SAFE] = before
 
 
 def start_context() -> BaseContext:

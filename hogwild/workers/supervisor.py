@@ -32,6 +32,7 @@ _STARTING = 120.0  # seconds that a worker has at least for its start, which is 
 _LOOKS = 4  # at least so many find a worker at one point before it is taken to hang
 _WRITING = 0.3  # seconds more for those that are in the middle of a write
 _GRACE = 1.5  # seconds that workers have to finish their update once they are told to stop
+_PROGRESS = Field.TICKET, Field.COMPUTED, Field.AGAIN, Field.ENDED  # one may make versions for others all the time
 _log = logging.getLogger("hogwild")
 
 
@@ -192,7 +193,7 @@ class Supervisor:
     def _point(self, worker: int) -> tuple[int, ...] | None:
         """Where that worker is in its work; None while it waits for others."""
         row = self._control.row(worker)
-        return None if row[Field.WAITING] else (row[Field.TICKET], row[Field.COMPUTED], row[Field.AGAIN])
+        return None if row[Field.WAITING] else tuple(row[field] for field in _PROGRESS)
 
     def _replace(self, index: int, why: str) -> None:
         failures, most = self.history.failures, self._config.max_restarts

@@ -72,7 +72,7 @@ class ThreadTeam:
         self._threads: dict[int, threading.Thread] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
-        if state.plan.dealing.several:  # the courier, a process, deals with tickets too, and copies versions
+        if state.plan.dealing.nodes > 1:  # the courier is a process, and takes these locks too
             others = ticket_lock_of(state.arena), commit_lock_of(state.arena)
             self._locks[:2] = map(PairedLock, self._locks, others)
         self._give_locks(state)

@@ -128,6 +128,7 @@ class Worker:
         try:
             with informed(self.info), scripts_as_written():
                 self.task.work(self)
+            self.control.leave(self.index)
             if self._generators is not None:
                 self._generators.moved(self.info.update)  # the last commit, too, may have drawn
             self._report()

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 import torch
 
 from hogwild.data.seeding import mix
+from hogwild.errors import ArgumentError
+
+OF_A_ROW = ("update", "batch", "worker")
+"""How a row of what a worker logged begins, whose names no metric may have."""
 
 Log = Callable[[int, int, dict[str, float]], None]
 """Called with update, batch and named numbers."""
@@ -58,7 +62,13 @@ class WorkerInfo:
         return self._generator
 
     def log(self, **metrics: float) -> None:
-        """Record named numbers for this batch; they appear in `run.logged`."""
+        """Record named numbers for this batch; they appear in `run.logged`.
+
+        Raises:
+            ArgumentError: a name is `update`, `batch` or `worker`, which every row has.
+        """
+        if taken := [name for name in OF_A_ROW if name in metrics]:
+            raise ArgumentError(f"log was given {taken[0]!r}, which every row has; give it another name")
         numbers = {name: float(value) for name, value in metrics.items()}
         if self.muted:
             return

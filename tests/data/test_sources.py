@@ -218,3 +218,26 @@ def test_what_a_source_shares_stays_shared(kind):
     counted = Counted()
     problems.train(One(), data=counted, loss=lambda model, batch: model.weight.sum(), kind=kind, workers=1, updates=7)
     assert counted.count >= 7
+
+
+class WithABatch(torch.utils.data.Dataset):
+    """As of Hugging Face: `batch` makes another data set, of batches."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return torch.tensor([float(i)])
+
+    def batch(self, batch_size, drop_last_batch=False):
+        raise AssertionError("nobody wants that")
+
+
+def test_a_data_set_that_has_a_batch_is_a_data_set():
+    source = as_source(WithABatch(), batch_size=10, shuffle=False, seed=0, collate=None)
+    assert len(source) == 4 and torch.equal(source.batch(1, torch.Generator())[:, 0], torch.arange(10.0, 20.0))
+
+
+def test_numbers_in_the_other_order_of_bytes_are_refused():
+    with pytest.raises(ArgumentError, match="which no tensor can hold"):
+        as_source(np.zeros(4, ">f4"), batch_size=2, shuffle=False, seed=0, collate=None)

@@ -126,3 +126,17 @@ def test_what_fails_in_a_fresh_interpreter_ends_the_check():
         hogwild.check(leaves, fresh_process=True)
     with pytest.raises(hogwild.ArgumentError, match="returned None"):
         hogwild.check(lambda: None, fresh_process=True)
+
+
+MEAN = torch.zeros(3)
+
+
+class Centred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.register_buffer("mean", MEAN)
+
+
+def test_models_may_share_a_constant():
+    assert hogwild.check(lambda: torch.manual_seed(0) and Centred(), runs=2).identical

@@ -8,6 +8,7 @@ from typing import ClassVar
 import problems
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
+import torch
 from torch import nn
 from traits import EXACT, KINDS
 
@@ -153,3 +154,12 @@ def test_the_command_fails_where_a_promise_is_broken(monkeypatch, capsys):
 def test_the_command_refuses(arguments, words, capsys):
     assert main(["probe", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_step_whose_loss_tells_its_gradients_is_computed_too():
+    def loss(replica, batch):
+        weight = replica[0].weight
+        return 0.5, {"0.weight": torch.ones_like(weight)}
+
+    found = hogwild.probe("hogwild", "threads", 1, updates=20, model=problems.mlp(), data=problems.data(), loss=loss)
+    assert found.exact

@@ -311,3 +311,19 @@ def test_a_name_of_a_file_that_is_not_there(tmp_path, monkeypatch):
     rings(tmp_path)
     with pytest.raises(ArgumentError, match=r"no experiment is named 'rings'; did you mean the file rings.py\?"):
         find("rings")
+
+
+def test_a_file_is_compiled_as_it_is_and_not_as_this_package_is(tmp_path):
+    text = (
+        PLAIN.format(name="build", returns="")
+        + """
+from dataclasses import dataclass, fields
+
+@dataclass
+class Sizes:
+    hidden: int = 3
+
+HIDDEN = {one.name: one.type for one in fields(Sizes)}["hidden"]("7")
+"""
+    )
+    assert find(written(tmp_path, text))[0].name == "own"

@@ -209,3 +209,33 @@ def test_evaluation_mode_leaves_statistics_alone():
     problems.train(model, update="ordered", updates=5)
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
     assert not model.training
+
+
+class Ring(nn.Module):
+    """As a queue of keys: a pointer that goes round, and a flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("ready", torch.tensor(0, dtype=torch.uint8))
+        self.register_buffer("passes", torch.zeros(2, dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert 0 <= int(self.pointer) < 4 and int(self.ready) < 2
+        self.pointer[0] = (self.pointer[0] + 1) % 4
+        self.ready.fill_(1)
+        self.passes[1] += 1
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("update", OWN_GRADIENTS)
+def test_a_pointer_stays_in_its_ring_and_a_table_counts(update):
+    model, expected = Ring(), Ring()
+    settings = {"staleness": 3, "micro_batches": 2, "update": update, "updates": 20, "compensation": "none"}
+    problems.train(model, workers=1, **settings)
+    assert 0 <= int(model.pointer) < 4 and model.ready == 1
+    assert model.passes.tolist() == [0, 40 if update == "sync" else 20]
+    if update in SAME_BITS:
+        problems.train_serially(expected, **settings)
+        assert [*map(torch.Tensor.tolist, expected.buffers())] == [*map(torch.Tensor.tolist, model.buffers())]

@@ -301,3 +301,36 @@ def test_sparse_state_is_refused() -> None:
 def test_an_optimizer_without_sparse_gradients_is_refused() -> None:
     with pytest.raises(hogwild.ArgumentError, match="Adam cannot step a sparse gradient"):
         hogwild.train(made(), words(), loss, optimizer=torch.optim.Adam, updates=3, batch_size=BATCH)
+
+
+class Ragged:
+    """A first batch of few words, and later ones that name more rows than a gradient slot has room for."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def batch(self, update, generator):
+        return torch.randint(0, 10, (20_000 if update else 20,), generator=torch.Generator().manual_seed(update))
+
+
+@pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=1e-3), partial(torch.optim.SparseAdam, lr=1e-3)])
+def test_rows_that_a_slot_has_no_room_for_are_stepped_alike_wherever_they_wait(optimizer):
+    def train(workers, recheck):
+        torch.manual_seed(0)
+        return hogwild.train(
+            nn.Embedding(10, 3, sparse=True),
+            Ragged(),
+            lambda model, words: model(words).square().mean() + model(words).sin().mean(),
+            optimizer=optimizer,
+            update="ordered",
+            staleness=2,
+            workers=workers,
+            kind="threads",
+            epochs=4,
+            recheck=recheck,
+            compensation="none",
+        )
+
+    alone = train(1, 0.0)
+    assert alone.digest == train(3, 0.0).digest == train(3, 1.0).digest
+    assert train(1, 1.0).rechecked == 48

@@ -1,4 +1,4 @@
-"""A run whose loss has left where it began says so while it is made, and at its end; one that learns says nothing."""
+"""A run whose loss has risen says so while it is made, and at its end; one that learns says nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_it_is_seen_where_the_last_losses_are_higher_than_the_first():
     assert found is not None
     assert (found.update, found.window) == (500, WINDOW)
     assert (found.first, found.last) == (pytest.approx(2.3, abs=0.05), pytest.approx(7.9, abs=0.05))
-    assert str(found).startswith("the loss has left where it began: 2.") and "before update 500" in str(found)
+    assert str(found).startswith("the loss has risen above where it began: 2.") and "before update 500" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_it_is_seen_where_the_loss_grew_within_the_first_window_already():
     at_once = np.concatenate([[1.13], np.geomspace(10, 1e30, 20), losses((50.0, 479), noise=5.0)])
     found = divergence(at_once)
     assert found is not None
-    assert str(found).startswith("the loss has left where it began: 1.13 over the first update, 50")
+    assert str(found).startswith("the loss has risen above where it began: 1.13 over the first update, 50")
     lost = np.concatenate([[1.13], np.full(499, np.nan)])
     assert "1.13 over the first update, nan" in str(divergence(lost))
     assert divergence(np.concatenate([[-1.0], losses((0.0, 499), noise=5.0)])) is None, "a loss that may be anything"
@@ -125,13 +125,13 @@ def test_losses_that_are_no_longer_numbers():
 def test_a_run_says_so_once_in_its_log_and_in_its_record(update, tmp_path, caplog):
     run = problems.train(update=update, updates=UPDATES, workers=1, out=tmp_path, **GROWS)
     assert run.diverged is not None
-    told = [record.message for record in caplog.records if "has left where it began" in record.message]
+    told = [record.message for record in caplog.records if "has risen above where it began" in record.message]
     assert len(told) == 1 and caplog.records[0].levelno == logging.WARNING
     assert json.loads((tmp_path / "run.json").read_text())["diverged"] == run.diverged
     console = Console(width=120, record=True, file=None)
     with console.capture() as shown:
         console.print(run_report(run))
-    assert "the loss has left where it began" in " ".join(shown.get().split())
+    assert "the loss has risen above where it began" in " ".join(shown.get().split())
 
 
 def test_what_would_help_depends_on_the_rule(caplog):
@@ -150,7 +150,7 @@ def test_it_is_said_while_the_run_is_made(monkeypatch, caplog):
 
     def enough(progress: Any) -> bool:
         time.sleep(0.01)
-        return "has left where it began" in caplog.text
+        return "has risen above where it began" in caplog.text
 
     run = problems.train(updates=50_000, workers=1, **GROWS, evaluate_every=100, evaluate=lambda model: {}, stop=enough)
     assert run.stopped == "stop" and run.updates < 25_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -258,3 +259,14 @@ def test_it_computes_gradients_although_the_caller_forbids_them():
     with torch.no_grad():
         tried(problems.mlp())
         assert problems.train(updates=3).updates == 3
+
+
+@pytest.mark.parametrize("policy", ["skip", "ignore"])
+def test_a_first_batch_that_is_not_finite_is_left_out_where_that_is_asked_for(policy):
+    x, y = problems.data()
+    x[3] = float("nan")
+    settings = {"data": (x, y), "shuffle": False, "update": "ordered", "epochs": 1}
+    with pytest.raises(hogwild.ArgumentError, match="the first batch holds NaN"):
+        problems.train(**settings)
+    run = problems.train(on_nonfinite=policy, **settings)
+    assert math.isnan(run.losses[0]) and math.isfinite(run.losses[-1]) == (policy == "skip")

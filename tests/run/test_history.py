@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -123,3 +124,24 @@ def test_a_kill_of_the_program_loses_no_row_and_no_second_before_its_checkpoint(
     assert run.seconds > 0.1, "ten updates of 20 ms by two workers are in it"
     seconds = [row["seconds"] for row in rows(out)]
     assert seconds == sorted(seconds)
+
+
+def test_a_row_after_the_checkpoint_is_not_there_twice(tmp_path):
+    """No row is as old as the checkpoint: the file of rows is emptied all the same."""
+    settings = {**SETTINGS, "evaluate_every": 10, "checkpoint_every": 7, "evaluate": evaluate, "update": "ordered"}
+    out, killed = tmp_path / "run", tmp_path / "killed"
+
+    class Copies(hogwild.Callback):
+        """What a kill would leave, between version 10 and what is done once it is judged."""
+
+        def on_evaluation(self, progress):
+            if progress.updates == 10:
+                shutil.copytree(out, killed)
+
+        def should_stop(self, progress):
+            return False
+
+    problems.train(out=out, callbacks=[Copies()], **settings)
+    (killed / "metrics.jsonl").write_text('{"update": 10, "seconds": 0.1, "weight": 0.0}\n')
+    problems.train(out=killed, resume=killed, updates=60, **{k: v for k, v in settings.items() if k != "updates"})
+    assert [row["update"] for row in rows(killed)] == [10, 20, 30, 40, 50, 60]

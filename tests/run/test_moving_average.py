@@ -303,3 +303,23 @@ def test_sparse_tables_are_refused_by_name():
 def test_a_decay_is_between_0_and_1(ema, message):
     with pytest.raises(hogwild.ArgumentError, match=message):
         train(ema=ema)
+
+
+class Renamed(nn.Sequential):
+    """Its state dict has other names than its parameters, as a model that loads old files."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(8, 3))
+        self.register_state_dict_post_hook(_as_before)
+
+
+def _as_before(module, state, prefix, metadata):
+    for name in [*state]:
+        state[f"old.{name}"] = state.pop(name)
+
+
+def test_what_a_hook_renames_is_averaged_and_sealed():
+    run = problems.train(Renamed(), update="ordered", ema=0.9)
+    assert run.state.keys() == run.ema_state.keys() == {"old.0.weight", "old.0.bias"}
+    assert not torch.equal(run.state["old.0.weight"], run.ema_state["old.0.weight"])
+    assert len({seal.digest for seal in run.seals.values()}) == len(run.seals) > 1

@@ -90,3 +90,14 @@ def test_adam_is_not_slowed_by_rows_of_which_a_batch_has_few(seed):
         return run.curvature
 
     assert curved(64) < 10 * curved(1024)  # of which each row has several samples; 35 to 92 times without the one more
+
+
+def test_a_schedule_is_judged_by_its_largest_factor():
+    """As LambdaLR, which is a table of rates; and not by a rate that is never taken."""
+    hundredth, warming = (lambda u: 0.01), (lambda u: min(1.0, (u + 1) / 30))
+    small, large = partial(torch.optim.SGD, lr=1.0), partial(torch.optim.SGD, lr=0.5)
+    assert train(small, lr_schedule=hundredth).compensation == ()
+    assert train(partial(torch.optim.SGD, lr=0.01)).compensation == ()
+    told = train(large, lr_schedule=warming).compensation
+    by_table = train(large, lr_schedule=partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=warming)).compensation
+    assert told == by_table != ()

@@ -14,8 +14,10 @@ from contextlib import suppress
 
 import problems
 import pytest
+import torch
 from programs import started
 from safetensors.torch import load_file
+from torch import nn
 
 import hogwild
 from hogwild.run import result
@@ -301,3 +303,19 @@ def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("[]\n")
     with pytest.raises(hogwild.RunDirectoryError, match="metrics"):
         hogwild.load_run(tmp_path)
+
+
+def test_what_no_file_holds_is_refused_before_it_is_trained(tmp_path):
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.turn = nn.Parameter(torch.ones(8, dtype=torch.complex128))
+
+        def forward(self, x):
+            return (x * self.turn).sum(1).abs()
+
+    settings = {"loss": lambda model, batch: model(batch[0]).mean(), "updates": 3}
+    with pytest.raises(hogwild.ArgumentError, match="turn is torch.complex128, which safetensors cannot save"):
+        problems.train(Complex(), out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+    assert problems.train(Complex(), **settings).updates == 3

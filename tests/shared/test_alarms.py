@@ -25,7 +25,7 @@ class Sleeper(threading.Thread):
         super().__init__(daemon=True)
         self._words, self._version = arena.words(0, PLACES), version
         self.start()
-        until(lambda: self._words[version % PLACES] == 1)
+        until(lambda: self._words[version % PLACES] != 0)
         time.sleep(0.05)  # and now it is asleep
 
     def run(self):
@@ -82,6 +82,21 @@ def test_one_is_roused_or_all_are(arena):
     for one in sleepers:
         one.join(LONG)
         assert not one.is_alive()
+
+
+@SLEEPY
+def test_who_was_rung_before_it_slept_does_not_sleep_because_another_came_to_wait(arena):
+    first, second = alarms_of(arena), alarms_of(arena)
+
+    def meanwhile():
+        """The first has looked in vain; its version is made then, and another waits for a later one in that place."""
+        alarms_of(arena).wake(5)
+        second.sleep(5 + PLACES, lambda: True, LONG)
+        return False
+
+    began = time.monotonic()
+    first.sleep(5, meanwhile, LONG)
+    assert time.monotonic() - began < LONG / 2
 
 
 @SLEEPY

@@ -108,10 +108,11 @@ PLANTED = [
     *((rule, "not let go", "nothing can happen any more") for rule in SAME_BITS),
     *((rule, "any ticket", "nothing can happen any more") for rule in SAME_BITS),
     *((rule, "never alone", "nothing can happen any more") for rule in SAME_BITS),
+    *((rule, "asked again", "is compared with") for rule in SAME_BITS),
     ("sync", "slot alone", "slot 0 is to be written while worker . reads version 0 there"),
 ]
 SLOT_ALONE = Size(3, 2, kills=0, micro_batches=1, twice=(0, 1))  # one gradient slot for all
-TWICE = "unchecked", "no way out", "not let go", "any ticket", "never alone"
+TWICE = "unchecked", "no way out", "not let go", "any ticket", "never alone", "asked again"
 SHARDED = "early shard", "shard ahead", "early end"
 
 

@@ -22,6 +22,7 @@ What every model is made of stands here too.
     "no way out"     who computes again waits for a gradient whose owner died, and that nobody has taken again
     "not let go"     the parent leaves in a dead worker's row what it computed again
     "any ticket"     who has a ticket computes later ones again, too
+    "asked again"    who computes again compares, where it had to leave off a moment before and has to no more
     "never alone"    who computed a gradient does not compute it again, though nobody else is left
 """
 
@@ -35,7 +36,7 @@ from explorer import ENDED, NOBODY, Outcome, State, Step, put
 FAULTS = (
     *("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop"),
     *("few gradients", "stamp first", "early shard", "shard ahead", "early end", "no second look"),
-    *("unchecked", "no way out", "not let go", "any ticket", "never alone", "slot alone"),
+    *("unchecked", "no way out", "not let go", "any ticket", "never alone", "slot alone", "asked again"),
 )
 _TICKET_LOCK = frozenset(
     f"{section}.{step}"

@@ -59,6 +59,7 @@ class Twice(Model):
             Step("again.read", "Combining.read", self.again_read),
             Step("again.gradient", "Rule.gradient", self.gradient, "gradient"),
             Step("again.wait", "Rechecks.can_be_compared", self.again_wait),
+            Step("again.decide", "Rechecks.is_there", self.again_decide),
             Step("again.compare", "Combining.compare", self.again_compare),
             Step("again.mark", "Rechecks.mark", self.again_mark, "checked"),
             Step("again.clear", "Rechecks.let_go", self.again_clear, "not again"),
@@ -85,6 +86,12 @@ class Twice(Model):
 
     def taken_back(self, s: State, ticket: int) -> bool:
         return bool(s.reissued) and s.reissued[0] <= ticket and "no way out" not in self.faults
+
+    def is_there(self, s: State, ticket: int) -> bool:
+        return s.gradients[self.place(ticket)][0] == ticket // self.per_update + 1
+
+    def leaves_off(self, s: State, ticket: int) -> bool:
+        return ticket >= s.total or self.taken_back(s, ticket)
 
     def claim_again(self, s: State, i: int) -> Outcome:
         if self.due(s, i) is None:
@@ -120,9 +127,14 @@ class Twice(Model):
 
     def again_wait(self, s: State, i: int) -> Outcome:
         ticket = s.workers[i].second
-        if s.gradients[self.place(ticket)][0] == ticket // self.per_update + 1:
-            return s
-        return (s, "again.clear") if ticket >= s.total or self.taken_back(s, ticket) else None
+        return s if self.is_there(s, ticket) or self.leaves_off(s, ticket) else None
+
+    def again_decide(self, s: State, i: int) -> Outcome:
+        ticket = s.workers[i].second
+        there = self.is_there(s, ticket)
+        if "asked again" in self.faults:
+            there = there or not self.leaves_off(s, ticket)
+        return s if there else (s, "again.clear")
 
     def again_compare(self, s: State, i: int) -> Outcome:
         me = s.workers[i]

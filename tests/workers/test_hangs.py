@@ -100,8 +100,8 @@ def test_waiting_for_a_slow_worker_is_not_hanging():
     assert run.failures == ()
 
 
-def test_time_in_which_nobody_looked_counts_little(monkeypatch):
-    """As after Ctrl-Z, in a frozen container, or beside a long evaluation: the workers may have stood still, too."""
+def watched(monkeypatch):
+    """(the row of a worker that has ticket 7, what lets so many seconds pass and tells who was ended)."""
     now, ended, space = [0.0], [], Space()
     offset = Control.reserve(space, 1, 1)
     control = Control(Arena(space.nbytes), offset, 1, 1)
@@ -122,6 +122,22 @@ def test_time_in_which_nobody_looked_counts_little(monkeypatch):
     team.end = lambda worker: ended.append(worker) or True
     watch._start(0)
     row[Field.TICKET] = 7
+    return row, look_after
+
+
+def test_who_makes_versions_of_what_others_compute_does_not_hang(monkeypatch):
+    row, look_after = watched(monkeypatch)
+    for version in range(50):
+        row[Field.ENDED] = version + 1
+        assert look_after(0.1) == []
+    for _ in range(5):
+        look_after(0.1)
+    assert look_after(0.1) == [0]
+
+
+def test_time_in_which_nobody_looked_counts_little(monkeypatch):
+    """As after Ctrl-Z, in a frozen container, or beside a long evaluation: the workers may have stood still, too."""
+    row, look_after = watched(monkeypatch)
     assert look_after(0.1) == [], "it has just moved"
     assert look_after(1000.0) == [], "nobody looked"
     row[Field.WAITING] = 1

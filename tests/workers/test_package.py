@@ -136,7 +136,7 @@ def test_what_a_worker_writes_into_the_data_stays_its_own():
 
     assert x.nbytes >= 1 << 16, "large enough for a place of its own"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hogwild.run.prepare.dry_run", lambda *arguments: DryRun(frozenset(), 16, ()))
+        patch.setattr("hogwild.run.prepare.dry_run", lambda *arguments, **_: DryRun(frozenset(), 16, ()))
         problems.train(data=Rows(), loss=loss, kind="processes", updates=4)
     assert torch.equal(x, torch.ones(4000, 8))
 
@@ -377,3 +377,22 @@ def test_a_folder_named_as_a_package_is_not_taken_for_it(first, tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout == "3\n", done.stderr
     assert not taken.exists()
+
+
+@pytest.mark.parametrize("callers", [None, "1"])
+def test_a_worker_has_the_environment_of_its_program(callers):
+    """Its server is started with another, so in a program of its own."""
+    code = """
+import hogwild, os, torch
+def loss(model, batch):
+    safe = os.environ.get("PYTHONSAFEPATH")
+    hogwild.worker_info().log(safe=float(safe == "1"), more=float(any("HOGWILD" in name for name in os.environ)))
+    return model(batch).sum()
+sgd = lambda named: torch.optim.SGD(named, lr=0.1)
+run = hogwild.train(torch.nn.Linear(2, 1), torch.ones(8, 2), loss, optimizer=sgd, updates=3, batch_size=4, kind="processes")
+print(run.logged[0]["safe"], run.logged[0]["more"], os.environ.get("PYTHONSAFEPATH"))
+"""
+    own = {name: value for name, value in os.environ.items() if "HOGWILD" not in name and name != "PYTHONSAFEPATH"}
+    own |= {"PYTHONSAFEPATH": callers} if callers else {}
+    told = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True).stdout
+    assert told.split() == [str(float(callers == "1")), "0.0", str(callers)]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 
 import problems
 import pytest
+import torch
+from torch import nn
+from traits import KINDS, ONE_OF_EACH
 
 import hogwild
 from hogwild.rules.registry import NAMES
@@ -54,3 +58,35 @@ def test_a_loop_of_ones_own_may_reckon_with_its_ticket():
         kind="threads",
     )
     assert seen == [(0, 0, 0, 0.5), (1, 0, 1, 0.5), (2, 1, 2, 0.5), (3, 1, 3, 0.5)]
+
+
+def _commits(worker, ticket):
+    replica = worker.read(ticket)
+    loss = replica(torch.ones(1, 2)).square().sum()
+    worker.commit(ticket, torch.autograd.grad(loss, list(replica.parameters())), loss.item())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_who_leaves_with_a_ticket_leaves_it_to_the_others(update, kind):
+    def work(worker):
+        while (ticket := worker.claim()) is not None:
+            if worker.index == 0 and ticket >= 5:
+                return
+            _commits(worker, ticket)
+
+    sgd = partial(torch.optim.SGD, lr=0.01)
+    run = hogwild.launch(work, nn.Linear(2, 1), optimizer=sgd, updates=60, update=update, kind=kind, workers=2)
+    assert run.updates == 60 and not run.failures
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_claims_before_it_commits_is_told(kind):
+    def work(worker):
+        while (ticket := worker.claim()) is not None:
+            if ticket != 3:  # as where what was raised is passed over
+                _commits(worker, ticket)
+
+    sgd = partial(torch.optim.SGD, lr=0.01)
+    with pytest.raises(hogwild.ArgumentError, match="called before ticket 3 was committed"):
+        hogwild.launch(work, nn.Linear(2, 1), optimizer=sgd, updates=20, update="ordered", kind=kind)
