@@ -95,7 +95,8 @@ def as_source(
         ArgumentError: `data` is of no kind that can be indexed, is empty, is smaller than a batch, or holds
             tensors of different lengths or on another device than the CPU.
     """
-    if isinstance(data, Source) and not hasattr(data, "__getitem__"):  # a data set may have a `batch` of its own
+    is_data_set = hasattr(data, "__getitem__") and Source not in type(data).__mro__  # and may have a `batch`, too
+    if isinstance(data, Source) and not is_data_set:
         return data
     if isinstance(data, TensorDataset) and collate is None:
         data = data.tensors

@@ -238,6 +238,18 @@ def test_a_data_set_that_has_a_batch_is_a_data_set():
     assert len(source) == 4 and torch.equal(source.batch(1, torch.Generator())[:, 0], torch.arange(10.0, 20.0))
 
 
+def test_a_source_that_can_be_indexed_says_that_it_is_a_source():
+    class Indexed(hogwild.Source):
+        def __getitem__(self, i):
+            raise AssertionError("nobody wants that")
+
+        def batch(self, update, generator):
+            return torch.zeros(1)
+
+    source = Indexed()
+    assert as_source(source, batch_size=1, shuffle=False, seed=0, collate=None) is source
+
+
 def test_numbers_in_the_other_order_of_bytes_are_refused():
     with pytest.raises(ArgumentError, match="which no tensor can hold"):
         as_source(np.zeros(4, ">f4"), batch_size=2, shuffle=False, seed=0, collate=None)

@@ -389,7 +389,8 @@ def loss(model, batch):
     hogwild.worker_info().log(safe=float(safe == "1"), more=float(any("HOGWILD" in name for name in os.environ)))
     return model(batch).sum()
 sgd = lambda named: torch.optim.SGD(named, lr=0.1)
-run = hogwild.train(torch.nn.Linear(2, 1), torch.ones(8, 2), loss, optimizer=sgd, updates=3, batch_size=4, kind="processes")
+model, x = torch.nn.Linear(2, 1), torch.ones(8, 2)
+run = hogwild.train(model, x, loss, optimizer=sgd, updates=3, batch_size=4, kind="processes")
 print(run.logged[0]["safe"], run.logged[0]["more"], os.environ.get("PYTHONSAFEPATH"))
 """
     own = {name: value for name, value in os.environ.items() if "HOGWILD" not in name and name != "PYTHONSAFEPATH"}
