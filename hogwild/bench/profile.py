@@ -112,6 +112,11 @@ class TimedLock:
         self.release()
 
 
+def _logged(phase: str) -> str:
+    """What a row calls it; `batch` is a row's own."""
+    return f"in_{phase}"
+
+
 @dataclass(frozen=True)
 class Timed:
     """The work of each worker: wait for the others, then train as ever, under a clock. What it showed is logged."""
@@ -125,7 +130,7 @@ class Timed:
         self.line.wait(worker.index)
         clock.restart()
         train_loop(worker)
-        worker.info.log(**clock.stop())
+        worker.info.log(**{_logged(phase): spent for phase, spent in clock.stop().items()})
         for owner, name in timed:  # it refers back, and would keep the shared memory open
             delattr(owner, name)
 
@@ -249,7 +254,9 @@ def profile_case(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, s
         program = (Timed if timed else Together)(StartLine(workers))
         mine = replace(work, batches=batches, seed=seed)
         done, _ = train_rule(mine, rule, kind, workers, plan.allow, program, recheck=0.0)
-        spent = {phase: sum(row[phase] for row in done.logged) / 1e9 / batches for phase in PHASES if done.logged}
+        spent = {
+            phase: sum(row[_logged(phase)] for row in done.logged) / 1e9 / batches for phase in PHASES if done.logged
+        }
         return done.seconds * workers / batches, spent
 
     guess, _ = run(-(-_FIRST_GUESS // divisor) * divisor, 0, timed=False)

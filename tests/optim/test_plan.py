@@ -250,9 +250,12 @@ def test_grad_mode_comes_back_after_a_commit_that_raises():
     modes = []
 
     def work(worker: hogwild.Worker) -> None:
+        ticket = worker.claim()
+        replica = worker.read(ticket)
         with pytest.raises(RuntimeError):
-            worker.commit(worker.claim(), [torch.zeros(5), *[None] * 3])
+            worker.commit(ticket, [torch.zeros(5), *[None] * 3])
         modes.append(torch.is_grad_enabled())
+        worker.commit(ticket, [*map(torch.zeros_like, replica.parameters())])
 
     hogwild.launch(work, problems.mlp(), optimizer=OPTIMIZERS["sgd"], updates=1, workers=1, kind="threads")
     assert modes == [True]
