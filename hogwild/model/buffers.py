@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 _SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def is_counter(buffer: Tensor) -> bool:
+def _is_counter(buffer: Tensor) -> bool:
     """True for a buffer that is taken for a counter."""
     return buffer.dtype in _SIGNED and buffer.shape != (1,)
 
@@ -52,7 +52,7 @@ class BufferRule:
             if self.counter is not None:
                 seen, others = int(before[self.counter]), int(base[self.counter])
                 return (newest * others + (a * (seen + passes) - b * seen)) / (others + passes)
-        if is_counter(a):
+        if _is_counter(a):
             return newest + (a - b)
         return a
 

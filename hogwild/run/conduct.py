@@ -151,8 +151,9 @@ def _begun(run: OpenRun) -> OpenRun:
     if job.resume is not None:
         origin = origin.gone_on(run.start.version, job.config, job.kind, job.change)
     rows = as_json(by_update(run.evaluator.evaluations, run.logged))
-    goes_on = job.resume is not None  # then rows after the checkpoint go
-    files = {ORIGIN: origin.to_json(), **({METRICS: rows} if rows or goes_on else {})}
+    files = {ORIGIN: origin.to_json()}
+    if rows or job.resume is not None:  # of which rows after the checkpoint go
+        files[METRICS] = rows
     begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)
     run.evaluator.keeper.put_back()
     return replace(run, origin=origin)

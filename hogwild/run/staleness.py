@@ -71,8 +71,8 @@ def stale_plan(
 ) -> OptimizerPlan:
     """The plan of an optimizer, with what is done about staleness; with a warning where that may not be enough."""
     rule, staleness = job.rule, job.rule.staleness or 0
-    rates = _largest_rates(job, optimizer)
     asked = rule.made_up_for(job.config.workers)
+    rates = _largest_rates(job, optimizer) if staleness or asked.updates else []  # else nobody asks for them
     plan = OptimizerPlan.under_staleness(
         optimizer, optimized, layout, sparse, asked.updates, curved, rates, varies=asked.varies
     )
