@@ -26,6 +26,7 @@ CHAINS = int(os.environ.get("HOGWILD_CHAINS", "1"))
 SEED = int(os.environ.get("HOGWILD_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 UPDATES = 120
 KILLS = 3  # of a chain, at most
+LATEST = 0.4  # seconds after the first update: two workers that sleep 15 ms an update take 0.9 s, so a first kill finds them at work
 
 PROGRAM = f"""
 import sys, time
@@ -33,7 +34,7 @@ from pathlib import Path
 import problems
 
 def slow(model, batch):
-    time.sleep(0.005)
+    time.sleep(0.015)
     return problems.cross_entropy(model, batch)
 
 told = []
@@ -69,7 +70,7 @@ def chain(update: str, folder: Path, choices: random.Random) -> tuple[Path, int]
     """(the folder of a run that was killed and resumed until it was over, how often it was killed)."""
     kills, attempt = 0, 0
     folder.mkdir()
-    while killed(update, folder / str(attempt), choices.uniform(0, 0.4) if kills < KILLS else None):
+    while killed(update, folder / str(attempt), choices.uniform(0, LATEST) if kills < KILLS else None):
         kills += 1
         if not (folder / str(attempt) / "checkpoint.safetensors").exists():
             attempt += 1  # there is nothing to go on from
