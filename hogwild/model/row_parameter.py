@@ -70,23 +70,19 @@ def parameters_on(state: SharedState) -> list[nn.Parameter]:
 
 
 class _Rows(torch.autograd.Function):
-    """(table, rows, padding) → values (n, …); the gradient of a row is left out where it is the padding."""
+    """(table, rows) → values (n, …)."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: RowParameter, rows: Tensor, padding: int | None) -> Tensor:
-        ctx.rows, ctx.padding, ctx.shape = rows, padding, parameter.shape
+    def forward(ctx: Any, parameter: RowParameter, rows: Tensor) -> Tensor:
+        ctx.rows, ctx.shape = rows, parameter.shape
         return parameter.rows_now(rows)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         rows, values = ctx.rows, gradient
         if gradient.is_sparse:
             rows, values = rows[gradient._indices()[0]], gradient._values()
-        if ctx.padding is not None:
-            kept = (rows != ctx.padding).nonzero().squeeze(1)
-            rows, values = rows[kept], values[kept]
-        whole = torch.sparse_coo_tensor(rows[None], values, ctx.shape, check_invariants=False)
-        return whole, None, None
+        return torch.sparse_coo_tensor(rows[None], values, ctx.shape, check_invariants=False), None
 
 
 class _Whole(torch.autograd.Function):
@@ -112,11 +108,6 @@ def _seen_whole(value: Any) -> Any:
     return value
 
 
-def _values(parameter: RowParameter, rows: Tensor, padding: int | None) -> Tensor:
-    values: Tensor = _Rows.apply(parameter, rows.reshape(-1).long(), padding)  # type: ignore[no-untyped-call]
-    return values
-
-
 def _embedding(
     input: Tensor,  # noqa: A002 - torch calls it so
     weight: Any,
@@ -131,8 +122,9 @@ def _embedding(
     if dense or max_norm is not None or scale_grad_by_freq or not isinstance(weight, RowParameter):
         options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         return functional.embedding(_seen_whole(input), _seen_whole(weight), *options)
-    padding = None if padding_idx is None else padding_idx % len(weight)
-    return _values(weight, input, padding).view(*input.shape, *weight.shape[1:])
+    values = functional.embedding(input, weight, padding_idx, None, norm_type, False, sparse)
+    weight.table.put_back(values.detach().view(input.numel(), *weight.shape[1:]), input.reshape(-1), weight.version)
+    return values
 
 
 def _embedding_bag(
@@ -160,8 +152,9 @@ def _embedding_bag(
         if bool(padded.any()):
             padding = int(padded.nonzero()[0])
             places.view(-1)[padded] = padding
+    values = _Rows.apply(weight, input.reshape(-1).long())  # type: ignore[no-untyped-call]
     rest = (None, norm_type, False, mode, sparse, per_sample_weights, include_last_offset)
-    return functional.embedding_bag(places, _values(weight, input, None), offsets, *rest, padding)
+    return functional.embedding_bag(places, values, offsets, *rest, padding)
 
 
 _BY_ROWS: Mapping[Any, Callable[..., Tensor]] = {

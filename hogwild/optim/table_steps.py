@@ -57,7 +57,9 @@ class TableSteps:
         return one
 
     def state(self, state: OptimizerState) -> OptimizerState:
-        """The optimizer's state with that of the copies."""
+        """The optimizer's state with that of the copies, where any is kept by row."""
+        if all(own.keys() == {PARAMETER} for own in self._copies.values()):
+            return state
         one = copy.copy(state)
         one.tensors = [
             {**own, **{key: value for key, value in self._copies.get(i, {}).items() if key != PARAMETER}}

@@ -93,6 +93,8 @@ class RowTable:
             old=old[PARAMETER],
         )
         self._logs = [_Log(self.logs, old, place) for place in range(logs)]
+        self._made, self._before = self.logs.words[:, _Log.VERSION], self.logs.before.reshape(-1)
+        self._old = {key: column.flatten(0, 1) for key, column in old.items()}  # entry e of log l at l R + e
 
     @property
     def values(self) -> Tensor:
@@ -114,10 +116,14 @@ class RowTable:
             IndexError: a row is outside.
         """
         values = self.columns[key].index_select(0, rows)
+        self.put_back(values, rows, version, key)
+        return values
+
+    def put_back(self, values: Tensor, rows: Tensor, version: int, key: str = PARAMETER) -> None:
+        """Of values that were read of those rows, (n, …), make what they were at that version."""
         with self.ordering():
             words = self.newest[rows.numpy()]
         self._put_back(values, words, version, key)
-        return values
 
     def copy_at(self, version: int, target: Tensor, key: str = PARAMETER) -> None:
         """Copy the whole table at that version, piece by piece."""
@@ -131,18 +137,19 @@ class RowTable:
     def _put_back(self, values: Tensor, words: Words, version: int, key: str) -> None:
         """Give rows that later versions wrote what they held at that version."""
         newest_seen = version << _BITS | _ENTRY
-        late = np.flatnonzero(words > newest_seen)
+        (late,) = (words > newest_seen).nonzero()
+        words = words[late]
         while late.size:
-            made = int(words[late].max()) >> _BITS
-            here = late[words[late] >> _BITS == made]
-            log, entries = self._logs[made % len(self._logs)], words[here] & _ENTRY
-            if log.words[log.VERSION] != made:
-                raise RuntimeError(f"version {version} of a table cannot be read any more; {made} is not logged now")
-            words[here] = log.before[entries]
-            done = words[here] <= newest_seen
-            kept = log.old[key].index_select(0, torch.from_numpy(entries[done]))
-            values.index_copy_(0, torch.from_numpy(here[done]), kept)
-            late = late[words[late] > newest_seen]
+            made = words >> _BITS
+            logs = made % len(self._logs)
+            if (self._made[logs] != made).any():
+                raise RuntimeError(f"version {version} of a table cannot be read any more; {made} are not logged now")
+            entries = logs * self.rows + (words & _ENTRY)
+            words = self._before[entries]
+            done, later = words <= newest_seen, words > newest_seen
+            kept = self._old[key].index_select(0, torch.from_numpy(entries[done]))
+            values.index_copy_(0, torch.from_numpy(late[done]), kept)
+            late, words = late[later], words[later]
 
     # --- whoever makes a version
 
@@ -172,9 +179,8 @@ class RowTable:
         what costs time. What a version that was begun before has named stays as it is.
         """
         log, own = self._logs[made % len(self._logs)], rows.numpy()
-        new = self.newest[own] >> _BITS < made
-        first = log.words[log.COUNT]
-        if not new.all():
+        first = log.words[log.COUNT]  # 0: as in `keep`
+        if first and not (self.newest[own] >> _BITS < made).all():
             return {key: column.index_select(0, rows) for key, column in self.columns.items()}
         log.rows[first : first + own.size] = own
         for key, column in self.columns.items():
@@ -185,9 +191,8 @@ class RowTable:
         """Log what those rows hold, as they were taken, and name that version in their words."""
         log, own = self._logs[made % len(self._logs)], rows.numpy()
         words = self.newest[own]
-        new = words >> _BITS < made  # of the others what they held is in the log
-        first = log.words[log.COUNT]
-        if not new.all():
+        first = log.words[log.COUNT]  # 0: no word names that version, for it was begun by nobody before
+        if first and not (new := words >> _BITS < made).all():  # of the others what they held is in the log
             own, words = own[new], words[new]
             for key, column in self.columns.items():
                 torch.index_select(column, 0, torch.from_numpy(own), out=log.old[key][first : first + own.size])
