@@ -26,7 +26,7 @@ CHAINS = int(os.environ.get("HOGWILD_CHAINS", "1"))
 SEED = int(os.environ.get("HOGWILD_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 UPDATES = 120
 KILLS = 3  # of a chain, at most
-LATEST = 0.4  # seconds after the first update; two workers that sleep 15 ms an update take 0.9 s, so a first one meets them
+LATEST = 0.4  # seconds after the first update; two workers that sleep 15 ms an update take 0.9 s, and so are met
 
 PROGRAM = f"""
 import sys, time
