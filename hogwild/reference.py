@@ -89,9 +89,9 @@ def train_serially(
         if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(stepper):
             eps = _eps(stepper)
             first = range(0, N * min(4 if eps else 2, len(plan)), N) if measured else ()
-            curvature = _curvature(model, loss, source, seed, first, trained, eps)
+            curvature, grows = _curvature(model, loss, source, seed, first, trained, eps)
             if not curvature or any(map(partial(_is_large, staleness, curvature), stepper.param_groups)):
-                stale = _Stale(stepper, staleness, curvature)
+                stale = _Stale(stepper, staleness, curvature, grows)
         rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
         for k, (u, numbers, v) in enumerate(plan):
             parts, newest = [], versions[k]
@@ -133,7 +133,7 @@ def _plan(update: str, batches: int, staleness: int, M: int) -> list[tuple[int, 
 class _Stale:
     """The steps of SGD and of Adam by gradients that are τ updates old, as `hogwild.optim.compensation` has them."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, staleness: int, curvature: float) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, staleness: int, curvature: float, grows: int) -> None:
         self.groups, self.staleness, self.state = optimizer.param_groups, staleness, dict[Tensor, list[Any]]()
         for group in self.groups:
             if "betas" in group:
@@ -147,7 +147,7 @@ class _Stale:
                 own, remembers = 1 / (1 - group["momentum"]), (staleness + 1) / (1 - max(group["momentum"], 0.9))
                 shorter = math.sqrt(remembers / own) / (staleness + 1)
                 if curvature:
-                    shorter = remembers / own / (3 * curvature * max(group["lr"], 1e-30) * (staleness + 1) ** 2)
+                    shorter = remembers / own / (grows * curvature * max(group["lr"], 1e-30) * (staleness + 1) ** 2)
                 shorter = min(1.0, shorter)
                 scale = shorter / (remembers / own)
                 group["shortest"], group["longest"] = remembers, remembers / shorter
@@ -214,11 +214,11 @@ def _curvature(
     first: Sequence[int],
     trained: Sequence[nn.Parameter],
     eps: dict[Tensor, float] | None,
-) -> float:
-    """The largest eigenvalue of the loss's Hessian on the `first` batches, by four products with a vector; 0 where
-    there are none. With Adam's `eps`, in units of its steps."""
+) -> tuple[float, int]:
+    """(the largest eigenvalue of the loss's Hessian on the `first` batches, by four products with a vector, or 0 where
+    there are none; what it may grow to, times that). With Adam's `eps`, in units of its steps."""
     if not first:
-        return 0.0
+        return 0.0, 3
     gradients = list(_products(model, loss, source, seed, first, trained, None))
     units = [torch.ones_like(parameter) for parameter in trained]
     if eps is not None:
@@ -230,7 +230,24 @@ def _curvature(
         along = [unit * (part * (1 / _length(vector))) for unit, part in zip(units, vector, strict=True)]
         products = zip(*_products(model, loss, source, seed, first, trained, along), strict=True)
         vector = [unit * _average(parts) for unit, parts in zip(units, products, strict=True)]
-    return _length(vector)
+    grows = 1 if len(first) > 1 and _is_normalised(model, trained, gradients) else 3
+    return _length(vector), grows
+
+
+@torch.no_grad()
+def _is_normalised(model: nn.Module, trained: Sequence[nn.Parameter], gradients: Sequence[Sequence[Tensor]]) -> bool:
+    """True where all layers with a matrix but one may be scaled, and the loss stays: where in each batch their gradient
+    is at right angles to their values."""
+    scaled = []
+    for layer in model.modules():
+        own = [i for i, p in enumerate(trained) if any(p is one for one in layer.parameters(recurse=False))]
+        if any(trained[i].dim() > 1 for i in own):
+            values, cosines = torch.cat([trained[i].double().flatten() for i in own]), []
+            for gradient in gradients:
+                along = torch.cat([gradient[i].double().flatten() for i in own])
+                cosines.append(float(torch.cosine_similarity(values, along, 0)) if along.any() else 1.0)
+            scaled.append(max(map(abs, cosines)) * math.sqrt(len(values)) <= 0.01)
+    return any(scaled) and scaled.count(False) <= 1
 
 
 def _products(

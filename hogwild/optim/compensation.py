@@ -6,7 +6,8 @@ A gradient that is d updates old, d = min(u, τ), is applied to weights that d o
                   the next gradient is computed on   w − η′ (1 + τ) s,   where w was before this step
                   μ′ = 1 − 1 / M, where M is the memory in updates: at first M₀ = (τ + 1) / (1 − max(μ, 0.9)), and
                   later a fifth of the updates so far, until M is so long that η′ M = η / (1 − μ)
-                  η′ = η / S, where S = (1 − μ) M₀, but at most 1 / (3 λ (τ + 1)²)
+                  η′ = η / S, where S = (1 − μ) M₀, but at most 1 / (3 λ (τ + 1)²), or 1 / (λ (τ + 1)²) for a net
+                  that is normalised
     Adam, AdamW   β₁′ = 1 − (1 − β₁) / (τ + 1)
                   m ← β₁′ m + (1 − β₁′) g   s = β₁′ᵈ m + (1 − β₁′ᵈ) g in place of m      all else as it is
                   η′ = η × √(2 / (η λ (τ + 1))), but neither over η nor under η / (τ + 1)
@@ -19,11 +20,13 @@ on are where the velocity says they will be once it is applied (Chen et al. 2018
 
 Where the loss is curved, none of this makes a delay harmless: with a curvature λ these steps stay stable, whatever the
 memory, up to η′ λ of about 1 / (τ + 1)² (`hogwild.optim.stability`). λ is measured where the run begins, and a factor
-of 3 is left for what it grows to. What shorter steps lose in the end, the longer memory gives back: as many updates by
-one gradient as without a delay, for which a training that is at its beginning has no time yet. For Adam, λ is that of
-the loss in units of Adam's own steps: over the parameters, each times the root of the size of its gradient (Cohen et
-al. 2022, arXiv 2207.14484, call it the preconditioned sharpness). Its rate is left as it is up to where, with β₁ = 0.9
-and that delay, Adam is about stable on a quadratic, and then lowered by a root alone, for its steps shorten by
+of 3 is left for what it grows to. None is where all weights but the last layer's go into a normalisation: a step that
+is too long makes such weights longer, and by that the loss less curved in them (Arora et al. 2019, arXiv 1812.03981),
+and what the last layer sees keeps its length. What shorter steps lose in the end, the longer memory gives back: as many
+updates by one gradient as without a delay, for which a training that is at its beginning has no time yet. For Adam, λ
+is that of the loss in units of Adam's own steps: over the parameters, each times the root of the size of its gradient
+(Cohen et al. 2022, arXiv 2207.14484, call it the preconditioned sharpness). Its rate is left as it is up to where, with
+β₁ = 0.9 and that delay, Adam is about stable on a quadratic, and then lowered by a root alone, for its steps shorten by
 themselves where gradients grow. Where λ is not known, η′ is η / S × √S / (τ + 1), and Adam's η / √(τ + 1). SGD's is at
 most that, too, where τ is a mean, and some gradients are older.
 
@@ -42,12 +45,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from hogwild.optim.stability import largest_stable_step
+from hogwild.optim.stability import Curvature, largest_stable_step
 
 _LEAST_MOMENTUM = 0.9  # what is stretched of SGD without momentum, or with less
 _YOUNG = 5  # times as many updates as the velocity remembers have been made, before it remembers more
 _SMALL = 0.5  # of the largest stable step; an own step of SGD up to that is left as it is
-_MARGIN = 3  # times as much as where the run begins, the loss may be curved
 _LEAST_RATE = 1e-30  # that is divided by; a rate may be 0
 _FREE = 2  # lr × λ × (τ + 1), up to which Adam's rate is left as it is
 _SMALL_OF_ADAM = 0.1  # of that; up to there so is β₁, whose longer memory would be slower and make up for nothing
@@ -62,7 +64,7 @@ class Instead:
     options: Mapping[str, Any]
     scale: float
     memory: tuple[float, float] | None = None
-    curvature: float | None = None
+    curvature: Curvature | None = None
 
     def momentum(self, update: int) -> dict[str, float]:
         """That of an update, where it grows; otherwise nothing."""
@@ -93,7 +95,7 @@ class Compensation:
         cls,
         optimizer: Optimizer,
         staleness: int,
-        curvature: float | None = None,
+        curvature: Curvature | None = None,
         rates: Sequence[float] | None = None,
         *,
         varies: bool = False,
@@ -104,8 +106,7 @@ class Compensation:
         Args:
             optimizer: with the caller's options.
             staleness: τ, in updates.
-            curvature: the largest eigenvalue of the loss's Hessian where the run begins, for Adam in units of its own
-                steps (`hogwild.run.curvature`); None where it is not known.
+            curvature: of the loss where the run begins (`hogwild.run.curvature`); None where it is not known.
             rates: the largest learning rate that each group will have; its own where there are none.
             varies: gradients are τ updates old on average, and some are older.
         """
@@ -116,8 +117,10 @@ class Compensation:
         is_sgd = type(optimizer) is torch.optim.SGD and all(map(_forgets, groups))
         if not is_sgd and type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
             return None
-        if curvature is not None and all(_is_small(group, staleness, rate * curvature) for group, rate in largest):
-            return None
+        if curvature is not None:
+            steps = [(group, rate * curvature.largest) for group, rate in largest]
+            if all(_is_small(group, staleness, step) for group, step in steps):
+                return None
         if is_sgd:
             made = [_for_sgd(group, staleness, curvature, rate, varies) for group, rate in largest]
         else:
@@ -154,26 +157,29 @@ def _is_small(group: Mapping[str, Any], staleness: int, step: float) -> bool:
     return step <= _SMALL * largest_stable_step(staleness, group["momentum"], group["nesterov"])
 
 
-def _for_sgd(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float, varies: bool) -> Instead:
+def _for_sgd(
+    group: Mapping[str, Any], staleness: int, curvature: Curvature | None, rate: float, varies: bool
+) -> Instead:
     own = 1 / (1 - group["momentum"])
     shortest = (staleness + 1) / (1 - max(group["momentum"], _LEAST_MOMENTUM))
     longer = shortest / own
     unknown = curvature is None or varies
     shorter, binds = min(1.0, math.sqrt(longer) / (staleness + 1)) if unknown else 1.0, False
     if curvature is not None:
-        stable = longer / (_MARGIN * curvature * max(rate, _LEAST_RATE) * (staleness + 1) ** 2)
+        most = curvature.grows * curvature.largest
+        stable = longer / (most * max(rate, _LEAST_RATE) * (staleness + 1) ** 2)
         shorter, binds = min(shorter, stable), stable < shorter
     memory = shortest, shortest / shorter
     return Instead({"momentum": 1 - 1 / shortest}, shorter / longer, memory, curvature if binds else None)
 
 
-def _for_adam(group: Mapping[str, Any], staleness: int, curvature: float | None, rate: float) -> Instead:
+def _for_adam(group: Mapping[str, Any], staleness: int, curvature: Curvature | None, rate: float) -> Instead:
     beta1, beta2 = group["betas"]
     options: dict[str, Any] = {"betas": (1 - (1 - beta1) / (staleness + 1), beta2)}
     if curvature is None:
         scale = 1 / math.sqrt(staleness + 1)
     else:
-        over = max(1.0, curvature * rate * (staleness + 1) / _FREE)
+        over = max(1.0, curvature.largest * rate * (staleness + 1) / _FREE)
         scale = max(1 / math.sqrt(over), 1 / (staleness + 1))
     if group["weight_decay"] and group["decoupled_weight_decay"]:
         options["weight_decay"] = group["weight_decay"] / scale
@@ -188,7 +194,9 @@ def _changes(optimizer: Optimizer, made: Sequence[Instead]) -> Iterator[str]:
                 shortest, longest = instead.memory
                 more = f" … {_short(1 - 1 / longest)}, from update {round(shortest * _YOUNG):,} on"
             elif name == "lr" and instead.curvature is not None:
-                more = f", for a curvature of {instead.curvature:.3g}"
+                more = f", for a curvature of {instead.curvature.largest:.3g}"
+                if "betas" not in instead.options and instead.curvature.grows == 1:
+                    more += ", which does not grow"
             yield f"{name} {_short(group[name])} → {_short(value)}{more}"
 
 

@@ -25,6 +25,7 @@ from hogwild.optim.kernels import (
     written_step,
 )
 from hogwild.optim.row_adagrad import RowAdagrad
+from hogwild.optim.stability import Curvature
 from hogwild.optim.step_form import WrittenStep
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import PARAMETER, Cell, StateForm
@@ -129,7 +130,7 @@ class OptimizerPlan:
         layout: Layout,
         sparse: frozenset[int],
         staleness: int,
-        curvature: float | None = None,
+        curvature: Curvature | None = None,
         rates: Sequence[float] | None = None,
         *,
         varies: bool = False,

@@ -35,7 +35,7 @@ from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.run.result import WorkerUsage
-from hogwild.run.staleness import CURVATURE
+from hogwild.run.staleness import CURVATURE, CURVATURE_GROWS
 from hogwild.shared.dealing import Dealing, turns_of
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.state import SharedState
@@ -118,7 +118,8 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         "stop": job.callbacks.may_stop,
         "node_timeout": party.invitation.timeout,
         **_flat(prepared.training),
-        CURVATURE: prepared.curvature,
+        CURVATURE: prepared.curvature.largest if prepared.curvature is not None else None,
+        CURVATURE_GROWS: prepared.curvature.grows if prepared.curvature is not None else None,
         "layout": form_of(prepared.plan, job.rule),
         "frozen parameters": digest_bytes(dict(zip(frozen, state.constants, strict=True))).hex(),
         "version": version,

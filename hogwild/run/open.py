@@ -146,7 +146,7 @@ def _opened(
         logged=logged,
         initial=_newest_parameters(job, state) if prepared.plan.audited else [],
         compensation=compensation.changes if compensation is not None else (),
-        curvature=prepared.curvature,
+        curvature=prepared.curvature.largest if prepared.curvature is not None else None,
         evaluator=Evaluator(job, state, samples, keeper, evaluations, start.seconds),
         team=_make_team(prepared, state, start),
         machines=machines,

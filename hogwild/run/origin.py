@@ -24,6 +24,7 @@ from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.rates import RateTable
+from hogwild.optim.stability import GROWS
 from hogwild.run.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.environment import environment
 from hogwild.run.job import Job
@@ -41,7 +42,8 @@ class Origin:
         maker: what made it: "experiment", "train" or "launch".
         training: what it trains.
         environment: where it was begun.
-        curvature: of the loss where it began (`hogwild.run.curvature`), where it was measured.
+        curvature, curvature_grows: of the loss where it began, where it was measured, and what was left for it to grow
+            to, times that (`hogwild.run.curvature`).
         compensation: what was changed of the optimizer because gradients are stale, in words; None where a run began
             before that was noted here.
         resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
@@ -54,6 +56,7 @@ class Origin:
     environment: Mapping[str, Any]
     resumed: tuple[Mapping[str, Any], ...] = field(default=())
     curvature: float | None = None
+    curvature_grows: int = GROWS
     compensation: Sequence[str] | None = None
 
     @classmethod
@@ -128,7 +131,7 @@ def read_origin(folder: Path) -> Origin | None:
             raise ValueError("it is no plain file, or too long")
         found = Origin(**json.loads(path.read_text(encoding="utf-8")))
         forms: dict[str, Any] = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
-        forms |= {"curvature": float | None, "compensation": list | None}
+        forms |= {"curvature": float | None, "curvature_grows": int, "compensation": list | None}
         wrong = [name for name, form in forms.items() if not isinstance(getattr(found, name), form)]
         if wrong or not all(map(_is_part, found.resumed)):
             raise ValueError(f"{', '.join(wrong) or 'resumed'} is malformed")

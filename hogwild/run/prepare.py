@@ -19,6 +19,7 @@ from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.plan import OptimizerPlan, steps_rows
 from hogwild.optim.rates import RateTable, SchedulerFactory, factor_of, tabulated
 from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
+from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import Peek, peek
@@ -72,7 +73,7 @@ class Prepared:
     training: dict[str, Any]
     origin: Origin | None = None
     draws: bool = True
-    curvature: float | None = None
+    curvature: Curvature | None = None
 
     @property
     def run(self) -> str:
@@ -211,12 +212,13 @@ def _origin(job: Job, training: dict[str, Any]) -> Origin | None:
     return saved
 
 
-def _with_compensation(origin: Origin, job: Job, curved: float | None, plan: OptimizerPlan) -> Origin:
+def _with_compensation(origin: Origin, job: Job, curved: Curvature | None, plan: OptimizerPlan) -> Origin:
     """The same, with what is done about stale gradients, once it is sure that it is what was done before."""
     changes = plan.compensation.changes if plan.compensation is not None else ()
     if job.resume is not None:
         refuse_other_compensation(origin.compensation, changes, job.resume)
-    return replace(origin, curvature=curved, compensation=changes)
+    origin = replace(origin, compensation=changes)
+    return origin if curved is None else replace(origin, curvature=curved.largest, curvature_grows=curved.grows)
 
 
 def _try(job: Job, anatomy: Anatomy) -> DryRun:

@@ -17,14 +17,14 @@ from hogwild.optim.factory import group_of
 from hogwild.optim.kernels import written_step
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable, factor_of
-from hogwild.optim.stability import is_safe_step, largest_stable_step
+from hogwild.optim.stability import Curvature, is_safe_step, largest_stable_step
 from hogwild.run.curvature import curvature
 from hogwild.run.dry_run import as_in_a_worker
 from hogwild.run.job import Job
 from hogwild.run.origin import Origin
 from hogwild.shared.layout import Layout
 
-CURVATURE = "curvature"  # what machines that train together compare as
+CURVATURE, CURVATURE_GROWS = "curvature", "what curvature grows to"  # what machines that train together compare as
 _ADAM = (torch.optim.Adam, torch.optim.AdamW)
 _LOOKS = 10_000  # updates at most whose factors a schedule is asked for, to know its largest
 _LONG = 500  # updates of a run that are worth the twenty gradients of a curvature that is only warned of
@@ -34,9 +34,9 @@ _STALE = 3  # staleness from which on Adam, and momentum where no curvature is k
 
 def curvature_of(
     job: Job, anatomy: Anatomy, optimizer: Optimizer, optimized: Sequence[nn.Parameter], origin: Origin | None
-) -> float | None:
-    """Of the loss where the run begins, or began, for Adam in units of its steps; None where it is not known, or nobody
-    asks for it. `optimized`: those of the optimizer, in the anatomy's order."""
+) -> Curvature | None:
+    """Of the loss where the run begins, or began; None where it is not known, or nobody asks for it. `optimized`: those
+    of the optimizer, in the anatomy's order."""
     made_up_for = job.rule.made_up_for(job.config.workers).updates
     staleness = job.rule.staleness or made_up_for
     if not staleness or type(optimizer) not in (torch.optim.SGD, *_ADAM):
@@ -45,10 +45,11 @@ def curvature_of(
     if job.updates < _LONG and not (known and made_up_for):
         return None
     if origin is not None and job.resume is not None:
-        return origin.curvature
+        return None if origin.curvature is None else Curvature(origin.curvature, origin.curvature_grows)
     if job.party is not None and job.party.returns:  # whose initial values do not matter
-        told = job.party.hear("facts", 0)[CURVATURE]
-        return None if told is None else float(told)
+        told = job.party.hear("facts", 0)
+        largest, grows = told[CURVATURE], told[CURVATURE_GROWS]
+        return None if largest is None else Curvature(float(largest), int(grows))
     with as_in_a_worker(job.intra_op):
         return curvature(job, anatomy, _eps(optimizer, optimized))
 
@@ -67,7 +68,7 @@ def stale_plan(
     optimized: Sequence[nn.Parameter],
     layout: Layout,
     sparse: frozenset[int],
-    curved: float | None,
+    curved: Curvature | None,
 ) -> OptimizerPlan:
     """The plan of an optimizer, with what is done about staleness; with a warning where that may not be enough."""
     rule, staleness = job.rule, job.rule.staleness or 0
@@ -78,7 +79,7 @@ def stale_plan(
     )
     if staleness and plan.compensation is None:
         known = not asked.updates and Compensation.of(optimizer, staleness) is not None
-        _warn_of_what_is_left(job, optimizer, staleness, curved, rates, known)
+        _warn_of_what_is_left(job, optimizer, staleness, curved.largest if curved else None, rates, known)
     return plan
 
 
