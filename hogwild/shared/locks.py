@@ -35,17 +35,17 @@ class Lock(Protocol):
 class AnnouncedLock:
     """A lock that one worker is seen to wait for: its row says so until it has the lock, and not while it holds it."""
 
-    def __init__(self, lock: Lock, row: memoryview[int], waiting: int) -> None:
+    def __init__(self, lock: Lock, row: memoryview[int], waiting: int, waits: int) -> None:
         self._take, self._leave = lock.acquire, lock.release  # without a call between: it is done for every update
         self._row = row
-        self._waiting = waiting  # the place of that word in the row
+        self._waiting, self._waits = waiting, waits  # the place of that word in the row, and what it says then
         self._before = 0  # what the row said: it may look, in a wait, at what the lock protects
 
     def acquire(self, blocking: bool = True) -> bool:
         """Take the lock; only who waits for it says so."""
         before = self._row[self._waiting]
         if blocking:
-            self._row[self._waiting] = 1
+            self._row[self._waiting] = self._waits
         if not self._take(blocking):
             return False
         self._before = before
@@ -59,7 +59,7 @@ class AnnouncedLock:
 
     def __enter__(self) -> None:
         self._before = self._row[self._waiting]
-        self._row[self._waiting] = 1
+        self._row[self._waiting] = self._waits
         self._take()
         self._row[self._waiting] = 0
 

@@ -57,17 +57,22 @@ class Field:
     STARTED = 5  # CLOCK_MONOTONIC at its first claim, nanoseconds
     ENDED = 6  # the same after its last commit
     WAITED = 7  # nanoseconds spent waiting for other workers
-    WAITING = 8  # 1 while it waits for other workers, be it for a version or for a lock
+    WAITING = 8  # 0: it works; else it waits for other workers: for a lock, or looking at times for something else
     PIN = 9  # the slot it reads, where a rule lets workers pin one
     AGAIN = 10  # the ticket whose gradient it computes a second time, plus one; 0: none
     PRESENT = 11  # 1 while it may still compute one; set by the parent that starts it, and cleared where it died
     RECHECKED = 12  # gradients that it has computed a second time, and found equal
     READING = 13  # the version that it reads, plus one, where a rule keeps no version longer than it is read; 0: none
+    LOOKS = 14  # how often it has looked for what it waits for
 
 
 _ALARMS = Word.ADOPTED + _LINE
 _WORDS = _ALARMS + PLACES
 _ROW = 2 * _LINE  # words of a row
+
+
+FOR_A_LOCK, LOOKING = 1, 2
+"""What a worker's row says under `WAITING`."""
 
 
 class Phase(IntEnum):
@@ -142,9 +147,9 @@ class Words:
     def announce_waits(self, worker: int) -> None:
         """From here on that worker's row says when it waits for one of these locks."""
         row = self._rows[worker]
-        self.ticket_lock = AnnouncedLock(self.ticket_lock, row, Field.WAITING)
-        self.commit_lock = AnnouncedLock(self.commit_lock, row, Field.WAITING)
-        self.shard_locks = [AnnouncedLock(lock, row, Field.WAITING) for lock in self.shard_locks]
+        self.ticket_lock = AnnouncedLock(self.ticket_lock, row, Field.WAITING, FOR_A_LOCK)
+        self.commit_lock = AnnouncedLock(self.commit_lock, row, Field.WAITING, FOR_A_LOCK)
+        self.shard_locks = [AnnouncedLock(lock, row, Field.WAITING, FOR_A_LOCK) for lock in self.shard_locks]
 
     def __getitem__(self, word: int) -> int:
         return self._words[word]
@@ -208,7 +213,7 @@ class Words:
         if condition():
             return
         row = self._rows[worker]
-        row[Field.WAITING] = 1
+        row[Field.WAITING] = LOOKING
         began = time.monotonic_ns()
         pace = self._pace(began)
         yields = _YIELDS if self._spins else 0
@@ -216,6 +221,7 @@ class Words:
         while not condition():
             if self[Word.ABORT]:
                 raise Aborted
+            row[Field.LOOKS] += 1
             left = version - self[Word.HEAD]
             foreseen = (left - 1) * pace  # the next version may come at any moment
             if yields and foreseen <= _SOON:

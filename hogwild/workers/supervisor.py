@@ -23,7 +23,7 @@ from hogwild.errors import HogwildError, WorkerError
 from hogwild.rules.base import Rule
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Control, Settled
-from hogwild.shared.words import NOBODY, Field, Phase, Word
+from hogwild.shared.words import FOR_A_LOCK, NOBODY, Field, Phase, Word
 from hogwild.workers.failures import Failure, WorkerHistory
 from hogwild.workers.team import Died, Event, Failed, Finished, Logged, Team
 
@@ -182,7 +182,7 @@ class Supervisor:
                     raise failure.as_error()
 
     def _stuck(self, worker: int, passed: float, timeout: float) -> bool:
-        """True when a worker has been seen at one point for too long, and not waiting for others."""
+        """True when a worker has been seen at one point for too long, and not waiting for a lock."""
         if worker in self._ending or worker in self.history.finished:
             return False
         point = self._point(worker)
@@ -191,9 +191,13 @@ class Supervisor:
         return point is not None and self._seen[worker][1] > timeout
 
     def _point(self, worker: int) -> tuple[int, ...] | None:
-        """Where that worker is in its work; None while it waits for others."""
+        """Where that worker is in its work, or how often it has looked for what it waits for, which a worker that lives
+        does again and again; None while it waits for a lock, for the one that has it may hang."""
         row = self._control.row(worker)
-        return None if row[Field.WAITING] else tuple(row[field] for field in _PROGRESS)
+        waits = row[Field.WAITING]
+        if waits == FOR_A_LOCK:
+            return None
+        return (row[Field.LOOKS],) if waits else tuple(row[field] for field in _PROGRESS)
 
     def _replace(self, index: int, why: str) -> None:
         failures, most = self.history.failures, self._config.max_restarts

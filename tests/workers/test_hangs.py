@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from types import SimpleNamespace
 
 import problems
+import psutil
 import pytest
+import torch
 from traits import NAMES
 
 import hogwild
@@ -15,7 +19,7 @@ from hogwild.config import RunConfig
 from hogwild.rules import Hogwild
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.tickets import Control
-from hogwild.shared.words import Field
+from hogwild.shared.words import FOR_A_LOCK, LOOKING, Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers import supervisor
 
@@ -38,8 +42,6 @@ def hang_once(gate):
 
 @pytest.mark.parametrize("update", NAMES)
 def test_a_process_that_hangs_is_replaced(update):
-    import torch
-
     gate = torch.zeros(1, dtype=torch.int64).share_memory_()
     run = problems.train(update=update, kind="processes", loss=hang_once(gate), worker_timeout=0.5)
     assert run.updates == 40
@@ -75,6 +77,32 @@ def test_a_process_that_hangs_at(update, hook):
     assert run.updates + len(run.in_doubt) == 80 and done == list(range(80))
     hung = [failure for failure in run.failures if "in __call__" in failure and "hung for 0.5 s" in failure]
     assert len(hung) == len(run.failures) <= 2, "two may come to the first hook at once"
+
+
+def stopping_the_other(done):
+    """A loss whose update 9 takes half a second, in which the other worker comes to wait, and is stopped, once."""
+
+    def loss(model, batch):
+        if hogwild.worker_info().update == 9 and done[0] == 0:
+            done[0] = 1
+            time.sleep(0.5)
+            for process in psutil.Process().parent().children():
+                if process.pid != os.getpid():
+                    process.send_signal(signal.SIGSTOP)
+        return problems.cross_entropy(model, batch)
+
+    return loss
+
+
+def test_a_process_that_is_stopped_while_it_waits_is_replaced():
+    """Others then wait for it as it waited for them; it is the one that does not look again."""
+    done = torch.zeros(1, dtype=torch.int64).share_memory_()
+    settings = {"update": "ordered", "staleness": 1, "updates": 40}
+    run = problems.train(kind="processes", workers=2, loss=stopping_the_other(done), worker_timeout=2, **settings)
+    (failure,) = run.failures
+    assert "hung for 2 s at update" in failure
+    assert sorted(run.journal["update"]) == list(range(40))
+    assert run.digest == problems.train(**settings).digest
 
 
 def test_a_slow_worker_does_not_hang():
@@ -135,13 +163,24 @@ def test_who_makes_versions_of_what_others_compute_does_not_hang(monkeypatch):
     assert look_after(0.1) == [0]
 
 
+def test_who_looks_for_what_it_waits_for_does_not_hang(monkeypatch):
+    row, look_after = watched(monkeypatch)
+    row[Field.WAITING] = LOOKING
+    for _ in range(50):
+        row[Field.LOOKS] += 1
+        assert look_after(0.1) == []
+    for _ in range(5):
+        look_after(0.1)
+    assert look_after(0.1) == [0]
+
+
 def test_time_in_which_nobody_looked_counts_little(monkeypatch):
     """As after Ctrl-Z, in a frozen container, or beside a long evaluation: the workers may have stood still, too."""
     row, look_after = watched(monkeypatch)
     assert look_after(0.1) == [], "it has just moved"
     assert look_after(1000.0) == [], "nobody looked"
-    row[Field.WAITING] = 1
-    assert look_after(1000.0) == look_after(0.1) == [], "it waits"
+    row[Field.WAITING] = FOR_A_LOCK
+    assert look_after(1000.0) == look_after(0.1) == [], "it waits for who has the lock"
     row[Field.WAITING] = 0
     assert look_after(0.1) == look_after(1000.0) == look_after(0.1) == look_after(0.1) == look_after(0.1) == []
     assert look_after(0.1) == [0], "it was seen there for 0.125 + 4 × 0.1 s"
