@@ -21,7 +21,7 @@ parameter without a gradient is not stepped. Buffers are those that the forward 
 committed since version v (see `_rebased`). `hogwild.train` leaves these very bits: under `ordered` and `sync` with any
 number of workers, under the other rules with one, and under `snapshot` with several by the rows of the run's journal.
 
-With compensation="auto", `ordered` steps SGD and Adam as `_Compensated` does, and what update k reads is not w[k − τ]
+With compensation="auto", `ordered` steps SGD and Adam as `_Stale` does, and what update k reads is not w[k − τ]
 but what was predicted of it when it was made.
 """
 
@@ -89,7 +89,8 @@ def train_serially(
         if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(stepper):
             eps = _eps(stepper)
             first = range(0, N * min(4 if eps else 2, len(plan)), N) if measured else ()
-            curvature, grows = _curvature(model, loss, source, seed, first, trained, eps)
+            products = partial(_products, model, loss, source, seed, first, trained)
+            curvature, grows = _curvature(model, products, trained, eps) if first else (0.0, 3)
             if not curvature or any(map(partial(_is_large, staleness, curvature), stepper.param_groups)):
                 stale = _Stale(stepper, staleness, curvature, grows)
         rates: list[Any] = [group.get("lr") for group in stepper.param_groups]
@@ -208,45 +209,35 @@ def _is_large(staleness: int, curvature: float, group: dict[str, Any]) -> bool:
 
 def _curvature(
     model: nn.Module,
-    loss: Callable[[nn.Module, Any], Any],
-    source: Any,
-    seed: int,
-    first: Sequence[int],
+    products: Callable[[Sequence[Tensor] | None], Iterator[list[Tensor]]],
     trained: Sequence[nn.Parameter],
     eps: dict[Tensor, float] | None,
 ) -> tuple[float, int]:
-    """(the largest eigenvalue of the loss's Hessian on the `first` batches, by four products with a vector, or 0 where
-    there are none; what it may grow to, times that). With Adam's `eps`, in units of its steps."""
-    if not first:
-        return 0.0, 3
-    gradients = list(_products(model, loss, source, seed, first, trained, None))
-    units = [torch.ones_like(parameter) for parameter in trained]
+    """(the largest eigenvalue of the loss's Hessian, by four products with a vector; what it may grow to, times that).
+    With Adam's `eps`, in units of its steps."""
+    gradients = list(products(None))
+    units, number = list(map(torch.ones_like, trained)), len(gradients)
     if eps is not None:
         squares = [_average([part.square() for part in parts]) for parts in zip(*gradients, strict=True)]
-        squares = [(len(first) * square + square.mean()) / (len(first) + 1) for square in squares]
+        squares = [(number * square + square.mean()) / (number + 1) for square in squares]
         units = [(square.sqrt() + eps[p]).rsqrt() * (square != 0) for square, p in zip(squares, trained, strict=True)]
     vector = [unit * _average(parts) for unit, parts in zip(units, zip(*gradients, strict=True), strict=True)]
     for _ in range(4):
         along = [unit * (part * (1 / _length(vector))) for unit, part in zip(units, vector, strict=True)]
-        products = zip(*_products(model, loss, source, seed, first, trained, along), strict=True)
-        vector = [unit * _average(parts) for unit, parts in zip(units, products, strict=True)]
-    grows = 1 if len(first) > 1 and _is_normalised(model, trained, gradients) else 3
-    return _length(vector), grows
+        vector = [unit * _average(parts) for unit, *parts in zip(units, *products(along), strict=True)]
+    return _length(vector), 1 if number > 1 and _is_normalised(model, trained, gradients) else 3
 
 
 @torch.no_grad()
 def _is_normalised(model: nn.Module, trained: Sequence[nn.Parameter], gradients: Sequence[Sequence[Tensor]]) -> bool:
-    """True where all layers with a matrix but one may be scaled, and the loss stays: where in each batch their gradient
-    is at right angles to their values."""
+    """True where all layers with a matrix but one are at right angles to their gradients: scaled, the loss stays."""
     scaled = []
     for layer in model.modules():
         own = [i for i, p in enumerate(trained) if any(p is one for one in layer.parameters(recurse=False))]
         if any(trained[i].dim() > 1 for i in own):
-            values, cosines = torch.cat([trained[i].double().flatten() for i in own]), []
-            for gradient in gradients:
-                along = torch.cat([gradient[i].double().flatten() for i in own])
-                cosines.append(float(torch.cosine_similarity(values, along, 0)) if along.any() else 1.0)
-            scaled.append(max(map(abs, cosines)) * math.sqrt(len(values)) <= 0.01)
+            values, *along = (torch.cat([part[i].double().flatten() for i in own]) for part in (trained, *gradients))
+            cosine = max(abs(float(torch.cosine_similarity(values, one, 0))) if one.any() else 1 for one in along)
+            scaled.append(cosine * math.sqrt(len(values)) <= 0.01)
     return any(scaled) and scaled.count(False) <= 1
 
 
@@ -287,9 +278,8 @@ def _length(vector: Sequence[Tensor]) -> float:
 
 def _eps(optimizer: torch.optim.Optimizer) -> dict[Tensor, float] | None:
     """Adam's of each parameter; None for SGD."""
-    if "eps" not in optimizer.param_groups[0]:
-        return None
-    return {parameter: group["eps"] for group in optimizer.param_groups for parameter in group["params"]}
+    groups = [group for group in optimizer.param_groups if "eps" in group]
+    return {parameter: group["eps"] for group in groups for parameter in group["params"]} or None
 
 
 class _Batches:
@@ -346,7 +336,7 @@ def _mean(parts: Sequence[_Part]) -> _Part:
 
 def _sum(gradients: list[Tensor]) -> Tensor:
     if len(gradients) > 1 and all(gradient.is_sparse for gradient in gradients):
-        rows, values = zip(*((gradient._indices(), gradient._values()) for gradient in gradients), strict=True)
+        rows, values = ([part(g) for g in gradients] for part in (Tensor._indices, Tensor._values))
         return torch.sparse_coo_tensor(torch.cat(rows, 1), torch.cat(values), gradients[0].shape)
     return reduce(torch.add, [gradient.to_dense() for gradient in gradients] if len(gradients) > 1 else gradients)
 

@@ -7,6 +7,9 @@ or must stay shared does not go through the pickle:
     tensors in shared memory      stay the same memory
     other large tensors, arrays   lie once, each storage whole, in an arena of their own, which every worker maps
                                   copy-on-write
+
+A module with a parametrization (`torch.nn.utils.parametrizations`) is of a class that torch has made for it alone, and
+that refuses to be pickled; the worker makes one like it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space, aligned
@@ -121,12 +125,34 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return "array", self._number(id(value), value, self.large)
         return None
 
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, nn.Module) and vars(type(value)).get("__getstate__", _nobody).__module__ == _PARAMETRIZE:
+            own: Any = type(value).__bases__[0]
+            names = tuple(value.parametrizations)  # type: ignore[arg-type]
+            return _parametrized, (own, names), own.__getstate__(value)
+        return super().reducer_override(value)
+
     def _number(self, key: int, value: Any, held: list[Any]) -> int:
         """The place of a value in a list that holds each one once, and keeps it alive while its key is in use."""
         if key not in self._numbers:
             self._numbers[key] = len(held)
             held.append(value)
         return self._numbers[key]
+
+
+_PARAMETRIZE = parametrize.__name__
+
+
+def _nobody() -> None: ...
+
+
+def _parametrized(own: type[nn.Module], names: Sequence[str]) -> nn.Module:
+    """An empty module, of a class made of its `own` as torch makes it where tensors of these names are parametrized."""
+    module = own.__new__(own)
+    parametrize._inject_new_class(module)
+    for name in names:
+        parametrize._inject_property(module, name)
+    return module
 
 
 class _Unpickler(pickle.Unpickler):
