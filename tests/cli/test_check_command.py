@@ -31,23 +31,23 @@ def test_ordered_passes(capsys):
 
 
 class Overtaken:
-    """The first update of so many runs is applied after some that were begun later; else one thread may do all of them
-    before another starts."""
+    """The first update of each run is applied after so many later ones; else one thread may do all of them before
+    another starts, in every run."""
 
-    def __init__(self, runs: int) -> None:
-        self.left = runs
+    def __init__(self, *by: int) -> None:
+        self.by = list(by)
 
     def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
-        if hook is Hook.COMMITTING and seat.ticket == 0 and self.left:
-            self.left -= 1
+        if hook is Hook.COMMITTING and seat.ticket == 0 and self.by:
+            handed_out = self.by.pop(0)
             deadline = time.monotonic() + 60
-            while seat.tickets_handed_out < 20 and time.monotonic() < deadline:
+            while seat.tickets_handed_out < handed_out and time.monotonic() < deadline:
                 time.sleep(0.001)
 
 
 def test_racing_fails_and_says_why(capsys, tmp_path):
     arguments = ["check", "digits", "--update", "racing", "--out", str(tmp_path / "out"), "--json"]
-    with planted(Overtaken(runs=2)):
+    with planted(Overtaken(20, 40)):
         assert main([*arguments, "--kind", "threads", "--updates", "200", "--runs", "2", "--quiet"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["identical"] is False
