@@ -48,6 +48,10 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or (closure and closure.default is inspect.Parameter.empty):
         raise ArgumentError(f"{type(optimizer).__name__} needs a closure, which no worker can call; use SGD or Adam")
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise ArgumentError(
+            f"{type(optimizer).__name__} is given differentiable=True, which no update here outlives; leave it out"
+        )
     given = {id(parameter) for _, parameter in named}
     chosen = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not chosen or any(id(parameter) not in given for parameter in chosen):
@@ -110,12 +114,13 @@ _marks = _Marks()
 
 
 def try_step(optimizer: Optimizer) -> None:
-    """One step; where nothing else happens in a step of torch's own, without importing its compiler."""
-    if type(optimizer).__module__.startswith("torch.optim.") and not is_watched(optimizer):
-        with torch.no_grad():
+    """One step without grad mode, as a worker makes it; where nothing else happens in a step of torch's own, without
+    importing its compiler."""
+    with torch.no_grad():
+        if type(optimizer).__module__.startswith("torch.optim.") and not is_watched(optimizer):
             inspect.unwrap(type(optimizer).step)(optimizer)
-    else:
-        optimizer.step()
+        else:
+            optimizer.step()
 
 
 def is_watched(optimizer: Optimizer) -> bool:

@@ -28,7 +28,7 @@ from hogwild.optim.step_form import Rooms, StepState, WrittenStep, like_gradient
 from hogwild.shared.optimizer_state import PARAMETER
 from hogwild.shared.shards import SHARD
 
-_OTHER_ARITHMETIC = ("fused", "foreach", "differentiable", "capturable")
+_OTHER_ARITHMETIC = ("fused", "foreach", "capturable")
 _PIECE = SHARD  # 10 to 20 % faster than whole tensors where these have millions
 
 # In other dtypes a kernel rounds differently in its vectors and at a tensor's end (seen for bfloat16 and float16), so

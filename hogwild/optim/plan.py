@@ -51,12 +51,7 @@ ELEMENTWISE: frozenset[type[Optimizer]] = frozenset(
 
 
 _SCALARS = frozenset({"step", "mu_product", "eta", "mu"})  # state of an elementwise optimizer that is one number
-_NOT_FLAT = (
-    "fused",
-    "foreach",
-    "differentiable",
-    "capturable",
-)  # options whose meaning or bits hang on the tensors
+_NOT_FLAT = ("fused", "foreach", "capturable")  # options whose meaning or bits hang on the tensors
 
 
 # A flat step saves the calls for all tensors of a range but one, and costs a copy of the gradient: this many elements
@@ -255,7 +250,7 @@ class _Try:
         self._sparse, self._elementwise = sparse, elementwise
         self._by_row = sparse and type(optimizer) in _BY_ROW
         self._parameter = parameter
-        self._tensor = self._small(parameter)
+        self._tensor = self._small(parameter).requires_grad_()  # an optimizer may pass over what does not
         groups: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
         groups[group] = [self._tensor]
         self._trial = with_parameters(optimizer, groups)

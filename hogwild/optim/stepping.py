@@ -12,14 +12,12 @@ own, so any worker may make it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from hogwild.errors import ArgumentError
 from hogwild.optim.factory import Factory, Named, made_by, with_parameters
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import FLAT_DTYPES
@@ -27,10 +25,11 @@ from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable, factor_of
 from hogwild.optim.sharded import ShardedStep
 from hogwild.optim.step_form import ROOMS, Rooms
+from hogwild.optim.torch_step import Untrained, bind_state, bring_home, keep_state
 from hogwild.shared.arena import aligned
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.layout import Block, Entry, Layout, Range
-from hogwild.shared.optimizer_state import AVERAGE, PARAMETER, Cell, OptimizerState
+from hogwild.shared.optimizer_state import AVERAGE, PARAMETER, OptimizerState
 from hogwild.shared.slots import Slot
 
 
@@ -82,6 +81,8 @@ class SharedOptimizer:
         self._sharded = ShardedStep(form, plan.shards, written, plan.decay) if plan.shards and written else None
         self._table = lr_schedule if isinstance(lr_schedule, RateTable) else None
         self._schedule = None if isinstance(lr_schedule, RateTable) else lr_schedule
+        trained = {id(parameter) for parameter in parameters}
+        self._untrained = Untrained([(name, own) for name, own in named if id(own) not in trained])
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule or plan.rates else []
 
     def gather_shared(self, tensors: Sequence[Tensor], flats: Sequence[Tensor]) -> Gathered:
@@ -275,33 +276,37 @@ class SharedOptimizer:
                 first = span.members[0]
                 parameter.data = flats[number]
                 parameter.grad = gradients.flats[number]
-                _bind(optimizer, parameter, state.flats[number], self._form.cells[first], state.started[first])
+                bind_state(optimizer, parameter, state.flats[number], self._form.cells[first], state.started[first])
         optimizer.step()
         for number, span in enumerate(self._form.layout.ranges):
             if whole[number]:
-                _keep(optimizer, self._flat_parameters[number], state.flats[number])
+                keep_state(optimizer, self._flat_parameters[number], state.flats[number])
                 if not state.started[span.members[0]]:
                     state.begin(span.members)
 
     def _step_tensors(
         self, whole: Sequence[bool], gradients: Gathered, views: Sequence[Tensor], state: OptimizerState
     ) -> None:
-        stepped: list[int] = []
+        held: list[int] = []
         for number, span in enumerate(self._form.layout.ranges):
             if not whole[number]:
                 state.make_ragged(number)
-                stepped.extend(i for i in span.members if gradients.tensors[i] is not None)
+                held.extend(span.members)
         optimizer = self._by_tensor
-        for i in stepped:
+        for i in held:  # those without a gradient too, which a step or a hook of the user's may change
             parameter = self._parameters[i]
             parameter.data = views[i]
             parameter.grad = gradients.tensors[i]
-            _bind(optimizer, parameter, state.tensors[i], self._form.cells[i], state.started[i])
-        optimizer.step()
-        for i in stepped:
-            _keep(optimizer, self._parameters[i], state.tensors[i])
-            state.started[i] = 1
-            self._parameters[i].grad = None
+            bind_state(optimizer, parameter, state.tensors[i], self._form.cells[i], state.started[i])
+        with self._untrained.left_alone(optimizer):
+            optimizer.step()
+        for i in held:
+            parameter = self._parameters[i]
+            bring_home(optimizer, parameter, views[i])
+            if gradients.tensors[i] is not None or optimizer.state.get(parameter):
+                keep_state(optimizer, parameter, state.tensors[i])
+                state.started[i] = 1
+            parameter.grad = None
 
 
 def _all_dense(gradients: Sequence[Tensor | None]) -> bool:
@@ -336,43 +341,6 @@ def _rooms(layout: Layout, races: bool) -> tuple[list[Rooms], list[Rooms]]:
 
     tensors = [Rooms([flat.as_strided(e.shape, e.stride) for flat in flats(e)], races) for e in layout.entries]
     return tensors, [Rooms(flats(span), races) for span in layout.ranges]
-
-
-def _bind(
-    optimizer: Optimizer,
-    parameter: nn.Parameter,
-    shared: dict[str, Tensor],
-    cells: Mapping[str, Cell],
-    started: int,
-) -> None:
-    """Let the optimizer see shared memory as the parameter's state, or no state before the first step."""
-    if not started:
-        optimizer.state.pop(parameter, None)
-        return
-    optimizer.state[parameter] = {
-        key: value if cells[key].number is None else cells[key].number(value.item())  # type: ignore[misc]
-        for key, value in shared.items()
-        if key != AVERAGE
-    }
-
-
-def _keep(optimizer: Optimizer, parameter: nn.Parameter, shared: dict[str, Tensor]) -> None:
-    """Put what the step left as the parameter's state into shared memory, where it is not there already."""
-    state = optimizer.state.get(parameter, {})
-    late = [key for key, value in state.items() if key not in shared and value is not None]
-    if late:
-        raise ArgumentError(
-            f"{type(optimizer).__name__} began to keep {late[0]!r} after its first step, and workers share only the "
-            f"state that an optimizer has from then on"
-        )
-    for key, target in shared.items():
-        value = state.get(key)
-        if value is target or value is None:
-            continue
-        if isinstance(value, Tensor):
-            target.copy_(value)
-        else:
-            target.fill_(value)
 
 
 def _own(gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:

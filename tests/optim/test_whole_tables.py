@@ -45,24 +45,25 @@ def test_tables_beside_layers_some_with_no_gradient_or_a_dense_one(update: str, 
     assert once == expected
 
 
+@torch.no_grad()
+def shrink(stepper: torch.optim.Optimizer, *_: Any) -> None:
+    for parameter in stepper.param_groups[0]["params"]:
+        if parameter.requires_grad:
+            parameter.mul_(0.999)
+
+
 class Shrinking(torch.optim.Adagrad):
     """An optimizer that takes sparse gradients and writes every row."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         super().step()
-        for parameter in self.param_groups[0]["params"]:
-            parameter.mul_(0.999)
+        shrink(self)
 
 
 @pytest.mark.parametrize("update", VERSIONED)
 @pytest.mark.parametrize("how", ["subclass", "hook"])
 def test_what_writes_other_rows_too_gets_whole_tables(update: str, how: str) -> None:
-    def shrink(stepper: Any, *_: Any) -> None:
-        with torch.no_grad():
-            for parameter in stepper.param_groups[0]["params"]:
-                parameter.mul_(0.999)
-
     def optimizer(named: Any) -> torch.optim.Optimizer:
         if how == "subclass":
             return Shrinking(named, lr=0.2)

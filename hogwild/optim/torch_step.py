@@ -1,0 +1,125 @@
+"""A step that the optimizer itself makes, as torch or its author wrote it, on parameters and state in shared memory.
+
+Before it each parameter is pointed at the version that is being made, and its state at shared memory; what the step
+left elsewhere is copied there after it. What cannot be copied is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hogwild.errors import ArgumentError, some_of
+from hogwild.shared.hashing import equal_bits
+from hogwild.shared.optimizer_state import AVERAGE, Cell
+
+
+def bind_state(
+    optimizer: Optimizer,
+    parameter: nn.Parameter,
+    shared: Mapping[str, Tensor],
+    cells: Mapping[str, Cell],
+    started: int,
+) -> None:
+    """Let the optimizer see shared memory as the parameter's state, or no state before the first step."""
+    if not started:
+        optimizer.state.pop(parameter, None)
+        return
+    optimizer.state[parameter] = {
+        key: value if cells[key].number is None else cells[key].number(value.item())  # type: ignore[misc]
+        for key, value in shared.items()
+        if key != AVERAGE
+    }
+
+
+def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[str, Tensor]) -> None:
+    """Put what the step left as the parameter's state into shared memory, where it is not there already.
+
+    Raises:
+        ArgumentError: it is another state than the one the optimizer showed at its first step.
+    """
+    state = optimizer.state.get(parameter, {})
+    late = [key for key, value in state.items() if key not in shared and value is not None]
+    if late:
+        raise ArgumentError(
+            f"{type(optimizer).__name__} began to keep {late[0]!r} after its first step, and workers share only the "
+            f"state that an optimizer has from then on"
+        )
+    for key, target in shared.items():
+        if key == AVERAGE:
+            continue
+        if key not in state:
+            raise ArgumentError(
+                f"{type(optimizer).__name__} no longer keeps {key!r}, as it did after its first step, and workers "
+                f"share the state that it had then; let it keep {key!r}, with zeros in it"
+            )
+        value = state[key]
+        if value is target or value is None:
+            continue
+        if isinstance(value, Tensor):
+            target.copy_(value)
+        else:
+            target.fill_(value)
+
+
+def bring_home(optimizer: Optimizer, parameter: nn.Parameter, view: Tensor) -> None:
+    """Copy what the step left of a parameter to where the parameter lies, if the step put it elsewhere (`p.data = …`).
+
+    Raises:
+        ArgumentError: it has another shape or dtype there.
+    """
+    left = parameter.data
+    if left.shape != view.shape or left.dtype != view.dtype:
+        raise ArgumentError(
+            f"{type(optimizer).__name__}, or a hook on its steps, made a parameter of {view.dtype} {list(view.shape)} "
+            f"one of {left.dtype} {list(left.shape)}; its shape and dtype must stay"
+        )
+    if left.data_ptr() != view.data_ptr() or left.stride() != view.stride():
+        view.copy_(left)
+
+
+class Untrained:
+    """Parameters that an optimizer may hold and must leave alone: they are not trained, so all workers share them.
+
+    Args:
+        named: those of the replica, by name.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+        self._named = list(named)
+        self._looks = True
+
+    @contextmanager
+    def left_alone(self, optimizer: Optimizer) -> Iterator[None]:
+        """Around a step. The first is made on copies, which are compared; later ones are asked what they wrote to.
+
+        Raises:
+            ArgumentError: the step changed one.
+        """
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self._named = [(name, parameter) for name, parameter in self._named if id(parameter) in held]
+        own = [parameter.data for _, parameter in self._named]
+        if self._looks:
+            for _, parameter in self._named:
+                parameter.data = parameter.data.clone()
+        counts = [(parameter._version, parameter.data_ptr()) for _, parameter in self._named]
+        yield
+        changed = [
+            name
+            for (name, parameter), value, count in zip(self._named, own, counts, strict=True)
+            if (parameter._version, parameter.data_ptr()) != count
+            or (self._looks and not equal_bits(parameter.data, value))
+        ]
+        if self._looks:
+            for (_, parameter), value in zip(self._named, own, strict=True):
+                parameter.data = value
+        self._looks = False
+        if changed:
+            raise ArgumentError(
+                f"{type(optimizer).__name__}, or a hook on its steps, changes {some_of(changed)}, which is not trained "
+                f"(requires_grad is False), and workers share only what is trained; leave it out of the optimizer, or "
+                f"train it"
+            )

@@ -1,0 +1,156 @@
+"""Optimizers of one's own, and hooks on steps, that do what torch's do not: the plain loop's bits, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import problems
+import pytest
+import torch
+from optimizers import SERIAL, everything, everything_loss, plain, trained
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from traits import ONE_OF_EACH, VERSIONED
+
+import hogwild
+
+
+class Own(Optimizer):
+    """Calls `change(parameter, its state, lr)` for those that have a gradient, or for all."""
+
+    def __init__(
+        self, named: Any, change: Callable[[nn.Parameter, dict[str, Any], float], None], *, alls: bool
+    ) -> None:
+        super().__init__(named, {"lr": 0.05})
+        self.change, self.alls = change, alls
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and (self.alls or parameter.grad is not None):
+                    self.change(parameter, self.state[parameter], group["lr"])
+
+
+def assigned(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+    state["mean"] = 0.9 * state["mean"] + parameter.grad if "mean" in state else 1.0 * parameter.grad
+    parameter.data = parameter.data - lr * state["mean"]
+
+
+def decayed(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+    parameter.mul_(1 - lr * 0.1)
+    if parameter.grad is not None:
+        parameter.sub_(parameter.grad, alpha=lr)
+
+
+def counted(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+    """Keeps state of a parameter before it has a gradient."""
+    state["age"] = state.get("age", torch.zeros(())) + 1
+    if parameter.grad is not None:
+        parameter.sub_(parameter.grad / state["age"], alpha=lr)
+
+
+def hooked(hook: Callable[..., None], named: Any) -> Optimizer:
+    optimizer = SGD(named, lr=0.01, momentum=0.5)
+    optimizer.register_step_post_hook(hook)
+    return optimizer
+
+
+@torch.no_grad()
+def clamp(optimizer: Optimizer, *_: Any) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        if parameter.requires_grad:
+            parameter.clamp_(-0.1, 0.1)
+
+
+def clamp_data(optimizer: Optimizer, *_: Any) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.data = parameter.data.clamp(-0.1, 0.1)
+
+
+MADE = {
+    "assigns": partial(Own, change=assigned, alls=False),
+    "decays all": partial(Own, change=decayed, alls=True),
+    "counts all": partial(Own, change=counted, alls=True),
+    "clamps after": partial(hooked, clamp),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_one_worker_leaves_the_bits_of_the_plain_loop(name: str, update: str) -> None:
+    expected = plain(everything(), MADE[name], everything_loss)
+    assert trained(everything(), MADE[name], loss=everything_loss, update=update) == expected
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+def test_several_workers_leave_the_bits_of_one(name: str, update: str) -> None:
+    """What a step writes of a parameter without a gradient lands in the version being made, not in one being read."""
+    settings = {"loss": everything_loss, "update": update, "staleness": 2, "micro_batches": 3}
+    digests = {
+        trained(everything(), MADE[name], **settings | {"workers": workers, "kind": kind})
+        for kind in ("threads", "processes")
+        for workers in (1, 3)
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("hook", [clamp_data, "in place"], ids=["assigns", "writes"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_what_is_not_trained_is_not_changed_by_a_step(hook: Any, update: str) -> None:
+    @torch.no_grad()
+    def in_place(optimizer: Optimizer, *_: Any) -> None:
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.clamp_(-0.1, 0.1)
+
+    model = everything()
+    frozen = model.frozen.weight.clone()
+    with pytest.raises(hogwild.ArgumentError, match=r"SGD, or a hook on its steps, changes frozen\.weight"):
+        trained(model, partial(hooked, in_place if hook == "in place" else hook), loss=everything_loss, update=update)
+    assert torch.equal(model.frozen.weight, frozen)
+
+
+def test_what_is_not_trained_is_not_changed_by_a_later_step() -> None:
+    def late(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+        decayed(parameter, state, lr)
+        state["steps"] = state.get("steps", 0) + 1
+        if state["steps"] == 3:
+            frozen[0].mul_(0.5)
+
+    frozen: list[Tensor] = []
+
+    def optimizer(named: Any) -> Optimizer:
+        named = list(named)
+        frozen[:] = [parameter for _, parameter in named if not parameter.requires_grad]
+        return Own(named, late, alls=False)
+
+    with pytest.raises(hogwild.ArgumentError, match=r"changes frozen\.weight, which is not trained"):
+        trained(everything(), optimizer, loss=everything_loss, update="ordered")
+
+
+@pytest.mark.parametrize("update", VERSIONED)
+def test_state_that_is_taken_away_again_is_refused(update: str) -> None:
+    def every_other(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+        if "held" in state:
+            parameter.sub_(state.pop("held") + parameter.grad, alpha=lr)
+        else:
+            state["held"] = parameter.grad.clone()
+
+    with pytest.raises(hogwild.ArgumentError, match=r"Own no longer keeps 'held'"):
+        trained(problems.mlp(), partial(Own, change=every_other, alls=False), update=update)
+
+
+def test_a_step_that_changes_a_shape_is_refused() -> None:
+    def flattened(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+        parameter.data = parameter.data.flatten()
+
+    with pytest.raises(hogwild.ArgumentError, match=r"its shape and dtype must stay"):
+        problems.train(problems.mlp(), optimizer=partial(Own, change=flattened, alls=False), **SERIAL)
+
+
+def test_a_differentiable_step_is_refused() -> None:
+    with pytest.raises(hogwild.ArgumentError, match=r"SGD is given differentiable=True"):
+        trained(problems.mlp(), partial(SGD, lr=0.1, differentiable=True))
