@@ -36,6 +36,37 @@ def named_gradients(
     return [_gradient(n, given.get(n), p) for n, p in zip(names, parameters, strict=True)]
 
 
+def listed_gradients(
+    given: Sequence[Tensor | None], order: Sequence[int], names: Sequence[str], parameters: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """The same of those given one after the other; `order`: the position in the layout of each.
+
+    Raises:
+        ArgumentError: there are more or fewer, or a form does not fit; the message names it.
+    """
+    values: list[Tensor | None] = [None] * len(order)
+    given = [*given]
+    if len(given) != len(order):
+        raise ArgumentError(
+            f"gradients given: {len(given)}, trained parameters: {len(order)}; one each, or None, works"
+        )
+    for i, value in zip(order, given, strict=True):
+        if value is not None:
+            _refuse_other_form(names[i], value, parameters[i])
+            values[i] = value
+    return values
+
+
+def _refuse_other_form(name: str, value: Any, parameter: Tensor) -> None:
+    if not isinstance(value, Tensor):
+        raise ArgumentError(f"the gradient of {name} is a {type(value).__name__}; a tensor or None works")
+    if value.shape != parameter.shape or value.dtype != parameter.dtype:
+        raise ArgumentError(
+            f"the gradient of {name} is {value.dtype} of shape {list(value.shape)}; {parameter.dtype} of shape "
+            f"{list(parameter.shape)} works, or by name (rows, values)"
+        )
+
+
 def rows_of_parameter(name: str, rows: Any, names: Sequence[str], entries: Sequence[Entry]) -> tuple[int, Tensor]:
     """(position of the trained parameter of that name, checked numbers of rows of it).
 
@@ -77,11 +108,7 @@ def _gradient(name: str, given: Any, parameter: Tensor) -> Tensor | None:
         return None
     if not isinstance(given, tuple):
         value: Tensor = torch.as_tensor(given).detach()
-        if value.shape != parameter.shape or value.dtype != parameter.dtype:
-            raise ArgumentError(
-                f"the gradient of {name} is {value.dtype} of shape {list(value.shape)}; {parameter.dtype} of shape "
-                f"{list(parameter.shape)} works, or (rows, values)"
-            )
+        _refuse_other_form(name, value, parameter)
         return value
     if len(given) != 2 or not parameter.dim():
         raise ArgumentError(f"the gradient of {name} is a tuple of {len(given)}; a table's is (rows, values)")

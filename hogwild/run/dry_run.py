@@ -1,6 +1,7 @@
 """One gradient before the run: does the loss work, what does it draw, which gradients are sparse?
 
-It is made on a copy of the model, in the caller's process, and leaves model and random generators as they were.
+It is made on a copy of the model, parameters included, in the caller's process, and leaves model and random generators
+as they were, whatever the loss writes to.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from torch import nn
 from hogwild.data.generators import torch_state
 from hogwild.data.seeding import DrawDetector, preserved_generators
 from hogwild.data.sources import Source, own_copy
-from hogwild.errors import ArgumentError, HogwildError, one_line
+from hogwild.errors import ArgumentError, HogwildError, one_line, some_of
 from hogwild.model.replica import replicate, stand_ins_of
 from hogwild.rules.gradients import gradients_of
 from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.holes import WAYS_OUT, hole_in
+from hogwild.shared.hashing import equal_bits
 from hogwild.workers.interpreter import Measured, measured
 from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo
@@ -37,8 +39,9 @@ _SURE = 10  # times as long as was asked: it is long enough, whatever is done on
 @dataclass(frozen=True)
 class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
-    generator that it drew from, what drew, the names of the parameters that the loss wrote to, the digest of the batch,
-    how many rows each sparse gradient names, and what a step takes, where that was asked for."""
+    generator that it drew from, what drew, the names of the parameters that the loss wrote to, frozen ones included,
+    the digest of the batch, how many rows each sparse gradient names, and what a step takes, where that was asked for.
+    """
 
     sparse: frozenset[int]
     samples: int
@@ -58,15 +61,17 @@ def dry_run(
     workers: int,
     long: float | None = None,
     *,
+    by: str = "grad",
     refuses_nonfinite: bool = True,
 ) -> DryRun:
-    """Compute the gradient of update 0 once. Where it is to be measured whether that takes `long` seconds, and it seems
-    to, a second time: the first step of a program does some things only once.
+    """Compute the gradient of update 0 once, by "grad" or "backward". Where it is to be measured whether that takes
+    `long` seconds, and it seems to, a second time: the first step of a program does some things only once.
 
     Raises:
         ArgumentError: the loss raised, is no scalar, is not finite where that is refused, or does not depend on the
-            model; or the data raised.
+            model, or on a parameter that `backward()` gives a gradient; or the data raised.
     """
+    original = source
     source, stand_ins, replica, parameters = _copies(model, trained, source)
     with at_batch(seed, workers) as info:
         detector = DrawDetector()
@@ -74,8 +79,8 @@ def dry_run(
         batch = _fetch(source, info)
         in_data = detector.drawn()
         digest = batch_digest(batch)  # before the loss, which may write to it
-        counts = [parameter._version for parameter in parameters]
-        step = partial(_step, replica, parameters, list(trained), loss, batch)
+        counts = {own: parameter._version for own, parameter in stand_ins.items()}
+        step = partial(_step, replica, parameters, list(trained), loss, batch, by)
         (value, gradients), took = measured(step) if long is not None else (step(), None)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
         if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
@@ -88,11 +93,39 @@ def dry_run(
         raise ArgumentError(
             "loss does not depend on any trained parameter of the model it is given; use that model in it"
         )
-    names = {id(stand_ins[id(parameter)]): name for name, parameter in model.named_parameters()}
-    pairs = zip(parameters, counts, strict=True)
-    written = tuple(names[id(parameter)] for parameter, count in pairs if parameter._version != count)
+    if by == "grad" and (missing := [n for n, g in zip(trained, gradients, strict=True) if g is None]):
+        _refuse_unreached(missing, _by_backward(model, trained, original, loss, seed, workers))
+    written = tuple(
+        name
+        for name, own in model.named_parameters()
+        if stand_ins[id(own)]._version != counts[id(own)] or not equal_bits(stand_ins[id(own)].detach(), own.detach())
+    )
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
     return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took)
+
+
+def _by_backward(
+    model: nn.Module,
+    trained: Mapping[str, nn.Parameter],
+    source: Source,
+    loss: Callable[[nn.Module, Any], Any],
+    seed: int,
+    workers: int,
+) -> frozenset[str]:
+    """The names of the parameters to which `backward()` gives a gradient, at the same batch and with the same draws."""
+    source, _, replica, parameters = _copies(model, trained, source)
+    with at_batch(seed, workers) as info:
+        gradients = _step(replica, parameters, list(trained), loss, _fetch(source, info), "backward")[1]
+    return frozenset(name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None)
+
+
+def _refuse_unreached(missing: Sequence[str], by_backward: frozenset[str]) -> None:
+    """Refuse where `torch.autograd.grad` gives no gradient to what `backward()` does."""
+    if left := [name for name in missing if name in by_backward]:
+        raise ArgumentError(
+            f"torch.autograd.grad gives no gradient to {some_of(left)}, and backward() does, as where "
+            f"torch.utils.checkpoint is called with use_reentrant=True; use use_reentrant=False, or gradient='backward'"
+        )
 
 
 def seconds_of_a_gradient(
@@ -111,7 +144,7 @@ def seconds_of_a_gradient(
         batch = _fetch(source, info)
         while same < _STAYS and time.perf_counter() - began < _MOST_TIMED:
             before = time.perf_counter()
-            _step(replica, parameters, list(trained), loss, batch)
+            _step(replica, parameters, list(trained), loss, batch, "grad")
             took = time.perf_counter() - before
             same = 0 if took < _LESS * least else same + 1
             least = min(least, took)
@@ -123,8 +156,10 @@ def _copies(
 ) -> tuple[Source, dict[int, nn.Parameter], nn.Module, list[nn.Parameter]]:
     """A source and a replica for one who tries a step, with what stands in for each parameter and for the trained ones.
 
-    The stand-ins share the caller's memory: forward and backward passes only read it."""
+    The stand-ins have memory of their own, for a loss may write to them."""
     stand_ins = stand_ins_of(model)
+    for stand_in in stand_ins.values():
+        stand_in.data = stand_in.data.clone()
     replica = replicate(model, stand_ins)
     return own_copy(source), stand_ins, replica, [stand_ins[id(parameter)] for parameter in trained.values()]
 
@@ -151,9 +186,10 @@ def _step(
     names: Sequence[str],
     loss: Callable[[nn.Module, Any], Any],
     batch: Any,
+    by: str,
 ) -> tuple[float, Sequence[torch.Tensor | None]]:
     try:
-        return gradients_of(loss(replica, batch), parameters, names, "grad")
+        return gradients_of(loss(replica, batch), parameters, names, by)
     except HogwildError:
         raise
     except Exception as error:

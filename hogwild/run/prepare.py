@@ -5,13 +5,14 @@ Job → anatomy → optimizer, once, on stand-ins → dry run → second look �
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from hogwild.errors import ArgumentError, NotReproducible, warn_caller
+from hogwild.errors import ArgumentError, NotReproducible, some_of, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
@@ -230,15 +231,26 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
     config, long = job.config, LONG if is_to_be_measured(job) else None
     tried = dry_run(
         *(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long),
+        by=job.rule.gradient_by,
         refuses_nonfinite=config.on_nonfinite == "raise",
     )
-    if tried.written and job.rule.needs(job.config.workers).slots > 1:
-        raise ArgumentError(
-            f"the loss writes to {', '.join(tried.written)} while it is computed, as an embedding with max_norm "
-            f"does, and {job.rule.name} keeps a version as it was made; use "
-            f"update={quoted(stepping_by_row(), 'or')}"
-        )
+    _refuse_writes(job, anatomy, tried.written)
     return tried
+
+
+def _refuse_writes(job: Job, anatomy: Anatomy, written: Sequence[str]) -> None:
+    """Refuse a loss that writes to those parameters, where a write would be lost, or read by who is not to see it."""
+    if frozen := [name for name in written if name not in anatomy.trained]:
+        raise ArgumentError(
+            f"the loss writes to {some_of(frozen)} while it is computed, which is not trained, and workers share it "
+            f"as it was; keep what a forward pass changes in buffers (register_buffer)"
+        )
+    if written and job.rule.needs(job.config.workers).slots > 1:
+        raise ArgumentError(
+            f"the loss writes to {some_of(written)} while it is computed, as an embedding with max_norm does, and "
+            f"{job.rule.name} keeps a version as it was made; compute on tensors of its own, as with "
+            f"torch.func.functional_call, or use update={quoted(stepping_by_row(), 'or')}"
+        )
 
 
 def _refuse_what_threads_share(job: Job, tried: DryRun) -> None:

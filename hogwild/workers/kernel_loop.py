@@ -106,6 +106,7 @@ def _train_what_is_lent(worker: Worker, kernel: Kernel) -> None:
 def _train_by_version(worker: Worker, kernel: Kernel) -> None:
     drawing = _Drawing(worker, kernel)
     while (ticket := worker.claim(drawing.ahead)) is not None:
+        worker.read(ticket)  # also where it touches no row
         worker.commit(ticket, *_changed(worker, ticket, kernel, drawing))
 
 

@@ -26,7 +26,7 @@ from hogwild.rules.base import Gradient
 from hogwild.rules.gradients import losses_of
 from hogwild.rules.rechecks import Chosen
 from hogwild.rules.registry import is_ours
-from hogwild.rules.row_gradients import named_gradients, rows_of_parameter
+from hogwild.rules.row_gradients import rows_of_parameter
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
@@ -34,12 +34,12 @@ from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
 from hogwild.workers.no_grad import WithoutGrad
 from hogwild.workers.own_generators import OwnGenerators
+from hogwild.workers.own_loop import OwnGradients, Writes, refuse_ticket
 from hogwild.workers.recompute import Recompute, Spare
 from hogwild.workers.scripted import scripts_as_written
 from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.shared_generator import SharedGenerators
 from hogwild.workers.task import Task
-from hogwild.workers.undeclared import Undeclared
 from hogwild.workers.worker_info import Log, WorkerInfo, informed
 
 _UNUSED = torch.Generator()
@@ -75,7 +75,6 @@ class Worker:
         self.info = WorkerInfo(index, task.config.workers, task.config.seed, log)
         self.rule = copy.deepcopy(task.rule)
         self._state = state
-        self._undeclared = Undeclared(task.plan, self.rule)
         self._read: Ticket | None = None
         self._row = self.control.row(index)
         self._quietly = WithoutGrad()
@@ -86,6 +85,8 @@ class Worker:
         self._own_generators = OwnGenerators(lazy=self._draws_in_gradients_alone()) if owns_process else None
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
+        self._own_gradients = OwnGradients(task.plan, self.rule, parameters, self._order)
+        self._writes = Writes(replica, parameters, self.rule)
         self.seat = self._make_seat(parameters)
         self.rule.attach(self.seat)
         rechecks = self.rule.rechecks
@@ -242,7 +243,9 @@ class Worker:
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica, at the version that this ticket's gradient is to be computed on."""
         self._read = ticket
-        return self.rule.read(ticket)
+        replica = self.rule.read(ticket)
+        self._writes.begin()
+        return replica
 
     def rows(self, ticket: Ticket, name: str, rows: Any) -> Tensor:
         """Rows of a trained parameter, (n, …), at the version that this ticket's gradient is to be computed on; a copy.
@@ -351,8 +354,13 @@ class Worker:
         was orphaned: go on with `claim`, somebody will compute it again.
 
         Raises:
-            ArgumentError: a name, a form or a row does not fit, or a table of row gradients was not declared.
+            ArgumentError: the ticket is not the one that this worker has and has read; the replica was written to; a
+                name, a form or a row does not fit; or a table of row gradients was not declared.
         """
+        if ticket != self._read or ticket != self._row[Field.TICKET]:
+            refuse_ticket(ticket, self.index, has=self._row[Field.TICKET], read=self._read)
+        self._writes.refuse()
+        self._read = None
         if not isinstance(gradient, Gradient):
             gradient = self._taken(gradient, loss)
         self._row[Field.COMPUTED] += 1
@@ -373,14 +381,7 @@ class Worker:
 
     def _taken(self, gradients: Sequence[Tensor | None] | Mapping[str, Any], loss: float) -> Gradient:
         """What a loop of the user's own computed, in layout order."""
-        values: list[Tensor | None] = [None] * len(self._order)
-        if isinstance(gradients, Mapping):
-            values = named_gradients(gradients, self.task.plan.trained_names, self.seat.binding.parameters)
-        else:
-            for i, value in zip(self._order, gradients, strict=True):
-                values[i] = value
-        self._undeclared.look(values)
-        gradient = Gradient(values, loss, self.rule.version_read)
+        gradient = Gradient(self._own_gradients.taken(gradients), loss, self.rule.version_read)
         with self._quietly:
             self.rule.take(gradient)
         return gradient

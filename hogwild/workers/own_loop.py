@@ -1,0 +1,109 @@
+"""What a loop of the user's own did, looked at before anything of it is used: what it commits and what it wrote to.
+
+A wrong form is an error and never another gradient, and a version that others read stays as it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from hogwild.errors import ArgumentError, some_of
+from hogwild.optim.sparse import refuse_undeclared
+from hogwild.rules.base import Rule
+from hogwild.rules.registry import quoted, stepping_by_row
+from hogwild.rules.row_gradients import listed_gradients, named_gradients
+from hogwild.shared.state import StatePlan
+from hogwild.shared.tickets import Ticket
+
+
+def refuse_ticket(ticket: Ticket, worker: int, *, has: int, read: Ticket | None) -> None:
+    """Refuse a commit of another ticket than the one that the worker has, or than the one that it has read.
+
+    Raises:
+        ArgumentError: always.
+    """
+    if ticket != has:
+        holds = "has none" if has < 0 else f"has ticket {has}"
+        raise ArgumentError(
+            f"ticket {int(ticket)} was committed by worker {worker}, which {holds}; commit what claim() gave, once"
+        )
+    what = "before it was read" if read is None else f"after ticket {read.number} was read"
+    raise ArgumentError(f"ticket {int(ticket)} was committed {what}; compute its gradient on what read(ticket) gives")
+
+
+class OwnGradients:
+    """Takes the gradients that a loop computed, for one worker.
+
+    Args:
+        plan: of the shared state; knows the tables that were declared.
+        rule: of the run.
+        parameters: the replica's trained ones, in layout order.
+        order: for each of them in the model's own order, its position in the layout.
+    """
+
+    def __init__(self, plan: StatePlan, rule: Rule, parameters: Sequence[nn.Parameter], order: Sequence[int]) -> None:
+        self._plan = plan
+        self._rule = rule
+        self._parameters = parameters
+        self._order = order
+        self._seen: set[int] = set()
+
+    def taken(self, gradients: Sequence[Tensor | None] | Mapping[str, Any]) -> list[Tensor | None]:
+        """One tensor or None for each parameter in layout order, of those given by name, or in the model's own order.
+
+        Raises:
+            ArgumentError: a name, a number or a form does not fit; or there are rows of a table that was not declared,
+                and is copied whole, or zeroed.
+        """
+        names = self._plan.trained_names
+        if isinstance(gradients, Mapping):
+            values = named_gradients(gradients, names, self._parameters)
+        else:
+            values = listed_gradients(gradients, self._order, names, self._parameters)
+        self._refuse_undeclared(values)
+        return values
+
+    def _refuse_undeclared(self, values: Sequence[Tensor | None]) -> None:
+        plan, rule = self._plan, self._rule
+        tables = {i for i, value in enumerate(values) if value is not None and value.is_sparse} - {*plan.sparse}
+        if tables - self._seen and (plan.needs.slots > 1 or rule.dense_gradients):
+            self._seen |= tables
+            entries = [plan.parameters.entries[i] for i in sorted(tables)]
+            refuse_undeclared(entries, rule.name, by_row=quoted(stepping_by_row(), "and"), shared=rule.dense_gradients)
+
+
+class Writes:
+    """Sees what is written to the parameters of a replica between a read and a commit, by torch's own count of writes.
+
+    Frozen ones are shared by all; trained ones are so too, where the rule keeps versions.
+    """
+
+    def __init__(self, replica: nn.Module, trained: Sequence[nn.Parameter], rule: Rule) -> None:
+        own = {id(parameter) for parameter in trained}
+        named = replica.named_parameters()
+        self._named = [(name, p) for name, p in named if rule.versioned or id(p) not in own]
+        self._parameters = [parameter for _, parameter in self._named]
+        self._rule = rule.name
+        self.begin()
+
+    def begin(self) -> None:
+        """What is written from here on is not to be."""
+        self._counts = [parameter._version for parameter in self._parameters]
+
+    def refuse(self) -> None:
+        """Refuse what was written since.
+
+        Raises:
+            ArgumentError: a parameter was; the message names it.
+        """
+        if [parameter._version for parameter in self._parameters] == self._counts:
+            return
+        written = [name for (name, p), count in zip(self._named, self._counts, strict=True) if p._version != count]
+        raise ArgumentError(
+            f"{some_of(written)} of the replica was written to before the commit, and under {self._rule} others read "
+            f"what it shows; compute on tensors of its own, as with torch.func.functional_call, and keep what a "
+            f"forward pass changes in buffers"
+        )
