@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 class TensorSource:
-    """Batches of one tensor, or of a tuple or mapping of tensors that are equally long."""
+    """Batches of one tensor, or of a tuple, named tuple or mapping of tensors that are equally long."""
 
     def __init__(self, data: Any, schedule: Schedule) -> None:
         self.data = data
@@ -102,6 +102,8 @@ def as_source(
         data = data.tensors
     if type(data) is list and collate is None:
         _refuse_side_by_side(data)
+    if collate is None:
+        _refuse_mixed(data)
     tensors = _as_tensors(data) if collate is None else None
     samples = _length_of(data, tensors)
     if samples == 0:
@@ -169,6 +171,28 @@ def _refuse_side_by_side(data: list[Any]) -> None:
         )
 
 
+def _refuse_mixed(data: Any) -> None:
+    """Refuse tensors beside what is none, which would be taken for a data set of so many samples."""
+    if isinstance(data, Mapping) and all(isinstance(key, str) for key in data):
+        parts, form = {f"[{key!r}]": value for key, value in data.items()}, "mapping"
+    elif _is_tuple(data):
+        parts, form = {f"[{number}]": value for number, value in enumerate(data)}, "tuple"
+    else:
+        return
+    others = [(place, value) for place, value in parts.items() if _as_tensors(value) is None]
+    if others and any(isinstance(value, Tensor | np.ndarray) for value in parts.values()):
+        place, value = others[0]
+        raise ArgumentError(
+            f"data{place} is a {type(value).__name__}, beside tensors; a {form} is taken for tensors side by side, so "
+            f"make it one (torch.as_tensor), or pass a data set with __getitem__ and __len__"
+        )
+
+
+def _is_tuple(data: Any) -> bool:
+    """True for a tuple and a named tuple, and for no other sequence that is made of one (a size, a data set)."""
+    return type(data) is tuple or (isinstance(data, tuple) and hasattr(data, "_fields"))
+
+
 def _as_tensors(data: Any) -> Any:
     """`data` with arrays as tensors where it is tensors all through, else None."""
     if isinstance(data, np.ndarray):
@@ -180,9 +204,14 @@ def _as_tensors(data: Any) -> Any:
     if isinstance(data, Mapping):
         values = {key: _as_tensors(value) for key, value in data.items()}
         return values if values and all(value is not None for value in values.values()) else None
-    if type(data) is tuple and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        return tuple(_as_tensors(part) for part in data)
+    if _is_tuple(data) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
+        return _like(data, [_as_tensors(part) for part in data])
     return None
+
+
+def _like(data: Any, parts: list[Any]) -> Any:
+    """A tuple of those parts, named as that one is."""
+    return tuple(parts) if type(data) is tuple else type(data)._make(parts)
 
 
 def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
@@ -196,5 +225,5 @@ def _map_tensors(function: Callable[[Tensor], Any], data: Any) -> Any:
     if isinstance(data, Tensor):
         return function(data)
     if isinstance(data, tuple):
-        return tuple([_map_tensors(function, part) for part in data])
+        return _like(data, [_map_tensors(function, part) for part in data])
     return {key: _map_tensors(function, value) for key, value in data.items()}

@@ -113,10 +113,10 @@ class Compensation:
         if not staleness:
             return None
         groups = optimizer.param_groups
-        largest = list(zip(groups, rates or [group["lr"] for group in groups], strict=True))
         is_sgd = type(optimizer) is torch.optim.SGD and all(map(_forgets, groups))
         if not is_sgd and type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
             return None
+        largest = list(zip(groups, rates or [group["lr"] for group in groups], strict=True))
         if curvature is not None:
             steps = [(group, rate * curvature.largest) for group, rate in largest]
             if all(_is_small(group, staleness, step) for group, step in steps):

@@ -25,7 +25,7 @@ from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable, factor_of
 from hogwild.optim.sharded import ShardedStep
 from hogwild.optim.step_form import ROOMS, Rooms
-from hogwild.optim.torch_step import Untrained, bind_state, bring_home, keep_state
+from hogwild.optim.torch_step import Untrained, bind_state, bring_home, keep_state, options_kept
 from hogwild.shared.arena import aligned
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.layout import Block, Entry, Layout, Range
@@ -298,7 +298,7 @@ class SharedOptimizer:
             parameter.data = views[i]
             parameter.grad = gradients.tensors[i]
             bind_state(optimizer, parameter, state.tensors[i], self._form.cells[i], state.started[i])
-        with self._untrained.left_alone(optimizer):
+        with options_kept(optimizer), self._untrained.left_alone(optimizer):
             optimizer.step()
         for i in held:
             parameter = self._parameters[i]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
+from hogwild.optim.factory import STEP_HOOKS
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.optimizer_state import AVERAGE, Cell
 
@@ -79,6 +80,26 @@ def bring_home(optimizer: Optimizer, parameter: nn.Parameter, view: Tensor) -> N
         )
     if left.data_ptr() != view.data_ptr() or left.stride() != view.stride():
         view.copy_(left)
+
+
+@contextmanager
+def options_kept(optimizer: Optimizer) -> Iterator[None]:
+    """Around a step, which may not keep state in parameter groups; a hook may set them, as by the number of the update.
+
+    Raises:
+        ArgumentError: the step changed an option.
+    """
+    if any(getattr(optimizer, hooks) for hooks in STEP_HOOKS):
+        yield
+        return
+    before = [{**group} for group in optimizer.param_groups]
+    yield
+    for old, group in zip(before, optimizer.param_groups, strict=True):
+        if changed := [key for key, value in group.items() if value is not old.get(key) and value != old.get(key)]:
+            raise ArgumentError(
+                f"{type(optimizer).__name__} keeps state in its parameter groups ({some_of(changed)}), which workers "
+                f"cannot share"
+            )
 
 
 class Untrained:

@@ -67,6 +67,7 @@ class Evaluator:
         self._seconds_before = seconds_before
         self._samples = samples
         self._model = job.model
+        self._parameters = [(parameter, parameter.data) for parameter in job.model.parameters()]
         self._buffers = [(m, name, own) for m in job.model.modules() for name, own in m._buffers.items()]
         self._state = state
         self._rule = job.rule
@@ -247,6 +248,7 @@ class Evaluator:
         first, _ = self.span()
         metrics = self._metrics_of(self._evaluate, version)
         if average:
+            take()  # the first may have moved buffers
             self._take_parameters(average)
             averaged = self._metrics_of(self._evaluate, version)
             metrics |= {f"{AVERAGE}_{name}": value for name, value in averaged.items()}
@@ -271,11 +273,13 @@ class Evaluator:
         finally:
             for module, training in flags:
                 module.training = training
+            for parameter, own in self._parameters:  # it may have been cast, or moved to another device
+                parameter.data = own
         if not isinstance(metrics, Mapping):
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
         if taken := [name for name in OF_AN_EVALUATION if name in metrics]:
             raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, which every row has; give it another name")
-        return {name: float(value) for name, value in metrics.items()}
+        return {name: _number(name, value) for name, value in metrics.items()}
 
     def _copy(self, take: Callable[[], None], average: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state of a version that `take` gives the model, with its moving average in place of its parameters where
@@ -287,6 +291,14 @@ class Evaluator:
         copies = own_copies(self._model.state_dict())
         take()
         return copies
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several numbers
+        form = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
+        raise ArgumentError(f"evaluate returned the metric {name!r} as {form}; it must be a number") from error
 
 
 def _is_averaged(metric: str) -> bool:

@@ -111,6 +111,7 @@ def prepare(job: Job) -> Prepared:
     _warn_of_few_batches(job)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
+    _refuse_rates_of_none(job, optimizer)
     if isinstance(job.lr_schedule, SchedulerFactory):
         job = replace(job, lr_schedule=tabulated(job.lr_schedule, optimizer, job.updates))
     numbers = group_of(optimizer)
@@ -180,12 +181,21 @@ def _warn_of_few_batches(job: Job) -> None:
         )
 
 
+def _refuse_rates_of_none(job: Job, optimizer: Optimizer) -> None:
+    """Refuse to change the learning rate of an optimizer that has none."""
+    setting = "lr" if job.config.values_of("lr") else "lr_schedule"
+    wanted = bool(job.config.values_of("lr")) or job.lr_schedule is not None
+    if wanted and any(group.get("lr") is None for group in optimizer.param_groups):
+        raise ArgumentError(f"{setting} given, and {type(optimizer).__name__} has no lr in its groups; leave it out")
+
+
 def _refuse_one_rate_for_several(job: Job, optimizer: Optimizer) -> None:
     """Refuse to change learning rates that are not one."""
-    rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
-    if job.config.values_of("lr") and isinstance(job.lr_schedule, RateTable):
+    if not job.config.values_of("lr"):
+        return
+    if isinstance(job.lr_schedule, RateTable):
         raise ArgumentError(f"lr cannot be changed: {job.lr_schedule.name} sets it, as it was when the run began")
-    if job.config.values_of("lr") and len(rates) > 1:
+    if len(rates := sorted({float(group["lr"]) for group in optimizer.param_groups})) > 1:
         raise ArgumentError(
             f"lr cannot be changed: the groups of {type(optimizer).__name__} have the rates "
             f"{', '.join(map(str, rates))}; an lr_schedule changes them all by a factor"

@@ -85,7 +85,7 @@ def stale_plan(
 
 def _largest_rates(job: Job, optimizer: Optimizer) -> list[float]:
     """Of each group, by a table of learning rates, or its own by a schedule's largest factor."""
-    table, rates = job.lr_schedule, [float(group["lr"]) for group in optimizer.param_groups]
+    table, rates = job.lr_schedule, [float(group.get("lr") or 0.0) for group in optimizer.param_groups]
     if isinstance(table, RateTable):
         return [max(column) for column in zip(*map(table.at, range(job.updates)), strict=True)]
     if job.factors is None or not job.updates:

@@ -79,9 +79,8 @@ class Worker:
         self._row = self.control.row(index)
         self._quietly = WithoutGrad()
         self._account = Account(task.plan.parameters) if task.plan.audited else None
-        self._generators = None
-        if self.rule.same_bits and not owns_process and task.loss is not None:
-            self._generators = SharedGenerators(state.control, index, self.rule.name, task.loans)
+        shares = self.rule.same_bits and not owns_process and task.loss is not None
+        self._generators = SharedGenerators(state.control, index, self.rule.name, task.loans) if shares else None
         self._own_generators = OwnGenerators(lazy=self._draws_in_gradients_alone()) if owns_process else None
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]

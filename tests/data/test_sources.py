@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import problems
@@ -22,6 +22,11 @@ GENERATOR = torch.Generator()
 
 def source(data: Any, *, batch_size: int = 4, shuffle: bool = True, seed: int = 0, collate: Any = None) -> Any:
     return as_source(data, batch_size=batch_size, shuffle=shuffle, seed=seed, collate=collate)
+
+
+class Pair(NamedTuple):
+    x: Any
+    target: Any
 
 
 class Rows(Dataset):
@@ -79,6 +84,8 @@ def test_batches_have_the_structure_of_the_data():
     x, y = source((X, Y.numpy())).batch(2, GENERATOR)
     assert torch.equal(x, X[rows])
     assert torch.equal(y, Y[rows])
+    pair = source(Pair(X, Y)).batch(2, GENERATOR)
+    assert type(pair) is Pair and torch.equal(pair.target, Y[rows])
     batch = source({"x": X, "y": {"deep": Y}}).batch(2, GENERATOR)
     assert batch.keys() == {"x", "y"}
     assert torch.equal(batch["y"]["deep"], Y[rows])
@@ -115,6 +122,9 @@ def test_collate_makes_the_batch():
         (DataLoader(Rows()), r"data is a DataLoader; .*of a DataLoader: its dataset"),
         (Endless(), "data is a Endless; pass tensors"),
         (torch.zeros(10, device="meta"), r"data lies on meta, .* pass data\.cpu\(\)"),
+        ((X, Y.tolist()), r"data\[1\] is a list, beside tensors; a tuple is taken for tensors side by side"),
+        (Pair(X, None), r"data\[1\] is a NoneType, beside tensors; a tuple is taken"),
+        ({"x": X, "y": Y.tolist()}, r"data\['y'\] is a list, beside tensors; a mapping is taken"),
         (torch.tensor(3.0), "data"),
         (np.array(3.0), "data"),
         ((X, torch.tensor(3.0)), "data"),

@@ -143,6 +143,46 @@ def test_state_that_is_taken_away_again_is_refused(update: str) -> None:
         trained(problems.mlp(), partial(Own, change=every_other, alls=False), update=update)
 
 
+class Rateless(Optimizer):
+    """Steps by a hundredth of the gradient, and has no learning rate."""
+
+    def __init__(self, named: Any) -> None:
+        super().__init__(named, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad, alpha=0.01)
+
+
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_an_optimizer_may_have_no_learning_rate(update: str) -> None:
+    assert trained(problems.mlp(), Rateless, update=update, staleness=3) == trained(
+        problems.mlp(), partial(SGD, lr=0.01), update=update, staleness=3, compensation="none"
+    )
+
+
+def test_what_has_no_learning_rate_has_no_schedule_of_it() -> None:
+    with pytest.raises(hogwild.ArgumentError, match=r"lr_schedule given, and Rateless has no lr in its groups"):
+        trained(problems.mlp(), Rateless, lr_schedule=lambda update: 0.5)
+
+
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_state_in_a_group_is_refused_when_it_begins(update: str) -> None:
+    class Late(Optimizer):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    age = self.state[parameter]["age"] = self.state[parameter].get("age", 0) + 1
+                    if age == 3:
+                        group["factor"] = 0.5
+                    parameter.sub_(parameter.grad, alpha=group["lr"] * group["factor"])
+
+    with pytest.raises(hogwild.ArgumentError, match=r"Late keeps state in its parameter groups \(factor\)"):
+        trained(problems.mlp(), partial(Late, defaults={"lr": 0.1, "factor": 1.0}), update=update)
+
+
 def test_a_step_that_changes_a_shape_is_refused() -> None:
     def flattened(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
         parameter.data = parameter.data.flatten()

@@ -51,6 +51,39 @@ def test_a_model_whose_train_returns_nothing_is_evaluated():
     assert seen and all(isinstance(model, KeepsItsNorm) for model in seen)
 
 
+@pytest.mark.parametrize("how", [nn.Module.double, nn.Module.half, lambda model: model.to(torch.bfloat16)])
+def test_a_model_that_evaluate_casts_is_trained_as_it_was(how):
+    def evaluate(own: nn.Module) -> dict[str, float]:
+        return {"bytes": next(how(own).parameters()).element_size()}
+
+    settings = {"update": "ordered", "evaluate_every": 3, "updates": 12}
+    model = problems.mlp()
+    run = problems.train(model, evaluate=evaluate, **settings)
+    assert run.digest == problems.train(problems.mlp(), **settings).digest == hogwild.digest(model)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_the_average_is_evaluated_with_the_buffers_of_its_version():
+    def evaluate(own: nn.Module) -> dict[str, float]:
+        norm = own[1]
+        batches = int(norm.num_batches_tracked)
+        own.train()(problems.data()[0])
+        return {"batches": batches}
+
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    run = problems.train(model, update="ordered", evaluate=evaluate, evaluate_every=3, updates=12, ema=0.9)
+    assert [row["ema_batches"] for row in run.evaluations] == [row["batches"] for row in run.evaluations]
+
+
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [(None, "None"), ([0.5], r"\[0\.5\]"), ("high", "'high'"), (torch.ones(2), r"a tensor of shape \[2\]")],
+)
+def test_a_metric_that_is_no_number_is_named(value, form):
+    with pytest.raises(hogwild.ArgumentError, match=f"evaluate returned the metric 'accuracy' as {form}; it must be"):
+        problems.train(evaluate=lambda model: {"accuracy": value}, updates=3)
+
+
 @pytest.mark.parametrize("name", ["update", "seconds"])
 def test_a_metric_is_not_called_what_every_row_has(name):
     with pytest.raises(hogwild.ArgumentError, match=f"evaluate returned a metric '{name}', which every row has"):
