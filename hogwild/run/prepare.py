@@ -111,9 +111,7 @@ def prepare(job: Job) -> Prepared:
     _warn_of_few_batches(job)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
-    _refuse_rates_of_none(job, optimizer)
-    if isinstance(job.lr_schedule, SchedulerFactory):
-        job = replace(job, lr_schedule=tabulated(job.lr_schedule, optimizer, job.updates))
+    job = _with_rates(job, optimizer)
     numbers = group_of(optimizer)
     groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
     anatomy = anatomy.restricted_to(set(groups))
@@ -126,7 +124,6 @@ def prepare(job: Job) -> Prepared:
     if copies is not None:
         with as_in_a_worker(job.intra_op):
             look_again(job, anatomy, copies)
-    _refuse_one_rate_for_several(job, optimizer)
     layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
     found: frozenset[int] | None = tried.sparse
     if job.loss is None:
@@ -181,25 +178,26 @@ def _warn_of_few_batches(job: Job) -> None:
         )
 
 
-def _refuse_rates_of_none(job: Job, optimizer: Optimizer) -> None:
-    """Refuse to change the learning rate of an optimizer that has none."""
-    setting = "lr" if job.config.values_of("lr") else "lr_schedule"
-    wanted = bool(job.config.values_of("lr")) or job.lr_schedule is not None
-    if wanted and any(group.get("lr") is None for group in optimizer.param_groups):
-        raise ArgumentError(f"{setting} given, and {type(optimizer).__name__} has no lr in its groups; leave it out")
+def _with_rates(job: Job, optimizer: Optimizer) -> Job:
+    """The job with the learning rates of its scheduler as a table.
 
-
-def _refuse_one_rate_for_several(job: Job, optimizer: Optimizer) -> None:
-    """Refuse to change learning rates that are not one."""
-    if not job.config.values_of("lr"):
-        return
-    if isinstance(job.lr_schedule, RateTable):
+    Raises:
+        ArgumentError: rates are to change that the optimizer does not have, or that are not one.
+    """
+    kind, changes = type(optimizer).__name__, bool(job.config.values_of("lr"))
+    if (changes or job.lr_schedule is not None) and any(group.get("lr") is None for group in optimizer.param_groups):
+        setting = "lr" if changes else "lr_schedule"
+        raise ArgumentError(f"{setting} given, and {kind} has no lr in its groups; leave it out")
+    if isinstance(job.lr_schedule, SchedulerFactory):
+        job = replace(job, lr_schedule=tabulated(job.lr_schedule, optimizer, job.updates))
+    if changes and isinstance(job.lr_schedule, RateTable):
         raise ArgumentError(f"lr cannot be changed: {job.lr_schedule.name} sets it, as it was when the run began")
-    if len(rates := sorted({float(group["lr"]) for group in optimizer.param_groups})) > 1:
+    if changes and len(rates := sorted({float(group["lr"]) for group in optimizer.param_groups})) > 1:
         raise ArgumentError(
-            f"lr cannot be changed: the groups of {type(optimizer).__name__} have the rates "
-            f"{', '.join(map(str, rates))}; an lr_schedule changes them all by a factor"
+            f"lr cannot be changed: the groups of {kind} have the rates {', '.join(map(str, rates))}; an lr_schedule "
+            f"changes them all by a factor"
         )
+    return job
 
 
 def _training(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: Anatomy, tried: DryRun) -> dict[str, Any]:
