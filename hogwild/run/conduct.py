@@ -87,7 +87,10 @@ def conduct(run: OpenRun, began: float) -> Run:
     with closing(run.machines) if run.machines is not None else nullcontext():
         run = _begun(run)
         with run.job.callbacks.told(_info(run)) as ending:
-            _conduct(run, began, ending)
+            try:
+                _conduct(run, began, ending)
+            finally:
+                run.state.locks.let_go()
     assert ending.run is not None
     return ending.run
 

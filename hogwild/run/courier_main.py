@@ -23,7 +23,6 @@ from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.party import connect
 from hogwild.nodes.peer import Back, Lost
 from hogwild.shared.arena import Arena
-from hogwild.shared.file_locks import set_locks
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.workers.process_main import leave_with_parent
 
@@ -111,7 +110,7 @@ def courier_main(
     torch.set_num_threads(1)
     try:
         state = SharedState(plan, arena)
-        set_locks(state.control, arena, 0)
+        state.locks.give(state.control)
         if plan.dealing.averages is not None:
             Averager(state, per_update, _connected(meeting, pipe), meeting.invitation.timeout, pipe.send).run()
         else:

@@ -100,6 +100,8 @@ def dry_run(
         for name, own in model.named_parameters()
         if stand_ins[id(own)]._version != counts[id(own)] or not equal_bits(stand_ins[id(own)].detach(), own.detach())
     )
+    for stand_in in stand_ins.values():  # the copies go now, and not with the garbage
+        stand_in.data = stand_in.data.new_empty(0)
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
     return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took)
 

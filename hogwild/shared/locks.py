@@ -1,8 +1,8 @@
 """Locks that a dead worker cannot hold.
 
-Threads share a `threading.Lock`: a thread cannot be killed. Processes lock a byte of the arena's file with
-`fcntl.lockf`, which the kernel releases when the holder dies, however it dies. Such a lock excludes processes
-only, not threads of one process; each worker process locks from one thread.
+Threads share a `threading.Lock`: a thread cannot be killed. Processes share a mutex (`hogwild.shared.mutex`), or where
+there is none lock a byte of the arena's file with `fcntl.lockf`. The kernel releases either when the holder dies, in
+whatever way. A lock on a byte excludes processes only, not threads of one; each worker process locks from one thread.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ from hogwild.shared.exchange import Exchange
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.journal import ROW, Journal, seal_bytes
 from hogwild.shared.layout import Block, Layout
+from hogwild.shared.mutex import Mutex
 from hogwild.shared.optimizer_state import PARAMETER, OptimizerState, StateForm
+from hogwild.shared.process_locks import ProcessLocks
 from hogwild.shared.shards import Shard
 from hogwild.shared.slots import Slot
 from hogwild.shared.tables import RowTable, forms_of
@@ -58,6 +60,7 @@ class _Offsets:
     average: int
     tables: tuple[int, ...]
     shards: int
+    locks: int
     exchange: int
     nbytes: int
     used: int
@@ -72,7 +75,7 @@ class StatePlan:
     `sparse` maps the positions of the parameters with sparse gradients to how many rows one may name, before those that
     come twice are added up; `tables` are the positions of those that are kept by rows, which lie in no slot; `shards`
     are what a version is made in, where workers make it together; `dealing` says which machine computes what, and
-    whether machines average.
+    whether machines average; `mutexes` that the locks of processes lie in the arena.
     """
 
     workers: int
@@ -90,6 +93,7 @@ class StatePlan:
     sparse: Mapping[int, int] = field(default_factory=dict)
     shards: tuple[Shard, ...] = ()
     dealing: Dealing = ALONE
+    mutexes: bool = field(default_factory=lambda: Mutex.works)
 
     @cached_property
     def in_slots(self) -> Layout:
@@ -130,6 +134,7 @@ class StatePlan:
             average=space.reserve(self.parameters.nbytes if self.optimizer.averaged else 0),
             tables=tuple(space.reserve(*table) for table in tables),
             shards=space.reserve(ALIGNMENT * len(self.shards)),
+            locks=ProcessLocks.reserve(space, len(self.shards)),
             exchange=space.reserve(Exchange.size(*self.averaged) if self.dealing.averages is not None else 0),
             nbytes=space.nbytes,
             used=space.used,
@@ -142,7 +147,8 @@ class SharedState:
     `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate, and
     `observed_average` the moving average there, where one is kept;
     `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards; `tables` are those that
-    are kept by rows, by position; `exchange` is where the values lie that machines average, if they do.
+    are kept by rows, by position; `locks` are those that processes take; `exchange` is where the values lie that
+    machines average, if they do.
     """
 
     def __init__(self, plan: StatePlan, arena: Arena) -> None:
@@ -170,6 +176,7 @@ class SharedState:
             for offset in at.gradients
         ]
         self.shard_versions = [arena.words(at.shards + ALIGNMENT * shard, 1) for shard in range(len(plan.shards))]
+        self.locks = ProcessLocks(arena, at.locks, len(plan.shards), mutexes=plan.mutexes)
         self.audit = Totals(plan.parameters, arena, at.audit) if plan.audited else None
         averages = plan.dealing.averages is not None
         self.exchange = Exchange(*plan.averaged, Block.shared(arena, at.exchange)) if averages else None
@@ -183,7 +190,9 @@ class SharedState:
             ArgumentError: there is not enough memory for it.
         """
         bell = Bell() if plan.dealing.several else None
-        return cls(plan, Arena(plan.offsets.nbytes, used=plan.offsets.used, bell=bell))
+        state = cls(plan, Arena(plan.offsets.nbytes, used=plan.offsets.used, bell=bell))
+        state.locks.prepare()
+        return state
 
     def map_in(self) -> None:
         """Map into this process what all workers use before long: versions, optimizer state, gradients. What has room

@@ -22,7 +22,6 @@ from hogwild.errors import WorkerError
 from hogwild.model.replica import carry
 from hogwild.model.row_parameter import parameters_on
 from hogwild.shared.arena import Arena
-from hogwild.shared.file_locks import set_locks
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.shared.words import Aborted
 from hogwild.workers.allocator import keep_freed_memory
@@ -83,7 +82,7 @@ def _tell(pipe: connection.Connection, event: Event) -> None:
 
 def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:
     state = SharedState(plan, arena)
-    set_locks(state.control, arena, len(plan.shards))
+    state.locks.give(state.control)
     state.map_in()
     own = _unpacked(package, state)
     own.task.flags.apply()

@@ -23,7 +23,6 @@ from torch import nn
 
 from hogwild.errors import ArgumentError, WorkerError
 from hogwild.model.replica import extras_of
-from hogwild.shared.file_locks import set_locks
 from hogwild.shared.state import SharedState
 from hogwild.workers.package import Package
 from hogwild.workers.process_main import EXTRAS, process_main
@@ -69,7 +68,7 @@ class ProcessTeam:
         self.task = task
         self._arena = state.arena
         self._plan = state.plan
-        set_locks(state.control, state.arena, len(state.plan.shards))
+        state.locks.give(state.control)
         stand_ins = {id(p): ("parameter", i) for i, p in enumerate(trained)}
         stand_ins.update({id(p): ("constant", i) for i, p in enumerate(constant)})
         parts = {name: getattr(task, name) for name in Task.__dataclass_fields__ if name != "plan"}

@@ -24,7 +24,6 @@ from torch import nn
 from hogwild.data.sources import own_copy
 from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.model.row_parameter import parameters_on
-from hogwild.shared.file_locks import commit_lock_of, ticket_lock_of
 from hogwild.shared.locks import Lock, PairedLock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
@@ -73,8 +72,7 @@ class ThreadTeam:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
         if state.plan.dealing.nodes > 1:  # the courier is a process, and takes these locks too
-            others = ticket_lock_of(state.arena), commit_lock_of(state.arena)
-            self._locks[:2] = map(PairedLock, self._locks, others)
+            self._locks[:2] = map(PairedLock, self._locks, (state.locks.ticket, state.locks.commit))
         self._give_locks(state)
         self._lent = False
 

@@ -359,9 +359,9 @@ class Worker:
         if ticket != self._read or ticket != self._row[Field.TICKET]:
             refuse_ticket(ticket, self.index, has=self._row[Field.TICKET], read=self._read)
         self._writes.refuse()
-        self._read = None
         if not isinstance(gradient, Gradient):
             gradient = self._taken(gradient, loss)
+        self._read = None
         self._row[Field.COMPUTED] += 1
         self.seat.pause(Hook.COMMITTING)
         graded = torch.is_grad_enabled()

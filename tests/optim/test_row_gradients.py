@@ -135,6 +135,7 @@ def test_what_does_not_fit_is_refused(given: Any, message: str) -> None:
     def work(worker: hogwild.Worker) -> None:
         ticket = worker.claim()
         assert ticket is not None
+        worker.read(ticket)
         with pytest.raises(hogwild.ArgumentError, match=message) as refusal:
             worker.commit(ticket, given)
         assert "\n" not in str(refusal.value)
