@@ -82,7 +82,8 @@ class SharedOptimizer:
         self._table = lr_schedule if isinstance(lr_schedule, RateTable) else None
         self._schedule = None if isinstance(lr_schedule, RateTable) else lr_schedule
         trained = {id(parameter) for parameter in parameters}
-        self._untrained = Untrained([(name, own) for name, own in named if id(own) not in trained])
+        others = [(name, own) for name, own in named if id(own) not in trained]
+        self._untrained = Untrained(self._by_tensor, others)
         self._rates = [group["lr"] for group in self._by_tensor.param_groups] if lr_schedule or plan.rates else []
 
     def gather_shared(self, tensors: Sequence[Tensor], flats: Sequence[Tensor]) -> Gathered:
@@ -298,7 +299,7 @@ class SharedOptimizer:
             parameter.data = views[i]
             parameter.grad = gradients.tensors[i]
             bind_state(optimizer, parameter, state.tensors[i], self._form.cells[i], state.started[i])
-        with options_kept(optimizer), self._untrained.left_alone(optimizer):
+        with options_kept(optimizer), self._untrained.left_alone():
             optimizer.step()
         for i in held:
             parameter = self._parameters[i]

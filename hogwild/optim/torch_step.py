@@ -106,22 +106,23 @@ class Untrained:
     """Parameters that an optimizer may hold and must leave alone: they are not trained, so all workers share them.
 
     Args:
+        optimizer: of a worker.
         named: those of the replica, by name.
     """
 
-    def __init__(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
-        self._named = list(named)
+    def __init__(self, optimizer: Optimizer, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self._named = [(name, parameter) for name, parameter in named if id(parameter) in held]
+        self._optimizer = type(optimizer).__name__
         self._looks = True
 
     @contextmanager
-    def left_alone(self, optimizer: Optimizer) -> Iterator[None]:
+    def left_alone(self) -> Iterator[None]:
         """Around a step. The first is made on copies, which are compared; later ones are asked what they wrote to.
 
         Raises:
             ArgumentError: the step changed one.
         """
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        self._named = [(name, parameter) for name, parameter in self._named if id(parameter) in held]
         own = [parameter.data for _, parameter in self._named]
         if self._looks:
             for _, parameter in self._named:
@@ -140,7 +141,7 @@ class Untrained:
         self._looks = False
         if changed:
             raise ArgumentError(
-                f"{type(optimizer).__name__}, or a hook on its steps, changes {some_of(changed)}, which is not trained "
+                f"{self._optimizer}, or a hook on its steps, changes {some_of(changed)}, which is not trained "
                 f"(requires_grad is False), and workers share only what is trained; leave it out of the optimizer, or "
                 f"train it"
             )
