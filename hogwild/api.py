@@ -83,7 +83,8 @@ def train(
     Args:
         model: any `nn.Module` on the CPU; holds the trained values on return, in its own memory (which is shared where
             the caller made it so, by `model.share_memory()`).
-        data: a tensor or array; a tuple, named tuple or mapping of equally long ones; a map-style data set; or a `Source`.
+        data: a tensor or array; a tuple, named tuple or mapping of equally long ones; a map-style
+            data set; or a `Source`.
         loss: (model, batch) → a scalar, a list of scalars (averaged), or a generator of scalars (each backpropagated
             and freed as it comes, their sum divided by the count); or (value, {name: gradient}), which are told and not
             differentiated, where a gradient is what `Worker.commit` takes. The batch has the structure of the data.
