@@ -24,6 +24,7 @@ from hogwild.run.result import Run
 
 _SAME = "the same on every run, at any --workers and --kind"
 _OTHER = f"differs from run to run; --update {SAME_BITS} gives the same every time"
+_INDENT = 2  # of a row that belongs to the one above
 _PROMISES = (
     "exact: no step is lost, and none applied twice. replayable: exact, and hogwild replay computes the run again to "
     "the bit. same bits: replayable, and the result is the same on every run, at any --workers and --kind."
@@ -131,9 +132,12 @@ def study_report(study: Study, findings: Findings) -> RenderableType:
 
 def _measurements(findings: Findings) -> Iterable[RenderableType]:
     for measured in findings.tables:
-        table = _table(*measured.headings, left=measured.left)
+        table = _table(*measured.headings, left=measured.left, wraps=True)
         for row in measured.rows:
             table.add_row(*row)
+        for place, column in enumerate(table.columns[: measured.left]):  # no word of these is cut
+            words = [word for row in measured.rows for word in row[place].split()]
+            column.min_width = max(map(len, words), default=0) + _INDENT
         yield Padding(table, (1, 0))
     if findings.legend:
         yield Text(findings.legend, "dim")
@@ -248,11 +252,12 @@ def probe_report(experiment: str, probes: Sequence[Probe | NoProbe]) -> Renderab
     return Group(Text(head, "bold"), Padding(table, (1, 0)), *notes, Text(told, "dim"))
 
 
-def _table(*headings: str, left: int = 0) -> Table:
-    """A table whose first `left` columns are words and the others numbers."""
+def _table(*headings: str, left: int = 0, wraps: bool = False) -> Table:
+    """A table whose first `left` columns are words and the others numbers; in a narrow window what does not fit is cut,
+    or goes on in the next line where it `wraps`."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < left else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if number < left else "right", no_wrap=not wraps)
     return table
 
 
