@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,7 @@ from hogwild.determinism.probe import NoProbe, Probe
 from hogwild.determinism.replay import Replay
 from hogwild.determinism.verdict import Verdict
 from hogwild.experiment import Claim, Findings, Study
+from hogwild.experiment import Table as Measurements
 from hogwild.report.run_words import optimizer_in_words, resumed_in_words
 from hogwild.report.words import count, duration, figure, plural, short_digest, size
 from hogwild.rules.base import Rule
@@ -24,7 +26,7 @@ from hogwild.run.result import Run
 
 _SAME = "the same on every run, at any --workers and --kind"
 _OTHER = f"differs from run to run; --update {SAME_BITS} gives the same every time"
-_INDENT = 2  # of a row that belongs to the one above
+_ANY_WIDTH = 10_000  # columns of a window that no table needs
 _PROMISES = (
     "exact: no step is lost, and none applied twice. replayable: exact, and hogwild replay computes the run again to "
     "the bit. same bits: replayable, and the result is the same on every run, at any --workers and --kind."
@@ -132,15 +134,30 @@ def study_report(study: Study, findings: Findings) -> RenderableType:
 
 def _measurements(findings: Findings) -> Iterable[RenderableType]:
     for measured in findings.tables:
-        table = _table(*measured.headings, left=measured.left, wraps=True)
-        for row in measured.rows:
-            table.add_row(*row)
-        for place, column in enumerate(table.columns[: measured.left]):  # no word of these is cut
-            words = [word for row in measured.rows for word in row[place].split()]
-            column.min_width = max(map(len, words), default=0) + _INDENT
-        yield Padding(table, (1, 0))
+        yield Padding(_Fitting(measured), (1, 0))
     if findings.legend:
         yield Text(findings.legend, "dim")
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Measurements that fit into the window: where it is narrow, words go on in the next line, and a range stands
+    under its value."""
+
+    measured: Measurements
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._made(narrow=False)
+        wanted = table.__rich_measure__(console, options.update(max_width=_ANY_WIDTH)).maximum
+        yield table if wanted <= options.max_width else self._made(narrow=True)
+
+    def _made(self, *, narrow: bool) -> Table:
+        measured = self.measured
+        table = _table(*measured.headings, left=measured.left, wraps=narrow)
+        for row in measured.rows:
+            values = [value.replace(" [", "\n[") if narrow else value for value in row[measured.left :]]
+            table.add_row(*map(Text, (*row[: measured.left], *values)))  # brackets are no markup
+        return table
 
 
 def _holds(claim: Claim) -> Text:

@@ -17,10 +17,11 @@ from torch import nn
 
 import hogwild
 from hogwild.config import KINDS, RunConfig
+from hogwild.experiment import Findings, Study, Table
 from hogwild.report.objects import to_json
 from hogwild.report.plots import plot_run
 from hogwild.report.progress import Pace, display, following
-from hogwild.report.tables import run_report
+from hogwild.report.tables import run_report, study_report
 from hogwild.report.words import count, duration, figure, plural, size
 from hogwild.rules.registry import title_of
 from hogwild.run.progress import Progress
@@ -181,6 +182,19 @@ def test_the_table_tells_what_the_run_came_to(run: Run) -> None:
 def test_a_name_is_no_markup(run: Run) -> None:
     shown = _text(run_report(replace(run, config=replace(run.config, name="[red]x[/red]"))))
     assert "[red]x[/red]" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_table_of_measurements_is_whole_at_any_width(width: int) -> None:
+    """Its figures were cut in a window of 80 columns, and what stands in brackets was taken for markup."""
+    name, values = "a convolution net with BatchNorm, SGD 0.05", ("0.1234 [0.1230–0.1299]", "diverged [diverged]")
+    table = Table(("median", "τ = 0", "τ = 1", "τ = 3"), ((name, *values, ".983 [.980]"),))
+    told = _text(
+        study_report(Study("one", "Is it?", lambda _: Findings((), "")), Findings((), "", (), (table,))), width
+    )
+    assert "…" not in told and max(map(len, told.splitlines())) <= width
+    assert not [word for cell in (name, *values) for word in cell.split() if word not in told]
+    assert ("diverged [diverged]" in told) is (width == 140)
 
 
 def test_a_plot_is_drawn_with_and_without_evaluations(run: Run, tmp_path: Path) -> None:
