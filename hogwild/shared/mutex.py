@@ -19,12 +19,13 @@ import errno
 import os
 import platform
 import sys
+import threading
 import time
-from collections.abc import Callable
+from functools import cache
 from types import TracebackType
-from typing import Any
 
 BYTES = 64  # room for one; glibc and musl need 40
+_PATIENCE = 2.0  # seconds in which the kernel must have seen that a thread has ended
 _SLICE = 0.05  # seconds of a wait after which Python looks whether a signal has come
 _SHARED, _ROBUST, _CHECKED = 1, 1, 2  # PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST, PTHREAD_MUTEX_ERRORCHECK
 _MAY = sys.platform == "linux" and platform.machine().lower() in ("x86_64", "amd64") and sys.maxsize > 2**32
@@ -34,22 +35,24 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-def _functions(library: ctypes.CDLL, *names: str) -> list[Callable[..., int]]:
-    """Functions of one address that return an error number."""
-    found: list[Any] = [getattr(library, name) for name in names]
-    for function in found:
-        function.argtypes = [ctypes.c_void_p]
-    return found
-
-
-if _MAY:
+try:
+    _brief, _long = ctypes.PyDLL(None), ctypes.CDLL(None)
     # Those that wait for nobody keep the interpreter, and take a third of the time.
-    _trylock, _unlock, _consistent = _functions(
-        ctypes.PyDLL(None), "pthread_mutex_trylock", "pthread_mutex_unlock", "pthread_mutex_consistent"
-    )
-    _library = ctypes.CDLL(None)
-    _timedlock = _library.pthread_mutex_timedlock
-    _timedlock.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    _trylock, _unlock = _brief.pthread_mutex_trylock, _brief.pthread_mutex_unlock
+    _consistent, _destroy = _brief.pthread_mutex_consistent, _brief.pthread_mutex_destroy
+    _timedlock, _init = _long.pthread_mutex_timedlock, _brief.pthread_mutex_init
+    _begin, _end = _brief.pthread_mutexattr_init, _brief.pthread_mutexattr_destroy
+    _set_shared, _set_robust = _brief.pthread_mutexattr_setpshared, _brief.pthread_mutexattr_setrobust
+    _set_type = _brief.pthread_mutexattr_settype
+except (AttributeError, OSError):  # another C library than those of Linux
+    _MAY = False
+else:
+    for _function in (_trylock, _unlock, _consistent, _destroy, _begin, _end):
+        _function.argtypes = [ctypes.c_void_p]
+    for _function in (_set_shared, _set_robust, _set_type):
+        _function.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    for _function in (_timedlock, _init):
+        _function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
 
 def _address(memory: memoryview) -> int:
@@ -68,8 +71,6 @@ class Mutex:
         memory: `BYTES` of it, which were prepared once, aligned to 8 bytes.
     """
 
-    works = _MAY
-
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory  # stays mapped as long as this
         self._address = _address(memory)
@@ -82,12 +83,37 @@ class Mutex:
             OSError: the C library cannot.
         """
         attributes = ctypes.create_string_buffer(BYTES)
-        _must(_library.pthread_mutexattr_init(attributes))
-        _must(_library.pthread_mutexattr_setpshared(attributes, _SHARED))
-        _must(_library.pthread_mutexattr_setrobust(attributes, _ROBUST))
-        _must(_library.pthread_mutexattr_settype(attributes, _CHECKED))
-        _must(_library.pthread_mutex_init(ctypes.c_void_p(_address(memory)), attributes))
-        _must(_library.pthread_mutexattr_destroy(attributes))
+        place = ctypes.addressof(attributes)
+        _must(_begin(place))
+        _must(_set_shared(place, _SHARED))
+        _must(_set_robust(place, _ROBUST))
+        _must(_set_type(place, _CHECKED))
+        _must(_init(_address(memory), place))
+        _must(_end(place))
+
+    @staticmethod
+    @cache
+    def works() -> bool:
+        """True where the C library has such locks, and the kernel lets go of them: tried, once, with a thread that ends
+        with one, which is to the kernel what a process is."""
+        memory = memoryview(bytearray(BYTES))
+        if not _MAY:
+            return False
+        try:
+            Mutex.prepare(memory)
+        except OSError:
+            return False
+        ends = threading.Thread(target=Mutex(memory).acquire)
+        ends.start()
+        ends.join()  # that it has ended is told to Python before the kernel knows
+        until = time.monotonic() + _PATIENCE
+        while not Mutex(memory).acquire(blocking=False):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.0001)
+        Mutex(memory).release()
+        _destroy(_address(memory))
+        return True
 
     def acquire(self, blocking: bool = True) -> bool:
         """Take the lock. False: somebody has it, and the caller does not wait."""

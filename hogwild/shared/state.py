@@ -93,7 +93,7 @@ class StatePlan:
     sparse: Mapping[int, int] = field(default_factory=dict)
     shards: tuple[Shard, ...] = ()
     dealing: Dealing = ALONE
-    mutexes: bool = field(default_factory=lambda: Mutex.works)
+    mutexes: bool = field(default_factory=lambda: Mutex.works())
 
     @cached_property
     def in_slots(self) -> Layout:

@@ -11,6 +11,7 @@ import time
 import problems
 import pytest
 
+from hogwild.shared import mutex
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.mutex import Mutex
 from hogwild.shared.process_locks import ProcessLocks
@@ -20,7 +21,7 @@ from hogwild.workers.spawn import start_context, start_lock, start_server, witho
 SHARDS = 3
 TAKEN, LET_GO, COUNT = 0, 1, 2  # words
 WORDS = 8
-HERE = pytest.mark.skipif(not Mutex.works, reason="no robust mutex on this platform: locks are bytes of a file")
+HERE = pytest.mark.skipif(not Mutex.works(), reason="no robust mutex on this platform: locks are bytes of a file")
 KINDS = [pytest.param(True, id="mutex", marks=HERE), pytest.param(False, id="file")]
 
 
@@ -160,8 +161,15 @@ def test_it_goes_with_a_thread_that_ends_with_it():
     ends = threading.Thread(target=locks.ticket.acquire)
     ends.start()
     ends.join()
-    assert locks.ticket.acquire(blocking=False)
+    assert locks.ticket.acquire(), "else it waits for ever"
     locks.let_go()
+
+
+@HERE
+def test_a_kernel_that_keeps_it_is_found_out(monkeypatch):
+    monkeypatch.setattr(mutex, "_ROBUST", 0)
+    monkeypatch.setattr(mutex, "_PATIENCE", 0.1)
+    assert not Mutex.works.__wrapped__()
 
 
 @HERE
@@ -211,7 +219,7 @@ def test_who_waits_for_it_hears_signals(shared):
 @pytest.mark.parametrize("mutexes", KINDS)
 @pytest.mark.parametrize(("update", "hook"), [("ordered", Hook.OWNING), ("snapshot", Hook.PUBLISHING)])
 def test_a_worker_killed_in_a_lock_leaves_it(update, hook, mutexes, monkeypatch):
-    monkeypatch.setattr(Mutex, "works", mutexes)
+    monkeypatch.setattr(Mutex, "works", lambda: mutexes)
     settings = {"update": update, "kind": "processes", "staleness": 2, "updates": 30}
     fault = PlantedFault(Fault.KILL, hook, 12)
     with planted(both(fault, RandomDelays(seed=1))):
