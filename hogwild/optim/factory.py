@@ -117,10 +117,15 @@ def try_step(optimizer: Optimizer) -> None:
     """One step without grad mode, as a worker makes it; where nothing else happens in a step of torch's own, without
     importing its compiler."""
     with torch.no_grad():
-        if type(optimizer).__module__.startswith("torch.optim.") and not is_watched(optimizer):
+        if is_plain(optimizer):
             inspect.unwrap(type(optimizer).step)(optimizer)
         else:
             optimizer.step()
+
+
+def is_plain(optimizer: Optimizer) -> bool:
+    """True for one of torch's own in whose steps nothing else happens."""
+    return type(optimizer).__module__.startswith("torch.optim.") and not is_watched(optimizer)
 
 
 def is_watched(optimizer: Optimizer) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
-from hogwild.optim.factory import STEP_HOOKS
+from hogwild.optim.factory import STEP_HOOKS, is_plain
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.optimizer_state import AVERAGE, Cell
 
@@ -105,13 +105,16 @@ def options_kept(optimizer: Optimizer) -> Iterator[None]:
 class Untrained:
     """Parameters that an optimizer may hold and must leave alone: they are not trained, so all workers share them.
 
+    Torch's own optimizers do; those are looked at that may do anything.
+
     Args:
         optimizer: of a worker.
         named: those of the replica, by name.
     """
 
     def __init__(self, optimizer: Optimizer, named: Sequence[tuple[str, nn.Parameter]]) -> None:
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        looked_at = [] if is_plain(optimizer) else optimizer.param_groups
+        held = {id(parameter) for group in looked_at for parameter in group["params"]}
         self._named = [(name, parameter) for name, parameter in named if id(parameter) in held]
         self._optimizer = type(optimizer).__name__
         self._looks = True
