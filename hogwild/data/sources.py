@@ -102,9 +102,9 @@ def as_source(
         data = data.tensors
     if type(data) is list and collate is None:
         _refuse_side_by_side(data)
-    if collate is None:
-        _refuse_mixed(data)
     tensors = _as_tensors(data) if collate is None else None
+    if tensors is None and collate is None:
+        _refuse_mixed(data)
     samples = _length_of(data, tensors)
     if samples == 0:
         raise ArgumentError("data is empty; training needs at least one sample")

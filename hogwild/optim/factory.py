@@ -123,9 +123,14 @@ def try_step(optimizer: Optimizer) -> None:
             optimizer.step()
 
 
+def is_torchs(optimizer: Optimizer) -> bool:
+    """True for one of torch's own, and for none derived from it elsewhere."""
+    return type(optimizer).__module__.startswith("torch.optim.")
+
+
 def is_plain(optimizer: Optimizer) -> bool:
     """True for one of torch's own in whose steps nothing else happens."""
-    return type(optimizer).__module__.startswith("torch.optim.") and not is_watched(optimizer)
+    return is_torchs(optimizer) and not is_watched(optimizer)
 
 
 def is_watched(optimizer: Optimizer) -> bool:

@@ -27,6 +27,7 @@ from hogwild.optim.kernels import (
 from hogwild.optim.row_adagrad import RowAdagrad
 from hogwild.optim.stability import Curvature
 from hogwild.optim.step_form import WrittenStep
+from hogwild.optim.torch_step import options_kept
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import PARAMETER, Cell, StateForm
 from hogwild.shared.shards import Shard, cut_shards
@@ -265,17 +266,12 @@ class _Try:
             ArgumentError: the optimizer cannot make the step, or keeps state where workers cannot share it.
         """
         kind = "sparse" if self._sparse else "dense"
-        own, options = _numbers_of(self._trial), self._options()
-        try:
-            try_step(self._trial)
-        except Exception as error:
-            raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}") from error
-        after = self._options()
-        if after != options:
-            raise ArgumentError(
-                f"{self._name} keeps state in its parameter groups ("
-                f"{', '.join(key for key in after if after[key] != options.get(key))}), which workers cannot share"
-            )
+        own = _numbers_of(self._trial)
+        with options_kept(self._trial):
+            try:
+                try_step(self._trial)
+            except Exception as error:
+                raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}") from error
         if own != _numbers_of(self._trial):
             changed = [key for key, value in _numbers_of(self._trial).items() if value != own.get(key)]
             raise ArgumentError(
@@ -283,10 +279,6 @@ class _Try:
             )
         state = self._trial.state[self._tensor]
         return {key: self._cell(key, value) for key, value in state.items() if value is not None}
-
-    def _options(self) -> dict[str, Any]:
-        (group,) = (group for group in self._trial.param_groups if group["params"])
-        return {key: value for key, value in group.items() if key != "params"}
 
     def _small(self, like: Tensor) -> Tensor:
         """Zeros in place of the parameter: a few elements, a few rows, or all of it."""

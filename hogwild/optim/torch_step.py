@@ -17,6 +17,8 @@ from hogwild.optim.factory import STEP_HOOKS, is_plain
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.optimizer_state import AVERAGE, Cell
 
+_ABSENT = object()
+
 
 def bind_state(
     optimizer: Optimizer,
@@ -95,7 +97,8 @@ def options_kept(optimizer: Optimizer) -> Iterator[None]:
     before = [{**group} for group in optimizer.param_groups]
     yield
     for old, group in zip(before, optimizer.param_groups, strict=True):
-        if changed := [key for key, value in group.items() if value is not old.get(key) and value != old.get(key)]:
+        pairs = {key: (old.get(key, _ABSENT), group.get(key, _ABSENT)) for key in {**old, **group}}
+        if changed := [key for key, (was, value) in pairs.items() if value is not was and value != was]:
             raise ArgumentError(
                 f"{type(optimizer).__name__} keeps state in its parameter groups ({some_of(changed)}), which workers "
                 f"cannot share"

@@ -52,6 +52,61 @@ class DryRun:
     measured: Measured | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """What one who tries a step has: a source, a loss, and a replica with memory of its own, which a loss may write to.
+
+    `stand_ins` are by the id of the caller's parameter, and the `trained` ones by name.
+    """
+
+    source: Source
+    loss: Callable[[nn.Module, Any], Any]
+    replica: nn.Module
+    stand_ins: Mapping[int, nn.Parameter]
+    trained: Mapping[str, nn.Parameter]
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        trained: Mapping[str, nn.Parameter],
+        source: Source,
+        loss: Callable[[nn.Module, Any], Any],
+    ) -> _Trial:
+        stand_ins = stand_ins_of(model)
+        for stand_in in stand_ins.values():
+            stand_in.data = stand_in.data.clone()
+        own = {name: stand_ins[id(parameter)] for name, parameter in trained.items()}
+        return cls(own_copy(source), loss, replicate(model, stand_ins), stand_ins, own)
+
+    def batch(self, info: WorkerInfo) -> Any:
+        """The first one."""
+        try:
+            return self.source.batch(0, info.generator)
+        except Exception as error:
+            raise ArgumentError(
+                f"data could not give its first batch: {type(error).__name__}: {one_line(error)}"
+            ) from error
+
+    def gradients(self, batch: Any, by: str = "grad") -> tuple[float, Sequence[torch.Tensor | None]]:
+        """(loss, gradients) of a batch, by "grad" or "backward"."""
+        try:
+            return gradients_of(self.loss(self.replica, batch), [*self.trained.values()], [*self.trained], by)
+        except HogwildError:
+            raise
+        except Exception as error:
+            raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
+
+    def writes(self) -> list[int]:
+        """How often each parameter has been written to, in the model's order."""
+        return [stand_in._version for stand_in in self.stand_ins.values()]
+
+    def let_go(self) -> None:
+        """Give the memory back now, and not with the garbage."""
+        for stand_in in self.stand_ins.values():
+            stand_in.data = stand_in.data.new_empty(0)
+
+
 def dry_run(
     model: nn.Module,
     trained: Mapping[str, nn.Parameter],
@@ -71,16 +126,15 @@ def dry_run(
         ArgumentError: the loss raised, is no scalar, is not finite where that is refused, or does not depend on the
             model, or on a parameter that `backward()` gives a gradient; or the data raised.
     """
-    original = source
-    source, stand_ins, replica, parameters = _copies(model, trained, source)
+    trial = _Trial.of(model, trained, source, loss)
     with at_batch(seed, workers) as info:
         detector = DrawDetector()
-        culprits = _watch_modules(replica)
-        batch = _fetch(source, info)
+        culprits = _watch_modules(trial.replica)
+        batch = trial.batch(info)
         in_data = detector.drawn()
         digest = batch_digest(batch)  # before the loss, which may write to it
-        counts = {own: parameter._version for own, parameter in stand_ins.items()}
-        step = partial(_step, replica, parameters, list(trained), loss, batch, by)
+        counts = trial.writes()
+        step = partial(trial.gradients, batch, by)
         (value, gradients), took = measured(step) if long is not None else (step(), None)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
         if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
@@ -94,36 +148,25 @@ def dry_run(
             "loss does not depend on any trained parameter of the model it is given; use that model in it"
         )
     if by == "grad" and (missing := [n for n, g in zip(trained, gradients, strict=True) if g is None]):
-        _refuse_unreached(missing, _by_backward(model, trained, original, loss, seed, workers))
+        with at_batch(seed, workers) as info:
+            _refuse_unreached(missing, _Trial.of(model, trained, source, loss), info)
     written = tuple(
         name
-        for name, own in model.named_parameters()
-        if stand_ins[id(own)]._version != counts[id(own)] or not equal_bits(stand_ins[id(own)].detach(), own.detach())
+        for (name, own), count, now in zip(model.named_parameters(), counts, trial.writes(), strict=True)
+        if now != count or not equal_bits(trial.stand_ins[id(own)].detach(), own.detach())
     )
-    for stand_in in stand_ins.values():  # the copies go now, and not with the garbage
-        stand_in.data = stand_in.data.new_empty(0)
+    trial.let_go()
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
     return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took)
 
 
-def _by_backward(
-    model: nn.Module,
-    trained: Mapping[str, nn.Parameter],
-    source: Source,
-    loss: Callable[[nn.Module, Any], Any],
-    seed: int,
-    workers: int,
-) -> frozenset[str]:
-    """The names of the parameters to which `backward()` gives a gradient, at the same batch and with the same draws."""
-    source, _, replica, parameters = _copies(model, trained, source)
-    with at_batch(seed, workers) as info:
-        gradients = _step(replica, parameters, list(trained), loss, _fetch(source, info), "backward")[1]
-    return frozenset(name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None)
-
-
-def _refuse_unreached(missing: Sequence[str], by_backward: frozenset[str]) -> None:
-    """Refuse where `torch.autograd.grad` gives no gradient to what `backward()` does."""
-    if left := [name for name in missing if name in by_backward]:
+def _refuse_unreached(missing: Sequence[str], trial: _Trial, info: WorkerInfo) -> None:
+    """Refuse where `torch.autograd.grad` gives no gradient to what `backward()` does, on the same batch and with the
+    same draws.
+    """
+    _, gradients = trial.gradients(trial.batch(info), "backward")
+    reached = {name for name, gradient in zip(trial.trained, gradients, strict=True) if gradient is not None}
+    if left := [name for name in missing if name in reached]:
         raise ArgumentError(
             f"torch.autograd.grad gives no gradient to {some_of(left)}, and backward() does, as where "
             f"torch.utils.checkpoint is called with use_reentrant=True; use use_reentrant=False, or gradient='backward'"
@@ -140,30 +183,17 @@ def seconds_of_a_gradient(
 ) -> float:
     """The seconds of the fastest of some gradients of update 0, which go on until the least stays, or for two seconds;
     for the first steps of a program take several times as long."""
-    source, _, replica, parameters = _copies(model, trained, source)
+    trial = _Trial.of(model, trained, source, loss)
     least, same, began = math.inf, 0, time.perf_counter()
     with at_batch(seed, workers) as info:
-        batch = _fetch(source, info)
+        batch = trial.batch(info)
         while same < _STAYS and time.perf_counter() - began < _MOST_TIMED:
             before = time.perf_counter()
-            _step(replica, parameters, list(trained), loss, batch, "grad")
+            trial.gradients(batch)
             took = time.perf_counter() - before
             same = 0 if took < _LESS * least else same + 1
             least = min(least, took)
     return least
-
-
-def _copies(
-    model: nn.Module, trained: Mapping[str, nn.Parameter], source: Source
-) -> tuple[Source, dict[int, nn.Parameter], nn.Module, list[nn.Parameter]]:
-    """A source and a replica for one who tries a step, with what stands in for each parameter and for the trained ones.
-
-    The stand-ins have memory of their own, for a loss may write to them."""
-    stand_ins = stand_ins_of(model)
-    for stand_in in stand_ins.values():
-        stand_in.data = stand_in.data.clone()
-    replica = replicate(model, stand_ins)
-    return own_copy(source), stand_ins, replica, [stand_ins[id(parameter)] for parameter in trained.values()]
 
 
 @contextmanager
@@ -171,31 +201,6 @@ def as_in_a_worker(intra_op: int) -> Iterator[None]:
     """Inside, torch computes with so many threads, and makes graphs; threads and generators are put back."""
     with torch_threads.set_to(intra_op), preserved_generators(), torch.enable_grad():
         yield
-
-
-def _fetch(source: Source, info: WorkerInfo) -> Any:
-    try:
-        return source.batch(0, info.generator)
-    except Exception as error:
-        raise ArgumentError(
-            f"data could not give its first batch: {type(error).__name__}: {one_line(error)}"
-        ) from error
-
-
-def _step(
-    replica: nn.Module,
-    parameters: Sequence[nn.Parameter],
-    names: Sequence[str],
-    loss: Callable[[nn.Module, Any], Any],
-    batch: Any,
-    by: str,
-) -> tuple[float, Sequence[torch.Tensor | None]]:
-    try:
-        return gradients_of(loss(replica, batch), parameters, names, by)
-    except HogwildError:
-        raise
-    except Exception as error:
-        raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _watch_modules(model: nn.Module) -> list[str]:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from hogwild.data.seeding import mix, seed_generators
 from hogwild.errors import NotReproducible
 from hogwild.model.anatomy import Anatomy
-from hogwild.optim.factory import Factory, is_watched, made_by
+from hogwild.optim.factory import Factory, is_plain, made_by
 from hogwild.run.job import Job
 from hogwild.shared.hashing import equal_bits
 
@@ -84,8 +84,7 @@ class _Stepper:
         self._stepped = [self._own[name] for name in anatomy.trained]
         self._first = [parameter.detach() for parameter in anatomy.trained.values()]
         self.name = type(self._optimizer).__name__
-        torchs = type(self._optimizer).__module__.startswith("torch.optim.")
-        self.is_torchs_own = torchs and not is_watched(self._optimizer)
+        self.is_torchs_own = is_plain(self._optimizer)
         self.options = [{k: v for k, v in g.items() if k != "params"} for g in self._optimizer.param_groups]
 
     def start(self) -> _State:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from hogwild.config import AUTO
 from hogwild.data.sources import DatasetSource
 from hogwild.kernels.kernel import Kernel
+from hogwild.optim.factory import is_torchs
 from hogwild.run.dry_run import DryRun
 from hogwild.run.job import Job
 from hogwild.workers.interpreter import Measured, has_gil
@@ -55,7 +56,7 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
         return f"it draws in {'; '.join(tried.draws)}, which threads share"
     if isinstance(source, DatasetSource) and type(source.dataset) not in (list, tuple):
         return f"threads would share its data set, a {type(source.dataset).__name__}"
-    own = not type(optimizer).__module__.startswith("torch.optim.") and not isinstance(source, Kernel)
+    own = not is_torchs(optimizer) and not isinstance(source, Kernel)
     if own and job.rule.same_bits:
         return f"threads share what {type(optimizer).__name__} may draw from"
     if job.config.worker_timeout is not None:

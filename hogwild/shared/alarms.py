@@ -29,7 +29,9 @@ _NUMBERED = 2**31 - 2  # the bits of a clock that make a number of one's own; ne
 _LOW = 0 if sys.byteorder == "little" else 4  # where the half of a word is that the kernel looks at
 
 
-class _Timespec(ctypes.Structure):
+class Timespec(ctypes.Structure):
+    """A time as the C library takes it."""
+
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
@@ -56,7 +58,7 @@ class Alarms:
     def __init__(self, words: memoryview[int]) -> None:
         self._words = words
         self._fence = threading.Lock()  # its own: to take it and let it go is what orders loads after stores
-        self._limit = _Timespec()
+        self._limit = Timespec()
         if self.works:
             self._futex = _call()
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(words)) + _LOW

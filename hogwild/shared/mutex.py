@@ -24,16 +24,16 @@ import time
 from functools import cache
 from types import TracebackType
 
+from hogwild.shared.alarms import Timespec
+
 BYTES = 64  # room for one; glibc and musl need 40
 _PATIENCE = 2.0  # seconds in which the kernel must have seen that a thread has ended
 _SLICE = 0.05  # seconds of a wait after which Python looks whether a signal has come
 _SHARED, _ROBUST, _CHECKED = 1, 1, 2  # PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST, PTHREAD_MUTEX_ERRORCHECK
-_MAY = sys.platform == "linux" and platform.machine().lower() in ("x86_64", "amd64") and sys.maxsize > 2**32
 
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
+# On x86-64 stores become visible in the order in which they were made; other processors may reorder.
+ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
+_MAY = sys.platform == "linux" and ORDERED_STORES and sys.maxsize > 2**32
 
 try:
     _brief, _long = ctypes.PyDLL(None), ctypes.CDLL(None)
@@ -55,10 +55,6 @@ else:
         _function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
 
-def _address(memory: memoryview) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-
 def _must(number: int) -> None:
     if number:
         raise OSError(number, os.strerror(number))
@@ -73,11 +69,10 @@ class Mutex:
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory  # stays mapped as long as this
-        self._address = _address(memory)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
-    @staticmethod
-    def prepare(memory: memoryview) -> None:
-        """Make a lock that nobody holds of those bytes; once, before anybody else sees them.
+    def prepare(self) -> None:
+        """Make a lock that nobody holds of its bytes; once, before anybody else sees them.
 
         Raises:
             OSError: the C library cannot.
@@ -88,7 +83,7 @@ class Mutex:
         _must(_set_shared(place, _SHARED))
         _must(_set_robust(place, _ROBUST))
         _must(_set_type(place, _CHECKED))
-        _must(_init(_address(memory), place))
+        _must(_init(self._address, place))
         _must(_end(place))
 
     @staticmethod
@@ -96,23 +91,23 @@ class Mutex:
     def works() -> bool:
         """True where the C library has such locks, and the kernel lets go of them: tried, once, with a thread that ends
         with one, which is to the kernel what a process is."""
-        memory = memoryview(bytearray(BYTES))
         if not _MAY:
             return False
+        mutex = Mutex(memoryview(bytearray(BYTES)))
         try:
-            Mutex.prepare(memory)
+            mutex.prepare()
         except OSError:
             return False
-        ends = threading.Thread(target=Mutex(memory).acquire)
+        ends = threading.Thread(target=mutex.acquire)
         ends.start()
         ends.join()  # that it has ended is told to Python before the kernel knows
         until = time.monotonic() + _PATIENCE
-        while not Mutex(memory).acquire(blocking=False):
+        while not mutex.acquire(blocking=False):
             if time.monotonic() > until:
                 return False
             time.sleep(0.0001)
-        Mutex(memory).release()
-        _destroy(_address(memory))
+        mutex.release()
+        _destroy(mutex._address)
         return True
 
     def acquire(self, blocking: bool = True) -> bool:
@@ -130,7 +125,7 @@ class Mutex:
 
     def _wait(self) -> int:
         """Try for a while to take it, without the interpreter."""
-        end = _Timespec(*divmod(time.time_ns() + int(_SLICE * 1e9), 10**9))
+        end = Timespec(*divmod(time.time_ns() + int(_SLICE * 1e9), 10**9))
         found: int = _timedlock(self._address, ctypes.addressof(end))
         return found
 

@@ -3,6 +3,8 @@ shard of it. They lie in the arena, or are bytes of its file where the C library
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.locks import FileLock, Lock
 from hogwild.shared.mutex import BYTES, Mutex
@@ -22,12 +24,10 @@ class ProcessLocks:
     """
 
     def __init__(self, arena: Arena, offset: int, shards: int, *, mutexes: bool) -> None:
-        self.memory = [arena.bytes(offset + BYTES * number, BYTES) for number in range(_OTHERS + shards)]
-        self.each: list[Lock] = (
-            [Mutex(memory) for memory in self.memory]
-            if mutexes
-            else [FileLock(arena.descriptor, number) for number in range(_OTHERS + shards)]
-        )
+        numbers = range(_OTHERS + shards)
+        self._mutexes = [Mutex(arena.bytes(offset + BYTES * n, BYTES)) for n in numbers] if mutexes else []
+        files = [] if mutexes else [FileLock(arena.descriptor, n) for n in numbers]
+        self.each: Sequence[Lock] = [*self._mutexes, *files]
         self.ticket, self.commit, *self.shards = self.each
 
     @staticmethod
@@ -37,15 +37,13 @@ class ProcessLocks:
 
     def prepare(self) -> None:
         """Before any other process sees them: nobody holds one."""
-        for lock, memory in zip(self.each, self.memory, strict=True):
-            if isinstance(lock, Mutex):
-                lock.prepare(memory)
+        for mutex in self._mutexes:
+            mutex.prepare()
 
     def let_go(self) -> None:
         """Before the memory goes: the calling thread holds none, even one that it was interrupted in taking."""
-        for lock in self.each:
-            if isinstance(lock, Mutex):
-                lock.release()
+        for mutex in self._mutexes:
+            mutex.release()
 
     def give(self, control: Control) -> None:
         """Give a control all of them."""

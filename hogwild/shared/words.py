@@ -8,7 +8,6 @@ a reader sees the old value or the new one, never half of each. The GIL protects
 from __future__ import annotations
 
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from hogwild.shared.alarms import PLACES, Alarms
 from hogwild.shared.arena import ALIGNMENT, Arena
 from hogwild.shared.limits import usable_cores
 from hogwild.shared.locks import AnnouncedLock, Lock
+from hogwild.shared.mutex import ORDERED_STORES
 
 NOBODY = -1  # no ticket, no worker
 _LINE = ALIGNMENT // 8  # words in a cache line: words that different workers write do not share one
@@ -108,9 +108,9 @@ def nothing_planted(hook: Hook) -> None:
     """Nothing is planted."""
 
 
-# On x86-64 stores become visible in the order in which they were made, so what was written before a word is seen
-# by whoever sees the word. Other processors may reorder; there a lock's own barriers order both sides.
-_ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64")
+# Where stores are ordered, what was written before a word is seen by whoever sees the word. Elsewhere a lock's own
+# barriers order both sides.
+_ORDERED_STORES = ORDERED_STORES
 _NOTHING: AbstractContextManager[object] = nullcontext()
 _YIELDS = 100  # yields, of about a microsecond, before a sleep, of which the shortest takes about 80
 _SHORTEST_SLEEP = 20e-6
