@@ -33,6 +33,7 @@ class Binding:
         self.module = module
         self.parameters = list(parameters)
         self._tables = [parameter for parameter in parameters if isinstance(parameter, RowParameter)]
+        self._whole = [(i, p) for i, p in enumerate(parameters) if not isinstance(p, RowParameter)]
         self._entries = layout.entries
         self._rules = BufferRule.for_model(module, [entry.name for entry in layout.entries])
         self._homes = _homes(module, [entry.name for entry in layout.entries])
@@ -44,8 +45,8 @@ class Binding:
         tables at that version."""
         for table in self._tables:
             table.version = version
-        for parameter, view in zip(self.parameters, parameters, strict=True):
-            parameter.data = view
+        for i, parameter in self._whole:
+            parameter.data = parameters[i]
         for homes, own, before, shared in zip(self._homes, self._own, self._before, buffers, strict=True):
             before.copy_(shared)
             own.copy_(before)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hogwild.optim.gradients import Gathered
@@ -88,10 +90,20 @@ def _numbered_anew(gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     if gradient.is_coalesced():
         own, places = named[0], torch.arange(len(values))
     else:
-        unique, inverse = np.unique(named[0].numpy(), return_inverse=True)
-        own, places = torch.from_numpy(unique), torch.from_numpy(inverse.reshape(-1))
+        own, places = map(torch.from_numpy, _unique(named[0].numpy()))
     form = (len(own), *gradient.shape[1:])
     new = torch.sparse_coo_tensor(
         places[None], values, form, is_coalesced=gradient.is_coalesced(), check_invariants=False
     )
     return own, new
+
+
+def _unique(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """`np.unique` with the inverse, whose calls take longer than its work for the few rows of an update."""
+    order = rows.argsort()
+    ordered = rows[order]
+    first = np.ones(len(rows), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    places = np.empty_like(order)
+    places[order] = first.cumsum() - 1
+    return ordered[first], places

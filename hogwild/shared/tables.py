@@ -138,18 +138,24 @@ class RowTable:
         """Give rows that later versions wrote what they held at that version."""
         newest_seen = version << _BITS | _ENTRY
         (late,) = (words > newest_seen).nonzero()
-        words = words[late]
-        while late.size:
-            made = words >> _BITS
-            logs = made % len(self._logs)
-            if (self._made[logs] != made).any():
-                raise RuntimeError(f"version {version} of a table cannot be read any more; {made} are not logged now")
-            entries = logs * self.rows + (words & _ENTRY)
-            words = self._before[entries]
-            done, later = words <= newest_seen, words > newest_seen
-            kept = self._old[key].index_select(0, torch.from_numpy(entries[done]))
-            values.index_copy_(0, torch.from_numpy(late[done]), kept)
-            late, words = late[later], words[later]
+        if not late.size:
+            return
+        entries, words = self._followed(words[late], version)
+        (left,) = (words > newest_seen).nonzero()
+        while left.size:
+            entries[left], words[left] = self._followed(words[left], version)
+            left = left[words[left] > newest_seen]
+        kept = self._old[key].index_select(0, torch.from_numpy(entries))
+        values.index_copy_(0, torch.from_numpy(late), kept)
+
+    def _followed(self, words: Words, version: int) -> tuple[Words, Words]:
+        """The entries that words name, and the words that the rows had before."""
+        made = words >> _BITS
+        logs = made % len(self._logs)
+        if np.count_nonzero(self._made[logs] != made):
+            raise RuntimeError(f"version {version} of a table cannot be read any more; {made} are not logged now")
+        entries = logs * self.rows + (words & _ENTRY)
+        return entries, self._before[entries]
 
     # --- whoever makes a version
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ArgumentError, some_of
@@ -85,13 +86,14 @@ class Writes:
         own = {id(parameter) for parameter in trained}
         named = replica.named_parameters()
         self._named = [(name, p) for name, p in named if rule.versioned or id(p) not in own]
-        self._parameters = [parameter for _, parameter in self._named]
+        with torch._C.DisableTorchFunctionSubclass():  # of a table too what is counted is a tensor's own
+            self._counted = [parameter.detach() for _, parameter in self._named]  # which shares the count
         self._rule = rule.name
         self.begin()
 
     def begin(self) -> None:
         """What is written from here on is not to be."""
-        self._counts = [parameter._version for parameter in self._parameters]
+        self._counts = [tensor._version for tensor in self._counted]
 
     def refuse(self) -> None:
         """Refuse what was written since.
@@ -99,7 +101,7 @@ class Writes:
         Raises:
             ArgumentError: a parameter was; the message names it.
         """
-        if [parameter._version for parameter in self._parameters] == self._counts:
+        if [tensor._version for tensor in self._counted] == self._counts:
             return
         written = [name for (name, p), count in zip(self._named, self._counts, strict=True) if p._version != count]
         raise ArgumentError(
