@@ -237,11 +237,12 @@ def _try(job: Job, anatomy: Anatomy) -> DryRun:
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     config, long = job.config, LONG if is_to_be_measured(job) else None
-    tried = dry_run(
-        *(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long),
-        by=job.rule.gradient_by,
-        refuses_nonfinite=config.on_nonfinite == "raise",
-    )
+    with as_in_a_worker(job.intra_op):  # more threads would spin while this program, and others, start processes
+        tried = dry_run(
+            *(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long),
+            by=job.rule.gradient_by,
+            refuses_nonfinite=config.on_nonfinite == "raise",
+        )
     _refuse_writes(job, anatomy, tried.written)
     return tried
 
