@@ -3,8 +3,9 @@
 It holds the versions that later updates read (c − τ … c under `ordered`, c alone elsewhere), the optimizer's state
 after update c − 1, the journal up to there, the tickets that are still to be computed, the seconds that it took, the
 best version up to there where one is kept, and the identity of its run and the form of it all, by which a file of
-another run is refused. Under the rules in place c is how many updates were applied, and one that another worker was
-writing just then is in the model in part and is not computed again.
+another run is refused, and a seal, by which one is refused that has changed since it was written. Under the rules in
+place c is how many updates were applied, and one that another worker was writing just then is in the model in part and
+is not computed again.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from hogwild.run.best import Best, load_best
 from hogwild.run.directory import CHECKPOINT, placed
 from hogwild.run.saved_tables import restore_tables, tables_at
 from hogwild.shared.arena import as_tensor
+from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.shared.tickets import Settled
 from hogwild.shared.words import NOBODY, Aborted, Field, Phase, Word
 
 _BEST = "best "  # how the names of the best version's tensors begin
+_SEAL = "seal"  # which files of format 2 lack that were written before there was one
 _MOST_LEFT = 1024
 
 
@@ -79,6 +82,7 @@ class Checkpointer:
         if best is not None:
             metadata["best"] = json.dumps(best.to_metadata())
             tensors |= {f"{_BEST}{name}": value for name, value in best.state.items()}
+        metadata[_SEAL] = _seal(metadata, tensors)
         try:
             with placed(self.directory, CHECKPOINT) as path:
                 save_file(tensors, path, metadata)
@@ -178,6 +182,7 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
             rows = int(metadata.get("rows", state.plan.rows))
             if metadata.get("form") != form_of(state.plan, rule, rows) or rows > state.plan.rows:
                 raise RunDirectoryError(f"{path} is of a run with another model, optimizer, rule or length")
+            _refuse_changed(file, metadata)
             version = int(metadata["version"])
             if not 0 <= version <= state.plan.rows:
                 raise ValueError(f"there is no version {version} in a run of {state.plan.rows} updates")
@@ -199,6 +204,19 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
     except Exception as error:  # what a hostile header may lead to is not known
         raise RunDirectoryError(f"{path} is damaged: {printable(str(error))}") from error
     return start
+
+
+def _seal(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over what a checkpoint says and holds, but for the seal itself."""
+    said = json.dumps(sorted((key, value) for key, value in metadata.items() if key != _SEAL))
+    return hashlib.sha256(said.encode() + digest_bytes(tensors)).hexdigest()
+
+
+def _refuse_changed(file: Any, metadata: Mapping[str, str]) -> None:
+    """Raise a ValueError where an opened checkpoint is not as it was written, to the bit."""
+    names = file.keys() if _SEAL in metadata else ()
+    if names and metadata[_SEAL] != _seal(metadata, {name: file.get_tensor(name) for name in names}):
+        raise ValueError("its bytes are not those that were written")
 
 
 def _best_in(file: Any, metadata: Mapping[str, str]) -> Best | None:

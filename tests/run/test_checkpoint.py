@@ -123,7 +123,7 @@ def with_metadata(path: Path, tensors) -> None:
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
-        metadata = file.metadata()
+        metadata = {key: value for key, value in file.metadata().items() if key != "seal"}  # as an older one
     save_file(tensors, path, metadata)
 
 
@@ -134,6 +134,28 @@ def test_a_damaged_checkpoint_is_one_line(how, tmp_path):
     with pytest.raises(hogwild.RunDirectoryError) as caught:
         train("ordered", resume=tmp_path)
     assert "damaged" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("update", SAME_BITS + OTHER_BITS)
+def test_a_bit_that_has_changed_is_found_wherever_it_is(update, tmp_path):
+    """Without the seal a run went on from a weight that was another one, and said nothing."""
+    train(update, out=tmp_path, checkpoint_every=10)
+    path = tmp_path / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    places = [whole.index(b'\\"next\\": ') + 10, *range(header, len(whole), (len(whole) - header) // 12)]
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(hogwild.RunDirectoryError, match="damaged"):
+            train(update, resume=tmp_path)
+    path.write_bytes(whole)
+    assert train(update, resume=tmp_path).updates == train(update).updates
+
+
+def test_an_older_checkpoint_has_no_seal(tmp_path):
+    train("ordered", out=tmp_path, checkpoint_every=10)
+    with_metadata(path := tmp_path / "checkpoint.safetensors", load_file(path))
+    assert train("ordered", resume=tmp_path).digest == train("ordered").digest
 
 
 @pytest.mark.parametrize(
