@@ -1,8 +1,8 @@
 """origin.json: which run this is, what it trains, and where. Written when a run begins, kept when it is resumed.
 
 Everything that decides bits and is no setting of `RunConfig` is described here as plain values: the optimizer and its
-groups, the learning-rate schedule at a few updates, the model's structure, the data by its first batch. A resumed run
-must be of the same; what is told by name only (loss, collate) may have moved.
+groups, the learning-rate schedule at a few updates, the model (`hogwild.run.structure`), the data by its first batch. A
+resumed run must be of the same; what is told by name only (loss, collate) may have moved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from hogwild.config import RunConfig
@@ -28,6 +28,7 @@ from hogwild.optim.stability import GROWS
 from hogwild.run.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.environment import environment
 from hogwild.run.job import Job
+from hogwild.run.structure import class_name, form_of_tensor, structure_differences, structure_of
 
 _MAX_BYTES = 1 << 28
 _FOREIGN = ("train", "launch")  # makers of runs that the command line cannot build again
@@ -212,11 +213,11 @@ def describe(
     """
     return {
         "optimizer": {
-            "class": _class_name(optimizer),
+            "class": class_name(optimizer),
             "groups": [_group(group, names) for group in optimizer.param_groups],
         },
         "lr_schedule": _schedule(job),
-        "model": _structure(job.model, trained),
+        "model": structure_of(job.model, trained),
         "loss": name_of(job.source.step if isinstance(job.source, Kernel) else job.loss),
         "work": None if job.source is not None else name_of(job.work),
         "data": _data(job, batch),
@@ -252,16 +253,6 @@ def _factors(job: Job) -> Callable[[int], float] | None:
     return lambda update: lr * kernel.schedule(update * per_update / job.batches)
 
 
-def _structure(model: nn.Module, trained: Collection[str]) -> dict[str, Any]:
-    parameters = {
-        name: _shape(value) + ("" if name in trained else ", not trained")
-        for name, value in model.named_parameters(remove_duplicate=False)
-    }
-    buffers = {name: _shape(value) for name, value in model.named_buffers(remove_duplicate=False)}
-    modules = {path: _class_name(module) for path, module in model.named_modules(remove_duplicate=False)}
-    return {"parameters": parameters, "buffers": buffers, "modules": modules}
-
-
 def _data(job: Job, batch: str) -> dict[str, Any] | None:
     source = job.source
     if source is None:
@@ -278,15 +269,7 @@ def _data(job: Job, batch: str) -> dict[str, Any] | None:
     kept = (
         (batch or None) if isinstance(source, TensorSource) or job.rule.same_bits else None
     )  # what else may draw as it likes
-    return {"name": _class_name(given), "samples": samples, "collate": collate, "first_batch": kept}
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
-def _class_name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    return {"name": class_name(given), "samples": samples, "collate": collate, "first_batch": kept}
 
 
 def name_of(function: Any) -> str | None:
@@ -296,18 +279,18 @@ def name_of(function: Any) -> str | None:
     if function is None:
         return None
     name = getattr(function, "__qualname__", None)
-    return f"{function.__module__}.{name}" if name else _class_name(function)
+    return f"{function.__module__}.{name}" if name else class_name(function)
 
 
 def _plain(value: Any) -> Any:
     """A value as JSON has it: a tensor of one value as that number, what JSON has not by the name of its type."""
     if isinstance(value, Tensor):
-        return value.item() if value.numel() == 1 else _shape(value)
+        return value.item() if value.numel() == 1 else form_of_tensor(value)
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     if isinstance(value, float | int | str | None):
         return value
-    return _class_name(value)
+    return class_name(value)
 
 
 # --- is it the same?
@@ -360,12 +343,8 @@ def training_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) ->
     """(what, the recorded value, the value now) for all that differs; keys that only one side knows are left out, but
     those of the model."""
     was = {name: part if isinstance(part := recorded.get(name), Mapping) else {} for name in now}
-    for kind in ("parameters", "buffers", "modules"):
-        before, after = was["model"].get(kind, {}), now["model"][kind]
-        for name in dict.fromkeys([*after, *before]):
-            one, other = before.get(name, "missing"), after.get(name, "missing")
-            if one != other:
-                yield f"model {kind.removesuffix('s')} {name!r}", one, other
+    found = structure_differences(was["model"], now["model"])
+    yield from ((f"model {what}", before, after) for what, before, after in found)
     before, after = was["optimizer"], now["optimizer"]
     if before.get("class") != after["class"]:
         yield "optimizer", before.get("class"), after["class"]
