@@ -14,7 +14,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,9 +102,9 @@ def _seconds(state: SharedState) -> float:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `total`
-    is less than the run has where `stop` has ended it. It took `seconds` to get there; `best` is the best version up to
-    there, where one is kept."""
+    """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `stopped`
+    where `stop` has ended it there, and else it may be longer by now. It took `seconds` to get there; `best` is the
+    best version up to there, where one is kept."""
 
     version: int
     following: int
@@ -112,6 +112,7 @@ class ResumePoint:
     total: int
     seconds: float = 0.0
     best: Best | None = None
+    stopped: bool = False
 
     def done(self, ticket: int) -> bool:
         """True where that ticket is not computed again."""
@@ -199,6 +200,7 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
             best = _best_in(file, metadata)
             start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"], seconds, best)
             start.check(state.plan, rule)
+            start = replace(start, stopped=-(-start.total // rule.tickets_per_update) < rows)
     except RunDirectoryError:
         raise
     except Exception as error:  # what a hostile header may lead to is not known

@@ -31,7 +31,7 @@ def going_on(job: Job) -> Job:
     saved = RunConfig.load(folder / "config.toml")
     _refuse_other_settings(job, saved)
     # The file of the record stays: a change of it is warned of, and stands in origin.json.
-    job = replace(job, config=replace(job.config, changes=saved.changes, own=saved.own), tickets_before=job.tickets)
+    job = replace(job, config=replace(job.config, changes=saved.changes, own=saved.own))
     return _changed(job, folder, job.change) if job.change else job
 
 

@@ -49,7 +49,6 @@ class Job:
     free: Mapping[str, Any] = field(default_factory=dict)  # settings of the caller's own, to be recorded
     looks_again: bool = True
     change: Mapping[str, Any] = field(default_factory=dict)  # settings that it goes on with on purpose
-    tickets_before: int = 0  # of the run that it goes on with
     again: Again | None = None  # computes a gradient a second time, where `work` is the caller's
     sparse: Sequence[str] = ()  # the tables that `work` commits row gradients of
     party: Party | None = None  # the machines that train together, where there are several

@@ -105,7 +105,7 @@ def open_run(prepared: Prepared) -> OpenRun:
         evaluations, logged = _earlier(job, start)
         # a version is evaluated a moment after it is made, and so perhaps after the checkpoint that is kept
         start = replace(start, seconds=max([start.seconds, *(row["seconds"] for row in evaluations)]))
-    total = prepared.tickets if start.total == job.tickets_before else min(start.total, prepared.tickets)
+    total = min(start.total, prepared.tickets) if start.stopped else prepared.tickets
     state.control.prepare(start.following, total, start.again, job.rule.tickets_per_update)
     job.rule.begin(state.control, start.version)
     if state.exchange is not None:

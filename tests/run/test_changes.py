@@ -92,6 +92,28 @@ def test_more_updates_than_were_asked_for(tmp_path):
     assert again.digest == run.digest
 
 
+@pytest.mark.parametrize("update", ["ordered", "sync", "hogwild"])
+def test_a_longer_run_that_is_killed_before_its_next_checkpoint_stays_longer(update, tmp_path):
+    settings = {"update": update, "workers": 1}
+    cut(tmp_path, **settings)
+    killed_later = tmp_path / "checkpoint.safetensors"
+    before = killed_later.read_bytes()
+    cut_again(tmp_path, change={"updates": 130}, **settings)
+    killed_later.write_bytes(before)  # as a kill leaves it: the longer run had not yet saved one of its own
+    (tmp_path / "run.json").unlink()
+    run = train(tmp_path, resume=tmp_path, **{**settings, "updates": 130})
+    assert (run.updates, run.stopped) == (130, None)
+    assert run.digest == train(**{**settings, "updates": 130}).digest
+
+
+def test_a_run_that_stop_had_ended_is_no_longer_after_it_was_lengthened(tmp_path):
+    stops = {"stop": lambda progress: progress.updates >= 40, "evaluate": problems.accuracy, "evaluate_every": 20}
+    stopped = train(tmp_path / "a", checkpoint_every=10, **stops)
+    assert (stopped.updates, stopped.stopped) == (40, "stop")
+    run = train(tmp_path / "b", resume=tmp_path / "a", change={"updates": 130}, checkpoint_every=10, **stops)
+    assert (run.updates, run.stopped) == (40, "stop")
+
+
 def test_epochs_in_place_of_updates(tmp_path):
     cut(tmp_path)
     run = train(tmp_path, resume=tmp_path, change={"epochs": 10})
