@@ -17,6 +17,7 @@ from hogwild.run.audit import Audit, close_account
 from hogwild.run.averages import as_one_of_several
 from hogwild.run.callback import Ending, RunInfo
 from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
+from hogwild.run.environment import warn_of_another_place
 from hogwild.run.evaluator import own_copies
 from hogwild.run.failure import noted_failure
 from hogwild.run.follower import Follower
@@ -149,16 +150,17 @@ def _info(run: OpenRun) -> RunInfo:
 def _begun(run: OpenRun) -> OpenRun:
     """The run with its directory begun, where it has one."""
     job, origin = run.job, run.origin
-    if job.out is None or origin is None:
-        return run
-    if job.resume is not None:
+    if origin is not None and job.resume is not None:
         origin = origin.gone_on(run.start.version, job.config, job.kind, job.change)
-    rows = as_json(by_update(run.evaluator.evaluations, run.logged))
-    files = {ORIGIN: origin.to_json()}
-    if rows or job.resume is not None:  # of which rows after the checkpoint go
-        files[METRICS] = rows
-    begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)
-    run.evaluator.keeper.put_back()
+        if job.rule.same_bits:
+            warn_of_another_place(origin.environment, origin.environments[-1], job.resume)
+    if origin is not None and job.out is not None:
+        rows = as_json(by_update(run.evaluator.evaluations, run.logged))
+        files = {ORIGIN: origin.to_json()}
+        if rows or job.resume is not None:  # of which rows after the checkpoint go
+            files[METRICS] = rows
+        begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)
+        run.evaluator.keeper.put_back()
     return replace(run, origin=origin)
 
 

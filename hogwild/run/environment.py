@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hogwild.errors import printable
+from hogwild.errors import ArgumentError, printable, some_of, warn_caller
 from hogwild.run.fingerprint import fingerprint
 from hogwild.workers.bit_flags import BitFlags
 
@@ -59,7 +59,6 @@ def environment() -> dict[str, Any]:
     the environment variables allow, and tell it only in what they print when asked to be verbose. `fingerprint` is a
     hash of what they compute.
     """
-    flags = {name: value if isinstance(value, bool | int) else str(value) for name, value in _flags().items()}
     return {
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -69,12 +68,42 @@ def environment() -> dict[str, Any]:
         "libraries": _libraries(),
         "instruction_sets": {"torch": torch.backends.cpu.get_cpu_capability(), "processor": _instruction_sets()},
         "fingerprint": fingerprint(),
-        "flags": flags,
+        "flags": flags_of_torch(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "git": _revision(),
         "command": list(sys.orig_argv),
         "host": platform.node(),
     }
+
+
+def flags_of_torch() -> dict[str, Any]:
+    """Its settings that decide bits, by name, as JSON values (`hogwild.workers.bit_flags`)."""
+    found = BitFlags.capture()
+    values = {**found.values, "intra_op": found.intra_op}
+    return {name: value if isinstance(value, bool | int) else str(value) for name, value in values.items()}
+
+
+def refuse_other_flags(recorded: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on with a run that was begun under other settings of torch.
+
+    Raises:
+        ArgumentError: one that decides bits differs; it is set in the program, which can set it again.
+    """
+    for name, before, after in differing_values({"flags": recorded.get("flags", {})}, {"flags": flags_of_torch()}):
+        raise ArgumentError(
+            f"torch's {name.removeprefix('flags.')} is {after}, and the run in {folder} was made with "
+            f"{printable(str(before))}; a resumed run needs the same"
+        )
+
+
+def warn_of_another_place(recorded: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Warn that a run goes on elsewhere than where it was begun. Another revision of the code around is not told."""
+    before, after = ({**one, "git": None} for one in (recorded, now))
+    if found := environment_differences(before, after):
+        warn_caller(
+            f"the run in {folder} was begun where something else computed ({some_of(found, between='; ')}); it may end "
+            f"with other bits than it would have had there"
+        )
 
 
 def environment_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
@@ -120,11 +149,6 @@ def _libraries() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions
-
-
-def _flags() -> dict[str, Any]:
-    found = BitFlags.capture()
-    return {**found.values, "intra_op": found.intra_op}
 
 
 def _cpu(field: str) -> str:

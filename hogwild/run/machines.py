@@ -31,6 +31,7 @@ from hogwild.nodes.store_watch import StoreWatch, told_in_time
 from hogwild.run.checkpoint import ResumePoint, form_of
 from hogwild.run.courier_main import Begun, Connected, Ended, Ready, Rendezvous, Told, courier_main
 from hogwild.run.dry_run import as_in_a_worker, seconds_of_a_gradient
+from hogwild.run.environment import flags_of_torch
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -111,6 +112,7 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
     facts = {
         "torch": torch.__version__,
         "fingerprint (hogwild doctor --fingerprint)": fingerprint(),
+        **{f"torch's {name}": value for name, value in flags_of_torch().items()},
         **{
             name: value if isinstance(value, str | int | float | None) else str(value) for name, value in values.items()
         },

@@ -25,6 +25,7 @@ from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import Peek, peek
 from hogwild.run.dry_run import DryRun, as_in_a_worker, dry_run
+from hogwild.run.environment import refuse_other_flags
 from hogwild.run.job import Job
 from hogwild.run.origin import Origin, describe, refuse_other_compensation, refuse_other_training
 from hogwild.run.record import origin_to_go_on
@@ -96,7 +97,8 @@ def prepare(job: Job) -> Prepared:
     """Think a run through; touches nothing.
 
     Raises:
-        ArgumentError: the parts of the job do not fit together, or the machine's limits do not allow it.
+        ArgumentError: the parts of the job do not fit together, or the machine's limits do not allow it; or a run is
+            resumed that trained something else, or under other settings of torch.
         NotReproducible: it draws random numbers that its rule cannot give again, or something of it keeps state that
             each worker would have for itself.
         RunDirectoryError: it is to go on with a directory whose files are not of one run, or of another model's.
@@ -218,6 +220,7 @@ def _origin(job: Job, training: dict[str, Any]) -> Origin | None:
     if saved is None:
         return replace(Origin.new(job, training), run="")
     refuse_other_training(saved.training, training, job.resume)
+    refuse_other_flags(saved.environment, job.resume)
     return saved
 
 

@@ -206,6 +206,22 @@ def test_each_resumption_is_recorded(tmp_path):
     assert 20 <= part["version"] <= 40 and part["workers"] == 1 and part["environment"]["torch"] == torch.__version__
 
 
+@pytest.mark.parametrize("out", ["nowhere", "there"])
+def test_other_settings_of_torch_are_refused(out, folder, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(hogwild.ArgumentError, match=r"torch's mkldnn\.enabled is False, and .* with True") as caught:
+        train(folder if out == "there" else None, **SAME, resume=folder)
+    assert "\n" not in str(caught.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_where_something_else_computes_is_told(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    with pytest.warns(UserWarning, match=r"variables\.MKL_CBWR was unset and is AVX2\); it may end with other bits"):
+        train(tmp_path / "other", **SAME, resume=folder)
+
+
 # --- told when a replay differs
 
 
