@@ -56,7 +56,7 @@ def run_job(job: Job, began: float) -> Run:
                 if not (job.overwrite or job.goes_on):
                     refuse_taken(job.out)
                 clear_leftovers(job.out)
-            job = going_on(as_one_of_several(job))
+            job = going_on(as_one_of_several(job)).anchored
             prepared = prepare(job)
             if job.resume is not None and goes_on and has_ended(job.resume):
                 return _as_it_ended(job)
@@ -71,11 +71,11 @@ def run_job(job: Job, began: float) -> Run:
 def _as_it_ended(job: Job) -> Run:
     """The run in a directory, where there is nothing to go on with; the model gets its state."""
     assert job.resume is not None
-    run = saved_run(job.resume)
+    run = replace(saved_run(job.resume), out=job.shown)
     if job.party is not None:
         job.party.leave(f"the run in {job.resume} has ended")
     fill(job.model.state_dict(), run)
-    warn_caller(f"the run in {job.resume} has ended after {run.updates} updates; it is given back as it is")
+    warn_caller(f"the run in {job.shown} has ended after {run.updates} updates; it is given back as it is")
     return run
 
 
@@ -230,7 +230,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         in_doubt=tuple(history.in_doubt),
         stopped=stopped,
         audit=_audit(run, history),
-        out=job.out,
+        out=job.shown,
         samples_before=run.samples_before,
         seconds_before=run.start.seconds,
         compensation=run.compensation,

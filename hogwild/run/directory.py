@@ -109,25 +109,26 @@ def occupied(out: Path | None) -> Iterator[None]:
     if out is None:
         yield
         return
-    ours = [folder for folder in (out, *out.parents) if not folder.exists()]
+    folder = out.absolute()  # the current folder may be another one in the end
+    ours = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = _lock(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder, out)
     except OSError as error:
         raise RunDirectoryError(f"a run cannot be saved in {out}: {printable(str(error))}") from error
     try:
         yield
     finally:
         with suppress(OSError):
-            (out / LOCK).unlink()
+            (folder / LOCK).unlink()
         os.close(lock)
         _remove_empty(ours)
 
 
-def _lock(out: Path) -> int:
+def _lock(folder: Path, out: Path) -> int:
     """A descriptor of the folder's lock file, locked until it is closed; the file is removed before that."""
     while True:
-        descriptor = os.open(out / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -138,7 +139,7 @@ def _lock(out: Path) -> int:
         except OSError:  # the file system knows no locks
             return signed(descriptor)
         with suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == (out / LOCK).stat().st_ino:
+            if os.fstat(descriptor).st_ino == (folder / LOCK).stat().st_ino:
                 return signed(descriptor)
         os.close(descriptor)  # whoever had it removed it meanwhile
 
@@ -238,19 +239,20 @@ def new_directory(name: str, out: Path | None = None) -> Iterator[Path]:
         ArgumentError: the folder cannot be made.
     """
     wanted = out if out is not None else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    ours = [parent for parent in wanted.parents if not parent.exists()]
+    ours = [parent for parent in wanted.absolute().parents if not parent.exists()]
     kept = out is not None and out.exists()
     try:
         made = _made(wanted, fresh=out is None)
     except OSError as error:
         why = f"out {str(wanted)!r} cannot be made a folder ({error.strerror}); name another one"
         raise ArgumentError(why) from error
+    place = made.absolute()  # the current folder may be another one in the end
     try:
         if not os.access(made, os.W_OK):
             raise ArgumentError(f"out {str(made)!r} is a folder that cannot be written to; name another one")
         yield made
     finally:
-        _remove_empty(ours if kept else [made, *ours])
+        _remove_empty(ours if kept else [place, *ours])
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,13 @@ class Job:
     party: Party | None = None  # the machines that train together, where there are several
     kind: str = ""  # of the workers, once it is known
     kind_because: str = ""  # why, where nobody said which
+    shown: Path | None = None  # `out` as the caller wrote it, once that is an absolute path
+
+    @property
+    def anchored(self) -> Job:
+        """The same, with folders that stay where they are wherever the caller's code goes."""
+        out, resume = (folder.absolute() if folder is not None else None for folder in (self.out, self.resume))
+        return replace(self, out=out, resume=resume, shown=self.out)
 
     @property
     def averages(self) -> Averages | None:
