@@ -15,8 +15,9 @@ from hogwild.errors import warn_caller
 from hogwild.nodes.party import leaving_together
 from hogwild.run.audit import Audit, close_account
 from hogwild.run.averages import as_one_of_several
+from hogwild.run.befallen import Befallen, WorkersFile
 from hogwild.run.callback import Ending, RunInfo
-from hogwild.run.directory import METRICS, ORIGIN, begin_directory, clear_leftovers, occupied, refuse_taken
+from hogwild.run.directory import METRICS, ORIGIN, WORKERS, begin_directory, clear_leftovers, occupied, refuse_taken
 from hogwild.run.environment import warn_of_another_place
 from hogwild.run.evaluator import own_copies
 from hogwild.run.failure import noted_failure
@@ -159,14 +160,21 @@ def _begun(run: OpenRun) -> OpenRun:
         files = {ORIGIN: origin.to_json()}
         if rows or job.resume is not None:  # of which rows after the checkpoint go
             files[METRICS] = rows
+        befell = run.befallen.to_json()
+        if befell or (job.goes_on and (job.out / WORKERS).exists()):
+            files[WORKERS] = befell
         begin_directory(job.out, job.config, origin.run, files, fresh=not job.goes_on)
         run.evaluator.keeper.put_back()
     return replace(run, origin=origin)
 
 
 def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -> tuple[Supervisor, Callable[[], None]]:
-    """The supervisor, and what tells the callbacks of its notes since it last looked."""
+    """The supervisor, and what writes and tells the callbacks its notes since it last looked."""
     job, evaluator = run.job, run.evaluator
+
+    def tell() -> None:
+        workers.look()
+        follower.look()
 
     def look() -> None:
         signals.release()  # whoever was to be interrupted by them goes on
@@ -174,7 +182,7 @@ def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -
             machines.look()
         evaluator.look()
         metrics.look()
-        follower.look()
+        tell()
 
     supervisor = Supervisor(
         run.team,
@@ -187,8 +195,9 @@ def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -
     )
     path = job.out / METRICS if job.out is not None else None
     metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged)
+    workers = WorkersFile(job.out, supervisor.history)
     follower = Follower(job.callbacks, supervisor.history, job.out)
-    return supervisor, follower.look
+    return supervisor, tell
 
 
 def _saved_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> Run | None:
@@ -212,6 +221,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
     model_state = own_copies(job.model.state_dict())
     journal = state.journal.rows(version if job.rule.versioned else None)
     average = state.average(version)
+    befallen = run.befallen + Befallen.of(history)
     return Run(
         config=job.config,
         state=model_state,
@@ -226,8 +236,8 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         logged=logged_in_order([*run.logged, *map(logged_row, history.logged)]),
         workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
         staleness=Staleness.of(journal, job.rule.staleness),
-        failures=tuple(map(str, history.failures)),
-        in_doubt=tuple(history.in_doubt),
+        failures=befallen.failures,
+        in_doubt=befallen.in_doubt,
         stopped=stopped,
         audit=_audit(run, history),
         out=job.shown,

@@ -31,9 +31,13 @@ AVERAGED = "ema.safetensors"  # sealed too, in a run that keeps a moving average
 ORIGIN = "origin.json"
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
+WORKERS = "workers.jsonl"  # what befell them
 BEST = "best.safetensors"
 FAILURE = "failure.json"  # what the run failed by, until it is resumed
-RUN_FILES = ("run.json", CHECKPOINT, *SEALED_FILES, AVERAGED, BEST, METRICS, FAILURE, "run.png", ORIGIN, "config.toml")
+RUN_FILES = (
+    *("run.json", CHECKPOINT, *SEALED_FILES, AVERAGED, BEST),
+    *(METRICS, WORKERS, FAILURE, "run.png", ORIGIN, "config.toml"),
+)
 _EVENTS = "events.out.tfevents.*"  # what TensorBoard reads
 SAVED = ".hogwild-saved"  # a save that is done, and whose files are not all moved yet
 LOCK = ".hogwild-lock"  # signed by who writes in the folder

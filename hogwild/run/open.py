@@ -11,6 +11,7 @@ from torch import Tensor
 from hogwild.data.seeding import loans_of_this_thread
 from hogwild.optim.plan import initial_of
 from hogwild.optim.rates import RateTable
+from hogwild.run.befallen import Befallen, read_befallen
 from hogwild.run.best import BestKeeper
 from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
 from hogwild.run.directory import METRICS
@@ -42,6 +43,7 @@ class OpenRun:
         start: where it goes on from; from version 0 where it does not resume another.
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
         logged: what workers logged in the parts before it was resumed.
+        befallen: what befell the workers of those parts.
         initial: the parameters it begins with, where it is audited; else none.
         compensation: what is changed of the optimizer because gradients are stale, in words.
         curvature: of the loss where it begins, where it is known.
@@ -57,6 +59,7 @@ class OpenRun:
     start: ResumePoint
     origin: Origin | None
     logged: list[dict[str, float]]
+    befallen: Befallen
     initial: list[Tensor]
     compensation: tuple[str, ...]
     curvature: float | None
@@ -100,9 +103,11 @@ def open_run(prepared: Prepared) -> OpenRun:
     start = ResumePoint(0, 0, (), prepared.tickets)
     evaluations: list[dict[str, float]] = []
     logged: list[dict[str, float]] = []
+    befallen = Befallen()
     if job.resume is not None:
         start = restore(job.resume, state, job.rule, prepared.run)
         evaluations, logged = _earlier(job, start)
+        befallen = read_befallen(job.resume).where(start.done)
         # a version is evaluated a moment after it is made, and so perhaps after the checkpoint that is kept
         start = replace(start, seconds=max([start.seconds, *(row["seconds"] for row in evaluations)]))
     total = min(start.total, prepared.tickets) if start.stopped else prepared.tickets
@@ -117,7 +122,7 @@ def open_run(prepared: Prepared) -> OpenRun:
         machines, start = come_back(job, state)
         job.rule.begin(state.control, start.version)
     try:
-        return _opened(prepared, state, start, machines, evaluations, logged)
+        return _opened(prepared, state, start, machines, evaluations, logged, befallen)
     except BaseException:
         if machines is not None:
             machines.close()
@@ -131,6 +136,7 @@ def _opened(
     machines: Machines | None,
     evaluations: list[dict[str, float]],
     logged: list[dict[str, float]],
+    befallen: Befallen,
 ) -> OpenRun:
     """The run, laid out."""
     job, compensation = prepared.job, prepared.optimizer_plan.compensation
@@ -144,6 +150,7 @@ def _opened(
         start=start,
         origin=prepared.origin,
         logged=logged,
+        befallen=befallen,
         initial=_newest_parameters(job, state) if prepared.plan.audited else [],
         compensation=compensation.changes if compensation is not None else (),
         curvature=prepared.curvature.largest if prepared.curvature is not None else None,

@@ -112,10 +112,11 @@ class Run:
         seals: version → the bits of that version, every so many, for the rules that can be replayed.
         evaluations: one mapping per evaluation: `update`, `seconds` since the first claim, and the metrics.
         logged: what workers recorded by `worker_info().log(...)`, with `update`, `batch` and `worker`, in that order.
-        workers: one `WorkerUsage` each.
+        workers: one `WorkerUsage` each; of a run that was resumed, what they did since then.
         staleness: how old the versions were that gradients were computed on.
         failures: for each worker that raised, died or hung, in order: one line, then its traceback or stacks, if any.
-        in_doubt: updates that may have been applied in part, or not, because their worker ended while it wrote.
+        in_doubt: updates that may have been applied in part, or not, because their worker ended while it wrote. Both
+            of all parts of a run that was resumed.
         stopped: why the run ended before its last update, if it did.
         audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
             clipping has one, unless a worker died and its account with it.
