@@ -48,7 +48,7 @@ class RunsCommand:
         """Find, sort and list."""
         self._refuse_what_does_not_fit()
         from hogwild.cli.output import show
-        from hogwild.report.ranking import choices, sorted_runs
+        from hogwild.report.ranking import choices, not_ended, sorted_runs
         from hogwild.report.run_list import (
             choices_csv,
             choices_report,
@@ -70,7 +70,7 @@ class RunsCommand:
         as_here = [replace(run, why=as_typed(run.why)) for run in found.runs]
         report = run_list_report(replace(found, runs=tuple(as_here)), folders)
         if chosen is not None:
-            report = choices_report(chosen, self.select, lowest=lowest)
+            report = choices_report(chosen, self.select, lowest=lowest, left=not_ended(found.runs, chosen))
         show(run_list_object(found, folders, chosen, self.select, lowest=lowest), report, json=self.json)
         return DONE
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.determinism.verdict import Verdict
+from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, is_loss
 from hogwild.rules.registry import title_of
 from hogwild.run.result import Run
@@ -56,15 +57,12 @@ def _draw(what: _Drawn, panels: Sequence[Callable[[Axes, _Drawn], None]], title:
 
 
 def _loss(axes: Axes, run: Run) -> None:
-    versions, losses = run.journal["version"], run.losses
-    finite = np.isfinite(losses)
-    versions, losses = versions[finite], losses[finite]
+    losses, versions = finite_losses(run)
     step = max(1, len(losses) // _POINTS)
     axes.plot(versions[::step], losses[::step], ".", color=GREY, alpha=0.35, markersize=3, label="training, each batch")
-    width = max(1, len(losses) // 50)
+    middle, means, width = smoothed_loss(run)
     if width > 1:
-        middle = versions[width // 2 :][: len(losses) - width + 1]
-        axes.plot(middle, _running_mean(losses, width), color=BLUE, linewidth=1.8, label=f"training, mean of {width}")
+        axes.plot(middle, means, color=BLUE, linewidth=1.8, label=f"training, mean of {width}")
     for name in filter(is_loss, run.metrics):
         _curve(axes, run, name, ORANGE)
     if len(losses) and losses.min() > 0:
@@ -79,11 +77,6 @@ def _finish(axes: Axes) -> None:
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(fontsize=9, framealpha=0.9, edgecolor="none")
-
-
-def _running_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    sums = np.cumsum(np.insert(values, 0, 0.0))
-    return (sums[width:] - sums[:-width]) / width
 
 
 def _metrics(axes: Axes, run: Run) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import nan
 from typing import Any
 
 from hogwild.determinism.interval import MeanInterval
-from hogwild.errors import ArgumentError, some_of
+from hogwild.errors import ArgumentError, NonFiniteError, some_of
 from hogwild.run.best import lowest_is_best
 from hogwild.run.found import (
+    BEST_OF,
     DEFAULTS,
+    FAILED,
     OWN_CODE,
     WATCHING,
     FoundRun,
@@ -19,6 +22,7 @@ from hogwild.run.found import (
     setting_names,
     setting_of,
 )
+from hogwild.run.metrics import finite_or_none
 
 LOSS = "loss"
 _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
@@ -89,10 +93,11 @@ class Choice:
 
     Attributes:
         settings: those that differ between the runs, the seed left out.
-        interval: mean of the metric over the runs, and its interval.
-        least, most: of the metric.
+        interval: mean of the metric over the runs, and its interval; NaN of no run.
+        least, most: of the metric; NaN of no run.
         seeds: of the runs, sorted; fewer than runs where two runs had the same.
         runs: the runs.
+        diverged: runs that should have had that metric, and came to no finite number, or ended by one.
     """
 
     settings: Mapping[str, Any]
@@ -101,6 +106,7 @@ class Choice:
     most: float
     seeds: tuple[int, ...]
     runs: tuple[FoundRun, ...]
+    diverged: tuple[FoundRun, ...] = ()
 
     @property
     def bits(self) -> frozenset[tuple[Any, str | None]]:
@@ -111,17 +117,19 @@ class Choice:
         """The same as JSON values."""
         return {
             "settings": dict(self.settings),
-            **asdict(self.interval),
-            "min": self.least,
-            "max": self.most,
+            **{name: finite_or_none(value) for name, value in asdict(self.interval).items()},
+            "min": finite_or_none(self.least),
+            "max": finite_or_none(self.most),
             "seeds": list(self.seeds),
             "runs": [str(run.path) for run in self.runs],
+            "diverged": [str(run.path) for run in self.diverged],
         }
 
 
 def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choice]:
     """The settings by a metric, best first: the mean over all whole runs that differ in nothing but the seed. Settings
-    that change nothing of the training do not count, and a run that was made again to the bit counts once.
+    that change nothing of the training do not count, and a run that was made again to the bit counts once. Settings
+    some of whose runs diverged come after all others, for their mean is of those that went well.
 
     Raises:
         ArgumentError: no whole run has that metric.
@@ -131,14 +139,41 @@ def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choi
         ended = "is measured in no run that has ended" if runs else "can be selected by in no run: there is none"
         raise ArgumentError(f"{metric!r} {ended}; {', '.join(_measured(runs))} can be")
     _refuse_several_experiments(measured, metric)
-    names = [name for name in differing_settings(measured) if name != _SEED and name not in WATCHING]
-    groups: dict[tuple[str, ...], list[FoundRun]] = {}
-    for run in measured:
-        group = groups.setdefault(tuple(repr(setting_of(run, name)) for name in names), [])
-        if not any(_repeats(run, other, metric) for other in group):
-            group.append(run)
-    found = [_choice(names, group, metric) for group in groups.values()]
-    return sorted(found, key=lambda choice: choice.interval.mean, reverse=not lowest)
+    lost = [run for run in runs if _name(run) == _name(measured[0]) and _diverged(run, metric)]
+    names = [name for name in differing_settings([*measured, *lost]) if name != _SEED and name not in WATCHING]
+    groups: dict[tuple[str, ...], tuple[list[FoundRun], list[FoundRun]]] = {}
+    for run in (*measured, *lost):
+        key = tuple(repr(setting_of(run, name)) for name in names)
+        good, bad = groups.setdefault(key, ([], []))
+        if run in lost:
+            bad.append(run)
+        elif not any(_repeats(run, other, metric) for other in good):
+            good.append(run)
+    found = [_choice(names, good, bad, metric) for good, bad in groups.values()]
+    return sorted(found, key=lambda choice: _rank(choice, lowest=lowest))
+
+
+def _rank(choice: Choice, *, lowest: bool) -> tuple[bool, bool, float]:
+    mean = choice.interval.mean
+    return bool(choice.diverged), not choice.runs, 0.0 if not choice.runs else mean if lowest else -mean
+
+
+def _diverged(run: FoundRun, metric: str) -> bool:
+    """Whether a run should have had a metric, and has no number because it came to none."""
+    if run.status == FAILED:
+        return run.why.startswith(f"{NonFiniteError.__name__}:")
+    wanted = _is_measured(run, metric) or metric == f"{BEST_OF}{setting_of(run, 'keep_best')}"
+    return run.whole and wanted and _number(run, metric) is None
+
+
+def _name(run: FoundRun) -> str:
+    return str(setting_of(run, "name"))
+
+
+def not_ended(runs: Sequence[FoundRun], found: Sequence[Choice]) -> int:
+    """How many runs count nowhere, because they have not ended, or not by what they were set to."""
+    counted = {run.path for choice in found for run in choice.diverged}
+    return sum(not run.whole and run.path not in counted for run in runs)
 
 
 def _repeats(run: FoundRun, other: FoundRun, metric: str) -> bool:
@@ -157,7 +192,7 @@ def _is_measured(run: FoundRun, name: str) -> bool:
 
 
 def _refuse_several_experiments(runs: Sequence[FoundRun], metric: str) -> None:
-    experiments = list(dict.fromkeys(str(setting_of(run, "name")) for run in runs))
+    experiments = list(dict.fromkeys(map(_name, runs)))
     if len(experiments) > 1:
         raise ArgumentError(
             f"{metric!r} of {' and of '.join(experiments[:3])} cannot be compared; name the runs of one of them, as in "
@@ -165,15 +200,22 @@ def _refuse_several_experiments(runs: Sequence[FoundRun], metric: str) -> None:
         )
 
 
-def _choice(names: Sequence[str], runs: Sequence[FoundRun], metric: str) -> Choice:
+def _choice(names: Sequence[str], runs: Sequence[FoundRun], lost: Sequence[FoundRun], metric: str) -> Choice:
     values = [value for run in runs if (value := _number(run, metric)) is not None]
+    interval = MeanInterval.of(values) if values else MeanInterval(nan, None, 0)
     seeds = sorted({seed for run in runs if isinstance(seed := setting_of(run, _SEED), int)})
-    settings = {name: setting_of(runs[0], name) for name in names}
-    return Choice(settings, MeanInterval.of(values), min(values), max(values), tuple(seeds), tuple(runs))
+    settings = {name: setting_of((*runs, *lost)[0], name) for name in names}
+    least, most = min(values, default=nan), max(values, default=nan)
+    return Choice(settings, interval, least, most, tuple(seeds), tuple(runs), tuple(lost))
 
 
 def conclusion_of(found: Sequence[Choice], metric: str, *, lowest: bool) -> str:
     """In words, which settings are best, and whether the runs are enough to say so."""
+    return f"{_best_in_words(found, metric, lowest=lowest)}{_diverged_in_words(found, metric)}"
+
+
+def _best_in_words(found: Sequence[Choice], metric: str, *, lowest: bool) -> str:
+    found = [choice for choice in found if choice.runs]
     tied, others = tied_for_best(found), found[len(tied_for_best(found)) :]
     best, order = tied[0], "lowest" if lowest else "highest"
     told = f"{order} mean {metric}: {in_words(best.settings) or 'all runs, which differ in the seed alone'}"
@@ -193,9 +235,26 @@ def conclusion_of(found: Sequence[Choice], metric: str, *, lowest: bool) -> str:
     return f"{told}. Its interval overlaps with none of the others."
 
 
+def _diverged_in_words(found: Sequence[Choice], metric: str) -> str:
+    """Of which settings some runs count in no mean; empty where all do."""
+    lost = [choice for choice in found if choice.diverged]
+    if not lost:
+        return ""
+    told = [f"{in_words(one.settings) or 'all runs'} ({diverged_of(one)})" for one in lost]
+    return f" Runs that diverged have no {metric.replace('_', ' ')}, and these come last: {some_of(told)}."
+
+
+def diverged_of(choice: Choice) -> str:
+    """How many of its runs diverged: 2 of 5."""
+    return f"{len(choice.diverged)} of {len(choice.runs) + len(choice.diverged)}"
+
+
 def tied_for_best(found: Sequence[Choice]) -> list[Choice]:
-    """Of settings, best first: those whose mean is that of the first."""
-    return [choice for choice in found if choice.interval.mean == found[0].interval.mean]
+    """Of settings, best first: those whose mean is that of the first, and of as many runs that went well."""
+    best = found[0]
+    return [
+        one for one in found if one.interval.mean == best.interval.mean and bool(one.diverged) == bool(best.diverged)
+    ]
 
 
 def in_words(settings: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from hogwild.report.ranking import (
     LOSS,
     Choice,
     conclusion_of,
+    diverged_of,
     in_words,
     metric_names,
     setting_text,
@@ -44,6 +45,7 @@ from hogwild.run.found import (
     differing_settings,
     setting_of,
 )
+from hogwild.run.metrics import finite_or_none
 
 _SHOWN = 8  # folders without a run that are named
 _NAMED = 3  # folders that the headline names
@@ -194,6 +196,8 @@ def _remarks(found: FoundFolders, folders: Sequence[Path]) -> Iterable[Renderabl
         if run.status not in (DONE, ENDED_EARLY):
             style = _STYLES.get(run.status, "yellow")
             yield Text.assemble((f"{run.status}  ", style), f"{short_path(run.path, folders)}: {remark_of(run)}")
+        if run.diverged:
+            yield Text.assemble(("diverged  ", "yellow"), f"{short_path(run.path, folders)}: {run.diverged}")
     checks = [other for other in found.others if other.what != NO_RUN]
     for other in checks:
         yield Text(f"{other.what}  {short_path(other.path, folders)}: {other.why}", "dim")
@@ -207,10 +211,13 @@ def _remarks(found: FoundFolders, folders: Sequence[Path]) -> Iterable[Renderabl
 # --- the best settings
 
 
-def choices_report(found: Sequence[Choice], metric: str, *, lowest: bool) -> RenderableType:
-    """Settings by the mean of a metric over seeds, best first; and in words whether that is settled."""
+def choices_report(found: Sequence[Choice], metric: str, *, lowest: bool, left: int = 0) -> RenderableType:
+    """Settings by the mean of a metric over seeds, best first; and in words whether that is settled. `left`: how many
+    runs have not ended."""
     number, seeds = sum(len(choice.runs) for choice in found), {seed for choice in found for seed in choice.seeds}
     head = f"{metric} of {plural(number, 'run')}, over {plural(len(seeds), 'seed')}"
+    head += f" · {count(left)} not counted, for {'it has' if left == 1 else 'they have'} not ended" * bool(left)
+    lost = any(one.diverged for one in found)
     columns = [_setting_column(name, [one.settings[name] for one in found], 50) for name in found[0].settings]
     columns += [
         _Column(f"mean {metric}".replace("_", " "), [figure(one.interval.mean) for one in found], 100),
@@ -218,6 +225,7 @@ def choices_report(found: Sequence[Choice], metric: str, *, lowest: bool) -> Ren
         _Column("min", [figure(one.least) for one in found], 20),
         _Column("max", [figure(one.most) for one in found], 20),
         _Column("runs", [str(len(one.runs)) for one in found], 80),
+        *([_Column("diverged", [diverged_of(one) if one.diverged else "–" for one in found], 85)] if lost else []),
     ]
     tied = len(tied_for_best(found))
     table = _Fitting(columns, ["bold"] * tied + [""] * (len(found) - tied))
@@ -233,7 +241,7 @@ INTERVAL_NOTE = (
 def half_width(interval: MeanInterval) -> str:
     """Half of an interval, to two digits: ± 0.0042."""
     if interval.half is None:
-        return "one run"
+        return "one run" if interval.number else "no run"
     return f"± {interval.half:.2g}"
 
 
@@ -292,10 +300,11 @@ def run_list_csv(runs: Sequence[FoundRun]) -> str:
 def choices_csv(found: Sequence[Choice], metric: str) -> str:
     """A line for each of the settings that were compared."""
     names = list(found[0].settings)
-    rows: list[list[Any]] = [[*names, f"mean {metric}", "half", "min", "max", "runs"]]
+    rows: list[list[Any]] = [[*names, f"mean {metric}", "half", "min", "max", "runs", "diverged"]]
     for choice in found:
         interval = choice.interval
-        measured = [interval.mean, interval.half, choice.least, choice.most, len(choice.runs)]
+        measured = [finite_or_none(one) for one in (interval.mean, interval.half, choice.least, choice.most)]
+        measured += [len(choice.runs), len(choice.diverged)]
         rows.append([*(choice.settings[name] for name in names), *measured])
     return _csv(rows)
 

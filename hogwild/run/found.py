@@ -36,6 +36,7 @@ WATCHING = frozenset(one.name for one in fields(RunConfig) if one.metadata.get("
 """Those of them that change nothing of what is trained."""
 OWN_CODE = "own."  # how the names of what is told of a person's own file begin
 _PARAMETERS = f"{OWN_CODE}parameters."
+BEST_OF = "best_"  # how the names begin under which values of best versions are listed
 _OTHERS = {"check.json": CHECK, "findings.json": STUDY}
 _LOG = ".log"  # a folder of nothing else is not worth a line
 _DEPTH = 32  # folders in folders, at most
@@ -58,6 +59,7 @@ class FoundRun:
         best: metric, update, value and digest of the version that was kept as the best; empty where none was.
         ema_digest: of the moving average; None where there is none.
         compensation: what was changed because gradients were stale, in words.
+        diverged: that its loss has risen above where it began, in words; empty where it has not.
         resumed: the versions from which it was gone on with.
     """
 
@@ -76,6 +78,7 @@ class FoundRun:
     compensation: tuple[str, ...] = ()
     resumed: tuple[int, ...] = ()
     go_on: str = ""
+    diverged: str = ""
 
     @property
     def whole(self) -> bool:
@@ -217,6 +220,7 @@ def _ended(folder: Path, content: Mapping[str, Any], settings: Mapping[str, Any]
         best=best_in(content.get("best")),
         ema_digest=_text(content.get("ema_digest")),
         compensation=tuple(printable(str(one)) for one in content.get("compensation") or ()),
+        diverged=_text(content.get("diverged")) or "",
     )
 
 
@@ -272,7 +276,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def best_metric(run: FoundRun) -> str:
     """The name under which the value of its best version is listed: best_accuracy; empty where none was kept."""
-    return f"best_{run.best['metric']}" if run.best else ""
+    return f"{BEST_OF}{run.best['metric']}" if run.best else ""
 
 
 # --- settings

@@ -123,7 +123,7 @@ def test_the_list_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_best_settings(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "runs", "--select", "accuracy")
-    assert "accuracy of 4 runs, over 2 seeds" in out
+    assert "accuracy of 4 runs, over 2 seeds · 3 not counted, for they have not ended" in out
     assert out.index(" 0.2 ") < out.index(" 0.1 ")
     assert "best: highest mean accuracy: lr 0.2. Its interval overlaps with none of the others." in out
     assert "Student's t" in out

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hogwild.errors import ArgumentError
 from hogwild.report.ranking import (
     choices,
     conclusion_of,
     low_is_good,
+    not_ended,
     setting_text,
     shared_settings,
     sorted_runs,
     tied_for_best,
 )
-from hogwild.run.found import DONE, UNFINISHED, FoundRun, differing_settings
+from hogwild.report.run_list import choices_csv, choices_report
+from hogwild.run.found import DONE, FAILED, UNFINISHED, FoundRun, differing_settings
 
 
 def run(number: int, accuracy: float | None, status: str = DONE, **settings: Any) -> FoundRun:
@@ -80,6 +85,51 @@ def test_runs_that_have_not_ended_do_not_count() -> None:
         choices([run(5, 0.99, UNFINISHED)], "accuracy", lowest=False)
     with pytest.raises(ArgumentError, match="there is none"):
         choices([], "accuracy", lowest=False)
+
+
+def failed(number: int, why: str = "NonFiniteError: the loss is nan", **settings: Any) -> FoundRun:
+    return replace(run(number, None, FAILED, **settings), why=why, metrics={"accuracy": 0.99}, loss=None)
+
+
+def diverged(number: int, **settings: Any) -> FoundRun:
+    return replace(run(number, None, **settings), metrics={"accuracy": None}, loss=None)
+
+
+@pytest.mark.parametrize("lost", [failed, diverged])
+def test_settings_some_of_whose_runs_diverged_are_told_and_come_last(lost: Any) -> None:
+    runs = [*RUNS, run(4, 0.99, lr=5.0, seed=0), lost(5, lr=5.0, seed=1), lost(6, lr=9.0, seed=0)]
+    found = choices(runs, "accuracy", lowest=False)
+    assert [one.settings["lr"] for one in found] == [0.1, 0.5, 5.0, 9.0]
+    assert [len(one.diverged) for one in found] == [0, 0, 1, 1] and [len(one.runs) for one in found] == [2, 2, 1, 0]
+    told = conclusion_of(found, "accuracy", lowest=False)
+    assert told.startswith("highest mean accuracy: lr 0.1. ")
+    assert told.endswith("have no accuracy, and these come last: lr 5 (1 of 2), lr 9 (1 of 1).")
+    last = json.loads(json.dumps(found[-1].to_dict(), allow_nan=False))
+    assert (last["mean"], last["min"], last["number"], last["diverged"]) == (None, None, 0, ["runs/6"])
+    assert choices_csv(found, "accuracy").splitlines()[-1] == "9.0,,,,,0,1"
+    console = Console(file=io.StringIO(), width=100)
+    console.print(choices_report(found, "accuracy", lowest=False))
+    shown = console.file.getvalue()
+    assert "diverged" in shown and "1 of 2" in shown
+
+
+def test_a_run_that_failed_by_something_else_tells_nothing_of_its_settings() -> None:
+    runs = [*RUNS, failed(5, "OSError: no space left", lr=0.1, seed=2)]
+    found = choices(runs, "accuracy", lowest=False)
+    assert [len(one.diverged) for one in found] == [0, 0] and not_ended(runs, found) == 1
+    assert not_ended([*RUNS, failed(5, lr=0.1, seed=2)], choices([*RUNS, failed(5, lr=0.1)], "loss", lowest=True)) == 0
+
+
+def test_where_some_runs_of_all_settings_failed_the_best_mean_is_named() -> None:
+    runs = [run(0, 0.9, lr=0.1, seed=0), failed(1, lr=0.1, seed=1), diverged(2, lr=0.5, seed=0)]
+    told = conclusion_of(choices(runs, "accuracy", lowest=False), "accuracy", lowest=False)
+    assert "highest mean accuracy: lr 0.1" in told and "lr 0.1 (1 of 2), lr 0.5 (1 of 1)" in told
+
+
+def test_a_run_that_kept_no_best_version_though_it_should_have_counts_as_failed() -> None:
+    kept = replace(run(0, 0.9, lr=0.1, keep_best="accuracy"), best={"metric": "accuracy", "value": 0.9, "update": 5})
+    found = choices([kept, diverged(1, lr=0.5, keep_best="accuracy")], "best_accuracy", lowest=False)
+    assert [len(one.diverged) for one in found] == [0, 1]
 
 
 def test_two_experiments_are_not_compared() -> None:

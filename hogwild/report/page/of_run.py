@@ -12,6 +12,7 @@ from hogwild.report.page.figures import ACCENT, OTHER, SERIES, SOFT, Bar, Curve,
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import low_is_good, setting_text
 from hogwild.report.run_words import optimizer_in_words, resumed_in_words
+from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, duration, figure, is_loss, plural, size
 from hogwild.rules.registry import RULES, gives_same_bits, title_of
 from hogwild.run.found import DEFAULTS, FoundRun
@@ -19,7 +20,6 @@ from hogwild.run.result import INTERRUPTED, Run
 
 _UPDATES, _SECONDS = "updates", "seconds of training"
 _METRICS = 3  # that are drawn
-_BLOCKS = 1_000  # of a smoothed curve, about
 
 
 def run_section(found: FoundRun, run: Run) -> Section:
@@ -29,7 +29,7 @@ def run_section(found: FoundRun, run: Run) -> Section:
         title=run.config.name,
         about=f"{title_of(run.config, run.kind).partition(' · ')[2]} · {found.path}",
         verdict=_verdict(run),
-        good=None if run.stopped is None and not run.failures else False,
+        good=None if run.stopped is None and not run.failures and not run.diverged else False,
         facts=_facts(run),
         lines=list(_lines(run)),
         drawings=paired([*_losses(run), *_metric_drawings(run), _staleness(run), _work(run)]),
@@ -60,6 +60,8 @@ def _verdict(run: Run) -> str:
     metrics = [f"{name.replace('_', ' ')} {figure(value)}" for name, value in run.metrics.items()][:2]
     told = " and ".join(metrics) or f"a training loss of {figure(run.loss)}"
     text = f"{plural(run.updates, 'update')} in {duration(run.seconds)} led to {told}."
+    if run.diverged:
+        text += f" But {run.diverged}."
     if run.best is not None:
         name, value = run.best.metric.replace("_", " "), figure(run.best.value)
         text += f" The best {name} was {value} at update {count(run.best.update)}, and that version is kept."
@@ -104,34 +106,19 @@ def seconds_of(run: Run, updates: NDArray[Any]) -> NDArray[np.float64]:
     return found
 
 
-def smoothed_loss(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """(updates, mean loss of the batches around each, how many batches that are)."""
-    losses, versions = _finite_losses(run)
-    block = max(1, len(losses) // _BLOCKS)  # means of blocks first, so that a run of any length takes a moment
-    starts = np.arange(0, len(losses) - len(losses) % block, block)
-    if not len(starts):
-        return versions, losses, 1
-    means, middles = (np.add.reduceat(part[: len(starts) * block], starts) / block for part in (losses, versions))
-    width = max(1, len(means) // 50)
-    kernel = np.full(width, 1 / width)
-    return np.convolve(middles, kernel, "valid"), np.convolve(means, kernel, "valid"), width * block
-
-
-def _finite_losses(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    finite = np.isfinite(run.losses)
-    return run.losses[finite], run.journal["version"][finite].astype(float)
-
-
 def _losses(run: Run) -> Iterator[Drawing]:
-    losses, versions = _finite_losses(run)
+    losses, versions = finite_losses(run)
     if not len(losses):
         return
     at, means, width = smoothed_loss(run)
     evaluated = [name for name in run.metrics if is_loss(name)][:2]
     mean = f"mean of {width} batches" if width > 1 else "each batch"
     fell = "fell" if means[-1] <= means[0] else "rose"
+    way = f"{fell} from {figure(means[0])} to {figure(means[-1])}"
+    if run.diverged:
+        way = "diverged" if np.isfinite(run.losses[-1]) else "diverged, and is not finite any more"
     beside = f" In orange: {evaluated[0].replace('_', ' ')}, as evaluated." if evaluated else ""
-    told = f"The loss, {mean}, {fell} from {figure(means[0])} to {figure(means[-1])}.{beside}"
+    told = f"The loss, {mean}, {way}.{beside}"
     for axis, what in ((_UPDATES, told), (_SECONDS, "The same over time. Between evaluations, time is interpolated.")):
 
         def x(updates: NDArray[Any], axis: str = axis) -> NDArray[Any]:

@@ -10,12 +10,13 @@ import numpy as np
 
 from hogwild.determinism.two_runs import RunComparison
 from hogwild.report.page.figures import SERIES, SOFT, Bar, Curve, ages, bars, curves
-from hogwild.report.page.of_run import age_counts, evaluations_of, seconds_of, smoothed_loss
+from hogwild.report.page.of_run import age_counts, evaluations_of, seconds_of
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import (
     Choice,
     choices,
     conclusion_of,
+    diverged_of,
     in_words,
     low_is_good,
     metric_names,
@@ -25,8 +26,9 @@ from hogwild.report.ranking import (
 )
 from hogwild.report.run_list import INTERVAL_NOTE, best_cells, half_width, remark_of, short_path
 from hogwild.report.side_by_side import bit_lines, sections
+from hogwild.report.smoothed import smoothed_loss
 from hogwild.report.words import count, duration, figure, is_loss, plural
-from hogwild.run.found import DONE, ENDED_EARLY, FoundFolders, FoundRun, differing_settings, setting_of
+from hogwild.run.found import DONE, ENDED_EARLY, FAILED, FoundFolders, FoundRun, differing_settings, setting_of
 from hogwild.run.result import Run
 
 _GROUPS = 8  # settings that have a colour of their own
@@ -50,7 +52,8 @@ def runs_section(
     """Runs side by side. `runs` are those that were read whole, and `between` is the comparison where they are two."""
     listed = [run for run in found.runs if run.path in {one.out for one in runs}]
     lowest = low_is_good(metric)
-    chosen = choices(listed, metric, lowest=lowest) if any(run.whole for run in listed) else []
+    failed = [run for run in found.runs if run.status == FAILED]
+    chosen = choices([*listed, *failed], metric, lowest=lowest) if any(run.whole for run in listed) else []
     groups = _groups(chosen, runs, listed)
     verdict = conclusion_of(chosen, metric, lowest=lowest) if chosen else "no run has ended."
     tables = [_choices(chosen, metric)] if _worth_comparing(chosen) else []
@@ -65,12 +68,14 @@ def runs_section(
         lines=list(bit_lines(between)) if between is not None else [],
         drawings=paired([*_curves(groups, metric), *_comparison(chosen, groups, metric), *_staleness(groups)]),
         tables=[*tables, _runs(found, folders)],
-        notes=[_note(run, folders) for run in found.runs if run.status != DONE],
+        notes=[_note(run, folders) for run in found.runs if run.status != DONE or run.diverged],
     )
 
 
 def _note(run: FoundRun, folders: Sequence[Path]) -> str:
     told = run.why if run.status == ENDED_EARLY else remark_of(run)
+    if run.diverged:
+        told = f"{told}{'; ' * bool(told)}{run.diverged}"
     return f"{short_path(run.path, folders)}: {run.status}{': ' * bool(told)}{told}"
 
 
@@ -94,16 +99,16 @@ def _facts(listed: Sequence[FoundRun], chosen: Sequence[Choice], metric: str) ->
 
 
 def _groups(chosen: Sequence[Choice], runs: Sequence[Run], listed: Sequence[FoundRun]) -> list[_Group]:
-    """Best first; runs that were in no choice, as those that were interrupted, come last and are grey."""
+    """Best first; runs that count in no mean, as those that were interrupted or diverged, come last and are grey."""
     by_path = {run.out: run for run in runs}
     groups = []
-    for place, choice in enumerate(chosen):
+    for place, choice in enumerate(choice for choice in chosen if choice.runs):
         name = in_words(choice.settings) or f"{plural(len(choice.runs), 'run')}"
         colour = SERIES[place] if place < _GROUPS else SOFT
         groups.append(_Group(name, colour, tuple(by_path[run.path] for run in choice.runs)))
     told = {run.path for choice in chosen for run in choice.runs}
     rest = tuple(by_path[run.path] for run in listed if run.path not in told)
-    return [*groups, _Group("not ended", SOFT, rest)] if rest else groups
+    return [*groups, _Group("without a result", SOFT, rest)] if rest else groups
 
 
 # --- figures
@@ -157,7 +162,7 @@ def _comparison(chosen: Sequence[Choice], groups: Sequence[_Group], metric: str)
         return
     word = metric.replace("_", " ")
     found = []
-    for choice, group in list(zip(chosen, groups, strict=False))[:_BARS]:
+    for choice, group in list(zip([one for one in chosen if one.runs], groups, strict=False))[:_BARS]:
         interval = choice.interval
         low, high = (
             (choice.least, choice.most)
@@ -192,7 +197,7 @@ def _staleness(groups: Sequence[_Group]) -> Iterator[Drawing]:
 
 
 def _choices(chosen: Sequence[Choice], metric: str) -> DataTable:
-    names = list(chosen[0].settings)
+    names, lost = list(chosen[0].settings), any(choice.diverged for choice in chosen)
     rows = [
         (
             *(setting_text(choice.settings[name]) for name in names),
@@ -201,6 +206,7 @@ def _choices(chosen: Sequence[Choice], metric: str) -> DataTable:
             figure(choice.least),
             figure(choice.most),
             str(len(choice.runs)),
+            *([diverged_of(choice) if choice.diverged else "–"] if lost else []),
         )
         for choice in chosen
     ]
@@ -211,6 +217,7 @@ def _choices(chosen: Sequence[Choice], metric: str) -> DataTable:
         "min",
         "max",
         "runs",
+        *(["diverged"] if lost else []),
     )
     return DataTable(
         "Settings, best first", headings, rows, strong=range(len(tied_for_best(chosen))), note=INTERVAL_NOTE
