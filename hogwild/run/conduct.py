@@ -250,6 +250,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         ema_state=own_copies(state.state_dict(version, slot, average)) if average else None,
         kind=job.kind,
         kind_because=job.kind_because,
+        updates_per_epoch=job.updates_per_epoch,
     )
 
 

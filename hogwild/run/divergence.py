@@ -2,7 +2,8 @@
 
 Two windows of losses are compared, the first of the run and the last. The loss has risen above where it began where the
 mean of the last is higher, by more than three standard errors of the difference, and by more than a twentieth of the
-first; or where it is not finite any more. A loss that grows at once has grown within the first window already: so it
+first; or where it is not finite any more. One that is not finite now and then, of a batch that was left out, counts in
+no mean. A loss that grows at once has grown within the first window already: so it
 has risen too where no loss is below 0 and the median of the last is more than twice the loss of the first update.
 """
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 WINDOW = 50  # updates; a tenth of a run that is shorter than ten of them
 _FEWEST = 10
+_LOST = 5  # losses that are not finite, one after the other: it is not finite any more
 _ERRORS, _SHARE, _TIMES = 3.0, 0.05, 2.0
 
 
@@ -44,10 +46,11 @@ def divergence(losses: NDArray[np.float64], total: int | None = None) -> RisenLo
     window = min(WINDOW, (total or len(losses)) // 10)
     if window < _FEWEST or len(losses) < 2 * window:
         return None
-    first, last = losses[:window], losses[-window:]
+    first, last = usable(losses[:window]), losses[-window:]
+    last = usable(last) if np.isfinite(last[-_LOST:]).any() else last
     with np.errstate(invalid="ignore", over="ignore"):
         before, now = float(first.mean()), float(last.mean())
-        error = math.sqrt((float(first.var()) + float(last.var())) / window)
+        error = math.sqrt(float(first.var()) / len(first) + float(last.var()) / len(last))
     grown = RisenLoss(len(losses), window, before, now, window)
     at_once = RisenLoss(len(losses), window, float(losses[0]), now, 1)
     if not math.isfinite(now):
@@ -56,3 +59,15 @@ def divergence(losses: NDArray[np.float64], total: int | None = None) -> RisenLo
         return grown
     rose = float(np.median(last)) > _TIMES * float(losses[0]) > 0
     return at_once if rose and np.nanmin(losses) >= 0 else None
+
+
+def usable(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Those of some losses that have a mean: the finite ones, or all where less than half are."""
+    finite = losses[np.isfinite(losses)]
+    return finite if 2 * len(finite) >= len(losses) else losses
+
+
+def mean_loss(losses: NDArray[np.float64]) -> float:
+    """The mean of some losses, without those of batches that were left out; NaN of none."""
+    with np.errstate(invalid="ignore", over="ignore"):  # losses that are not finite have no mean
+        return float(np.mean(usable(losses))) if len(losses) else math.nan

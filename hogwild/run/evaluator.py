@@ -15,7 +15,7 @@ from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
 from hogwild.rules.any_age import AnyAge
 from hogwild.run.best import BestKeeper
-from hogwild.run.divergence import divergence
+from hogwild.run.divergence import divergence, mean_loss
 from hogwild.run.job import Evaluate, Job
 from hogwild.run.metrics import OF_AN_EVALUATION, metrics_in
 from hogwild.run.progress import Progress
@@ -209,10 +209,10 @@ class Evaluator:
             total=-(-control[Word.TOTAL] // self._rule.tickets_per_update),
             seconds=seconds,
             samples_per_second=self._samples(updates) / seconds if seconds else 0.0,
-            loss=_of_rows(np.mean, recent["loss"]),
+            loss=mean_loss(recent["loss"]),
             per_worker=tuple(control.row(i)[Field.COMPUTED] for i in range(control.workers)),
             metrics=metrics_in(self.evaluations[-1]) if self.evaluations else {},
-            staleness=_of_rows(np.median, recent["version"] - 1 - recent["version_read"]),
+            staleness=_median(recent["version"] - 1 - recent["version_read"]),
             kind=self._kind,
         )
 
@@ -311,9 +311,8 @@ def own_copies(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
-def _of_rows(figure: Callable[[NDArray[Any]], Any], values: NDArray[Any]) -> float:
-    with np.errstate(invalid="ignore", over="ignore"):  # losses that are not finite have no mean
-        return float(figure(values)) if len(values) else float("nan")
+def _median(values: NDArray[Any]) -> float:
+    return float(np.median(values)) if len(values) else float("nan")
 
 
 def _copy(targets: Mapping[str, torch.Tensor], names: Sequence[str], values: Sequence[torch.Tensor]) -> None:

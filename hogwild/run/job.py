@@ -118,6 +118,12 @@ class Job:
         return -(-self.tickets // self.rule.tickets_per_update)
 
     @property
+    def updates_per_epoch(self) -> int | None:
+        """Updates of an epoch, to the nearest; None where the run is not of whole epochs."""
+        epochs = self.config.whole_epochs
+        return max(1, round(self.updates / epochs)) if epochs else None
+
+    @property
     def evaluate_every(self) -> int:
         """Updates between evaluations; 0 where nothing is to be evaluated on the way, or waited for."""
         if not self.callbacks.may_stop and (self.evaluate is None or not self.judges):

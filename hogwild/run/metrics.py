@@ -36,6 +36,15 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is None or value - value == 0 else None
 
 
+def json_values(value: Any) -> Any:
+    """A value of mappings, lists and plain values as JSON has it: `finite_or_none` of all numbers in it."""
+    if isinstance(value, Mapping):
+        return {key: json_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(inner) for inner in value]
+    return finite_or_none(value) if isinstance(value, float) else value
+
+
 def by_update(evaluations: Iterable[Row], logged: Iterable[Row]) -> list[Row]:
     """All rows in the order of their updates: the evaluation of version u, then what was logged at update u."""
     rows = [*((row["update"], 0.0, 0.0, row) for row in evaluations), *((*_place(row), row) for row in logged)]

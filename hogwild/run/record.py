@@ -20,7 +20,7 @@ from hogwild.config import RunConfig
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.run.audit import Audit, ParameterAudit
 from hogwild.run.best import Best, load_best
-from hogwild.run.directory import AVERAGED, BEST, FORMAT, SEALED_FILES, file_digest, finish_saving
+from hogwild.run.directory import AVERAGED, BEST, FORMAT, METRICS, SEALED_FILES, file_digest, finish_saving
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin, one_identity, read_origin
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
@@ -79,6 +79,8 @@ def read_record(run_dir: Path) -> Record:
     for name, recorded in record["sha256"].items():
         if not (run_dir / name).is_file():
             raise RunDirectoryError(f"{run_dir} holds no {name}")
+        if name == METRICS and record["stopped"] == INTERRUPTED:  # it has grown where the run goes on
+            continue
         if file_digest(run_dir / name) != recorded:
             raise RunDirectoryError(
                 f"{run_dir / name} is not the file that was saved: its SHA-256 differs from run.json's"
@@ -155,7 +157,7 @@ def read_json_record(path: Path) -> dict[str, Any]:
         wrong = [key for key, form in _FORMS.items() if not isinstance(record[key], form)]
         if not isinstance(record.get("run", ""), str):
             wrong.append("run")
-        if wrong or set(record["sha256"]) - {AVERAGED} != set(SEALED_FILES):
+        if wrong or set(record["sha256"]) - {AVERAGED, METRICS} != set(SEALED_FILES):
             raise RunDirectoryError(f"{path} is not the record of a run: {', '.join(wrong) or 'sha256'} is malformed")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RunDirectoryError(f"{path.parent} holds no run.json; it is not the directory of a whole run") from error
@@ -214,6 +216,7 @@ def saved_run(run_dir: Path) -> Run:
             ema_state=load_file(record.average) if record.average is not None else None,
             kind=str(content.get("kind", "")),
             kind_because=str(content.get("kind_because", "")),
+            updates_per_epoch=None if (each := content.get("updates_per_epoch")) is None else max(1, int(each)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:
         why = f"{type(error).__name__}: {printable(str(error))}"

@@ -35,8 +35,8 @@ from hogwild.run.directory import (
     refuse_taken,
     remove_files,
 )
-from hogwild.run.divergence import divergence
-from hogwild.run.metrics import as_json, by_update, finite_or_none, logged_in_order, metrics_in
+from hogwild.run.divergence import divergence, mean_loss
+from hogwild.run.metrics import as_json, by_update, json_values, logged_in_order, metrics_in
 from hogwild.run.origin import Origin
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.journal import Seal, losses_by_update
@@ -129,6 +129,7 @@ class Run:
             other parameters are those of `state`. None where `ema` was not set.
         kind: "threads" or "processes": what the workers were. `config.kind` is what was asked for.
         kind_because: why, where "auto" was asked for; else empty.
+        updates_per_epoch: of a run of whole epochs; None of another, and of one whose record does not say.
     """
 
     config: RunConfig
@@ -158,6 +159,7 @@ class Run:
     ema_state: Mapping[str, Tensor] | None = field(default=None, repr=False)
     kind: str = ""
     kind_because: str = ""
+    updates_per_epoch: int | None = None
 
     @property
     def nodes(self) -> int:
@@ -203,9 +205,9 @@ class Run:
 
     @property
     def loss(self) -> float:
-        """The mean loss of the last epoch's worth of updates, or of the last hundred where there are no epochs."""
-        with np.errstate(invalid="ignore", over="ignore"):  # losses that are not finite have no mean
-            return float(np.mean(self.losses[-self._tail :])) if len(self.journal) else float("nan")
+        """The mean loss of the last epoch's worth of updates, or of the last hundred where there are no epochs; of
+        the losses that are finite, unless most are not."""
+        return mean_loss(self.losses[-self._tail :])
 
     @property
     def diverged(self) -> str | None:
@@ -216,7 +218,7 @@ class Run:
     @property
     def _tail(self) -> int:
         epochs = self.config.whole_epochs
-        return max(1, len(self.journal) // epochs) if epochs else 100
+        return self.updates_per_epoch or (max(1, len(self.journal) // epochs) if epochs else 100)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -247,7 +249,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """What `run.json` and `hogwild run --json` hold."""
         config = self.config
-        return {
+        found = {
             "name": config.name,
             "update": config.update,
             "kind": self.kind,
@@ -262,9 +264,9 @@ class Run:
             "seconds": self.seconds,
             "startup_seconds": self.startup_seconds,
             "samples_per_second": self.samples_per_second,
-            "loss": finite_or_none(self.loss),
-            "accuracy": finite_or_none(self.metrics.get("accuracy")),
-            "metrics": {key: finite_or_none(value) for key, value in self.metrics.items()},
+            "loss": self.loss,
+            "accuracy": self.metrics.get("accuracy"),
+            "metrics": dict(self.metrics),
             "best": self.best.to_dict() if self.best is not None else None,
             "digest": self.digest,
             "ema_digest": self.ema_digest,
@@ -273,7 +275,7 @@ class Run:
             "stopped": self.stopped,
             "failures": list(self.failures),
             "in_doubt": list(self.in_doubt),
-            "usage": [{key: _known(value) for key, value in asdict(usage).items()} for usage in self.workers],
+            "usage": [asdict(usage) for usage in self.workers],
             "audit": self.audit.to_dict() if self.audit else None,
             "rechecked": self.rechecked,
             "compensation": list(self.compensation),
@@ -282,6 +284,7 @@ class Run:
             "changes": [asdict(change) for change in config.changes],
             "parameters": dict(config.own.parameters) if config.own is not None else {},
         }
+        return {name: json_values(value) for name, value in found.items()}
 
     def save(self, out: Path, *, overwrite: bool = False) -> None:
         """Write the run directory, whole or not at all.
@@ -337,12 +340,13 @@ class Run:
             "samples": self.samples,
             "samples_before": self.samples_before,
             "seconds_before": self.seconds_before,
+            "updates_per_epoch": self.updates_per_epoch,
             "seals": {str(version): [seal.digest, seal.marks] for version, seal in self.seals.items()},
-            "sha256": {name: file_digest(folder / name) for name in self._sealed},
         }
-        texts["run.json"] = json.dumps(record, indent=2) + "\n"
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
+        record["sha256"] = {name: file_digest(folder / name) for name in (*self._sealed, METRICS)}
+        (folder / "run.json").write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def refuse_unsaveable(model: nn.Module) -> None:
@@ -359,8 +363,3 @@ def refuse_unsaveable(model: nn.Module) -> None:
                 raise ArgumentError(
                     f"{name} is {value.dtype}, which safetensors cannot save; train without out"
                 ) from None
-
-
-def _known(value: Any) -> Any:
-    """A figure as JSON has it; None where it is not known."""
-    return finite_or_none(value) if isinstance(value, float) else value

@@ -121,4 +121,4 @@ def _same(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(_same, a, b))
-    return bool(a == b)
+    return bool(a == b or (a != a and b != b))  # NaN is NaN

@@ -160,6 +160,9 @@ def _refuse_uncallable(**functions: Any) -> None:
             raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
 
 
+_IN_WORDS = {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}  # which are no JSON
+
+
 def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Settings of the caller's own, as they will be recorded.
 
@@ -171,7 +174,7 @@ def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not isinstance(config, Mapping):
         raise ArgumentError(f"config is a {type(config).__name__}, {config!r}; pass a mapping of names to plain values")
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(config)))
+        found: dict[str, Any] = json.loads(json.dumps(dict(config)), parse_constant=_IN_WORDS.get)
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"config holds what cannot be recorded as JSON: {error}; pass plain values") from error
     return found

@@ -297,6 +297,8 @@ def test_what_was_logged_before_a_resumption_stays_once(update, tmp_path):
 
 def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path):
     problems.train(**SETTINGS, out=tmp_path, evaluate=problems.accuracy, evaluate_every=20)
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**record, "stopped": "interrupted"}))  # and gone on with since
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"update": 6')
     assert len(hogwild.load_run(tmp_path).evaluations) == 3

@@ -1,0 +1,141 @@
+"""What a record says is so: strict JSON, losses of the epoch that they are said to be of, and sealed files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import problems
+import pytest
+import torch
+from traits import NAMES
+
+import hogwild
+from hogwild.run.divergence import divergence, mean_loss, usable
+
+INF, NAN = float("inf"), float("nan")
+
+
+def strict(path: Path) -> Any:
+    def refused(word: str) -> None:
+        raise AssertionError(f"{path.name} has {word}, which is no JSON")
+
+    return json.loads(path.read_text(), parse_constant=refused)
+
+
+def with_an_infinite_option(named):
+    optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=0.1)
+    optimizer.param_groups[0]["ceiling"] = torch.tensor(INF)
+    optimizer.param_groups[0]["floors"] = [-INF, NAN]
+    return optimizer
+
+
+def test_infinite_settings_are_recorded_as_words_and_known_again(tmp_path):
+    settings = {
+        "update": "ordered",
+        "optimizer": with_an_infinite_option,
+        "config": {"a": INF, "b": [NAN, {"c": -INF}]},
+    }
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(out=tmp_path, evaluate=problems.interrupting(2), evaluate_every=10, **settings)
+    assert strict(tmp_path / "origin.json")["training"]["config"] == {"a": "inf", "b": ["nan", {"c": "-inf"}]}
+    (group,) = strict(tmp_path / "origin.json")["training"]["optimizer"]["groups"]
+    assert (group["ceiling"], group["floors"]) == ("inf", ["-inf", "nan"])
+    run = problems.train(out=tmp_path, resume=tmp_path, evaluate_every=10, **settings)
+    assert strict(tmp_path / "run.json")["digest"] == run.digest
+    assert strict(tmp_path / "origin.json")["resumed"] and hogwild.load_run(tmp_path).settings == run.settings
+
+
+def test_a_summary_is_json_whatever_was_measured(tmp_path):
+    def evaluate(model):
+        return {"accuracy": NAN, "other": INF}
+
+    run = problems.train(out=tmp_path, evaluate=evaluate, evaluate_every=10)
+    record = strict(tmp_path / "run.json")
+    assert record["metrics"] == {"accuracy": None, "other": None} and record["accuracy"] is None
+    json.dumps(run.summary(), allow_nan=False)
+
+
+# --- a batch that was left out
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_a_skipped_batch_makes_no_run_diverge_and_takes_no_loss_away(update):
+    told = []
+    run = problems.train(
+        update=update,
+        loss=bad_once,
+        updates=400,
+        workers=1,
+        on_nonfinite="skip",
+        progress=lambda progress: told.append(progress.loss),
+    )
+    assert sum(usage.skipped for usage in run.workers) == 1
+    assert run.diverged is None and 0 < run.loss < 1
+    assert np.isfinite(told[-1])
+
+
+def bad_once(model, batch):
+    loss = problems.cross_entropy(model, batch)
+    return loss * NAN if hogwild.worker_info().batch == 395 else loss
+
+
+def test_a_loss_that_is_not_finite_any_more_is_still_seen():
+    healthy = np.linspace(2.0, 1.0, 500)
+    for lost in (slice(495, 500), slice(470, 500)):
+        losses = healthy.copy()
+        losses[lost] = NAN
+        assert "nan over the 50 before update 500" in str(divergence(losses))
+    now_and_then = healthy.copy()
+    now_and_then[::4] = INF
+    assert divergence(now_and_then) is None
+    assert mean_loss(now_and_then) == pytest.approx(np.delete(healthy, np.s_[::4]).mean())
+    assert len(usable(np.array([1.0, NAN, NAN]))) == 3 and np.isnan(mean_loss(np.zeros(0)))
+
+
+# --- the loss of the last epoch
+
+
+def test_the_loss_of_a_run_that_was_stopped_is_that_of_its_last_epoch(tmp_path):
+    run = problems.train(
+        update="ordered",
+        epochs=10,
+        evaluate=problems.accuracy,
+        evaluate_every=13,
+        out=tmp_path,
+        stop=lambda progress: progress.updates >= 26,
+    )  # 13 updates of 16 samples are an epoch
+    assert (run.updates, run.stopped, run.updates_per_epoch) == (26, "stop", 13)
+    assert run.loss == pytest.approx(run.losses[13:].mean())
+    assert hogwild.load_run(tmp_path).loss == run.loss == strict(tmp_path / "run.json")["loss"]
+
+
+# --- metrics
+
+
+def test_metrics_that_were_changed_after_the_end_are_refused(tmp_path):
+    problems.train(out=tmp_path, evaluate=problems.accuracy, evaluate_every=10)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"accuracy": 0.', '"accuracy": 1.'))
+    with pytest.raises(hogwild.RunDirectoryError, match=r"metrics\.jsonl is not the file that was saved"):
+        hogwild.load_run(tmp_path)
+
+
+def test_an_interrupted_run_that_goes_on_and_is_killed_can_still_be_read(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(
+            update="ordered", out=tmp_path, evaluate=problems.interrupting(2, problems.accuracy), evaluate_every=10
+        )
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 20, "seconds": 1.0, "accuracy": 0.5}\n')
+    assert hogwild.load_run(tmp_path).stopped == "interrupted"
+
+
+def test_a_record_of_before_metrics_were_sealed_is_read(tmp_path):
+    problems.train(out=tmp_path, evaluate=problems.accuracy, evaluate_every=10)
+    record = strict(tmp_path / "run.json")
+    del record["sha256"]["metrics.jsonl"], record["updates_per_epoch"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert hogwild.load_run(tmp_path).metrics
