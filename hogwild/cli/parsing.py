@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TextIO
 
 import tyro
 
@@ -30,8 +30,9 @@ _CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 _WIDEST_USAGE = 80
 _ALIKE = 0.7  # how much of a flag and of a mistyped one is the same
 _FEW = 5  # flags that a message names all
-_BORDER = re.compile(r"[╭╮╰╯│]")
-_RULE = re.compile(r"^\s*─+\s*$")
+_MISSING = re.compile(r"^Missing value for argument '([^']+)'\. Expected \d+ values$")
+_HELP = frozenset(("-h", "--help"))
+_RULE = re.compile(r"^[\s-]*$")  # between the paragraphs of a complaint, where it is no terminal's
 
 
 class Command(Protocol):
@@ -52,7 +53,7 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
         SystemExit: with 0, after help was printed.
     """
     name, *rest = argv or ["--help"]
-    if name in ("-h", "--help"):
+    if name in _HELP:
         with _short_usage("COMMAND"):
             tyro.extras.subcommand_cli_from_dict(dict(commands), prog="hogwild", description=_ABOUT, args=["--help"])
     if name == "--version":
@@ -68,11 +69,28 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
     return _parse_command(name, own, rest, {**commands, name: own})
 
 
+class _Page(io.StringIO):
+    """Keeps what is printed for a terminal, which says how it is to look."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        """As the terminal says."""
+        return self._terminal.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the terminal."""
+        return self._terminal.encoding or "ascii"
+
+
 @contextmanager
 def _short_usage(instead: str) -> Iterator[None]:
     """What is printed inside, with a first line that fits the terminal: `instead` of all flags, or of all commands."""
-    page, terminal = io.StringIO(), sys.stdout
-    page.isatty = terminal.isatty  # type: ignore[method-assign]
+    terminal = sys.stdout
+    page = _Page(terminal)
     try:
         with redirect_stdout(page):
             yield
@@ -86,10 +104,10 @@ def _short_usage(instead: str) -> Iterator[None]:
 def _parse_command(
     name: str, command: type[Command], argv: Sequence[str], commands: Mapping[str, type[Command]]
 ) -> Command:
-    complaint = io.StringIO()
+    complaint, plain = io.StringIO(), redirect_stdout(io.StringIO())
     about = f"{(command.__doc__ or '').strip()}\n\n{command.more}".strip()
     try:
-        with redirect_stderr(complaint), _short_usage("[OPTIONS]"):
+        with redirect_stderr(complaint), _short_usage("[OPTIONS]") if _HELP & {*argv} else plain:
             parsed, unknown = tyro.cli(
                 command,
                 prog=f"hogwild {name}",
@@ -108,14 +126,15 @@ def _parse_command(
 
 
 def _condensed(complaint: str) -> str:
-    """The first paragraph of a boxed message, on one line and without its box."""
+    """The first paragraph of a message, on one line, without the rules around it."""
     lines: list[str] = []
-    for line in complaint.splitlines()[1:]:
-        text = _BORDER.sub(" ", line).strip()
-        if lines and (not text or _RULE.match(text)):
+    for line in complaint.splitlines()[1:]:  # less its heading
+        if not _RULE.match(line):
+            lines.append(line.strip())
+        elif lines:
             break
-        lines.append(text)
-    return " ".join(lines).removeprefix("Error parsing ").rstrip(".")
+    told = " ".join(lines).removeprefix("Error parsing ").rstrip(".")
+    return _MISSING.sub(r"\1 given without a value", told)
 
 
 def _unknown(argument: str, name: str, commands: Mapping[str, type[Command]]) -> str:

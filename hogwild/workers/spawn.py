@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from multiprocessing import spawn
+from multiprocessing import resource_tracker, spawn
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ def _as_the_server_starts() -> Iterator[None]:
     """
     before = os.environ.get(SAFE)
     os.environ |= {SAFE: "1", CALLERS_SAFE: before or ""}
+    resource_tracker.ensure_running()  # which lets go of what is held back, where the server finds none and starts it
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from dataclasses import fields
@@ -48,7 +49,7 @@ WRONG = {
     "run nowhere/config.toml": ["nowhere/config.toml", "No such file", "the config.toml of a run"],
     "run digits more": ["'more'", "--help"],
     "run digits --wrokers 2": ["'--wrokers'", "--workers"],
-    "run digits --workers": ["--workers", "Missing value"],
+    "run digits --workers": ["--workers given without a value"],
     "run digits --workers two": ["--workers", "'two'", "whole number"],
     "run digits --workers 2.5": ["--workers", "'2.5'", "whole number"],
     "run digits --workers 0": ["workers 0", "1 or more"],
@@ -110,6 +111,33 @@ def test_one_line_exit_2_nothing_left(arguments: str, tmp_path: Path, capsys: py
     for word in WRONG[arguments]:
         assert word in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("run digits --lr fast", "--lr: 'fast' is not a number; 0.05 is one (hogwild run --help)"),
+        ("run digits --workers 2.5", "--workers: '2.5' is not a whole number; 2 is one (hogwild run --help)"),
+        ("run --resume", "--resume given without a value (hogwild run --help)"),
+        ("bench --seconds x", "--seconds: 'x' is not a number; 0.05 is one (hogwild bench --help)"),
+    ],
+)
+def test_the_whole_line_whatever_the_terminal_is(
+    arguments: str,
+    line: str,
+    terminal: bool,
+    encoding: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(stdout, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(arguments.split()) == 2
+    assert capsys.readouterr().err == f"hogwild: {line}\n"
 
 
 def test_a_config_file_with_a_wrong_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -83,6 +84,27 @@ def test_a_signal_saves_what_was_trained(
     assert record["stopped"] == "interrupted" and 0 < record["updates"] < 94_000
     assert hogwild.digest(load_file(tmp_path / "out" / "model.safetensors")) == record["digest"]
     assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
+@pytest.mark.parametrize("after", [0.0, 0.2])
+def test_ctrl_c_while_the_fork_server_imports_torch_prints_no_traceback(after: float, tmp_path: Path) -> None:
+    """A terminal sends it to all processes; the server, which knows nothing to save yet, is not to tell where it was."""
+    with _started(["run", "digits", "--kind", "processes", "--quiet", "--epochs", "1000"], tmp_path) as process:
+        deadline = time.monotonic() + 60
+        while not _has_a_server(process) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        assert _has_a_server(process)
+        time.sleep(after)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in errors
+
+
+def _has_a_server(process: subprocess.Popen[str]) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any("forkserver" in " ".join(one.cmdline()) for one in psutil.Process(process.pid).children())
+    return False
 
 
 def test_ctrl_c_is_sent_to_one_that_heeds_it_wherever_the_tests_are_run(tmp_path: Path) -> None:
