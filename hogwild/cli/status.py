@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import re
@@ -13,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
@@ -29,15 +32,19 @@ from hogwild.errors import (
 
 _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
 _SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*)")
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 DONE, FAILED_CHECK, WRONG_ARGUMENT, FAILED_TRAINING = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 def status_of(command: Callable[[], int]) -> int:
     """The exit status of a command; what it raised is told on standard error."""
+    _open_streams()
     try:
         with _sigterm_as_exit(), _short_warnings():
-            return command()
+            status = _ended(command)
+            sys.stdout.flush()
+            return status
     except (ArgumentError, RunDirectoryError) as error:
         _tell(" ".join(str(error).split()))
         return WRONG_ARGUMENT
@@ -46,15 +53,46 @@ def status_of(command: Callable[[], int]) -> int:
         return FAILED_TRAINING
     except KeyboardInterrupt:
         return INTERRUPTED
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else DONE
     except BrokenPipeError:
-        # Nobody reads on; the interpreter must not fail again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is None and error.errno in _UNWRITABLE:  # what is written to files is told otherwise
+            _give_up_stdout()
+            _tell(f"standard output cannot be written: {error.strerror}")
+        else:
+            traceback.print_exc()
+        return FAILED_TRAINING
     except Exception:
         traceback.print_exc()
         return FAILED_TRAINING
+
+
+def _ended(command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else DONE
+
+
+def _open_streams() -> None:
+    """Open those of the standard streams that are closed, or the next file would be taken for them; and let none fail
+    over a letter that its encoding has not."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
+def _give_up_stdout() -> None:
+    """Nobody reads on, or nothing can be written; the interpreter must not fail again when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def as_typed(message: str) -> str:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from hogwild.experiment import Findings, Study
+from hogwild.run.metrics import json_values
 
 
 def to_json(value: Any) -> str:
     """JSON text; numbers that JSON does not have become null."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
+    return json.dumps(json_values(value), indent=2, allow_nan=False)
 
 
 def study_object(study: Study, findings: Findings, *, seconds: float, seed: int, out: Path) -> dict[str, Any]:

@@ -37,12 +37,14 @@ def finite_or_none(value: float | None) -> float | None:
 
 
 def json_values(value: Any) -> Any:
-    """A value of mappings, lists and plain values as JSON has it: `finite_or_none` of all numbers in it."""
+    """A value of mappings, lists, paths and plain values as JSON has it: `finite_or_none` of all numbers in it."""
     if isinstance(value, Mapping):
-        return {key: json_values(inner) for key, inner in value.items()}
+        return {str(key): json_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [json_values(inner) for inner in value]
-    return finite_or_none(value) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return finite_or_none(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def by_update(evaluations: Iterable[Row], logged: Iterable[Row]) -> list[Row]:

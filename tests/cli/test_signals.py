@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -89,7 +90,7 @@ def test_a_signal_saves_what_was_trained(
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 @pytest.mark.parametrize("after", [0.0, 0.2])
 def test_ctrl_c_while_the_fork_server_imports_torch_prints_no_traceback(after: float, tmp_path: Path) -> None:
-    """A terminal sends it to all processes; the server, which knows nothing to save yet, is not to tell where it was."""
+    """A terminal sends it to all processes, and the server has nothing to tell."""
     with _started(["run", "digits", "--kind", "processes", "--quiet", "--epochs", "1000"], tmp_path) as process:
         deadline = time.monotonic() + 60
         while not _has_a_server(process) and process.poll() is None and time.monotonic() < deadline:
@@ -132,6 +133,38 @@ def test_a_reader_that_leaves_is_not_an_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m hogwild list | head -c 1"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
+
+
+SHORT = "run digits --updates 10 --kind threads --quiet"
+FULL = "hogwild: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
+@pytest.mark.parametrize("command", ["list", "--version", "run --help", f"{SHORT} --json"])
+def test_a_full_disk_under_standard_output_is_one_line(command: str, tmp_path: Path) -> None:
+    for unbuffered in ("", "1"):
+        with open("/dev/full", "w") as full:  # noqa: PTH123
+            environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+            done = _run(command, tmp_path, stdout=full, stderr=subprocess.PIPE, env=environment)
+        assert (done.returncode, done.stderr) == (3, FULL)
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "status"),
+    [("list", 1, 0), ("run --help", 1, 0), (SHORT, 1, 0), ("run digits --lr x", 2, 2), ("run --resume", 1, 2)],
+)
+def test_a_closed_stream_is_nobody_who_listens(command: str, closed: int, status: int, tmp_path: Path) -> None:
+    done = _run(command, tmp_path, preexec_fn=lambda: os.close(closed), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == status and "Traceback" not in done.stderr
+
+
+def test_a_terminal_of_few_letters_loses_none_of_a_run(tmp_path: Path) -> None:
+    done = _run(SHORT, tmp_path, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and done.stdout.startswith("digits ? hogwild ? 2 threads ? 10 updates")
+
+
+def _run(command: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HOGWILD, *command.split()], cwd=folder, text=True, timeout=120, check=False, **options)
 
 
 def test_a_terminal_shows_progress_and_gets_its_cursor_back(tmp_path: Path) -> None:
