@@ -22,7 +22,7 @@ from hogwild.run.job import Again, Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop
 from hogwild.run.record import saved_run
 from hogwild.run.result import Run
-from hogwild.run.training import checked_free, checked_out, train_config
+from hogwild.run.training import checked_folder, checked_free, checked_out, train_config
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.worker import Worker
 
@@ -277,7 +277,7 @@ def launch(
             evaluate=evaluate,
             callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
             out=checked_out(out, checkpoint_every, party),
-            resume=Path(resume) if resume is not None else None,
+            resume=checked_folder("resume", resume) if resume is not None else None,
             overwrite=overwrite,
             maker="launch",
             free=checked_free(config),
@@ -298,7 +298,7 @@ def load_run(run_dir: str | Path) -> Run:
         RunDirectoryError: the directory is not that of a whole run, or one of its files was changed.
         ArgumentError: its config.toml is not a configuration.
     """
-    return saved_run(Path(run_dir))
+    return saved_run(checked_folder("run_dir", run_dir))
 
 
 def _settings_in(arguments: Mapping[str, Any]) -> RunConfig:

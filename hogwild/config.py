@@ -373,6 +373,8 @@ def _check(one: Field[Any], value: Any) -> None:
     form = wanted.split(" | ")[0]
     if not _is_of(value, form):
         raise ArgumentError(f"{one.name} {value!r} is a {type(value).__name__}; it must be {_FORMS[form]}")
+    if form == "str" and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ArgumentError(f"{one.name} {value!r} has halves of letters, which no file can hold")
     limits = one.metadata
     if limits["choices"] and value not in limits["choices"]:
         known = ", ".join(map(repr, limits["choices"]))

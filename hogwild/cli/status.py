@@ -28,6 +28,7 @@ from hogwild.errors import (
     RunDirectoryError,
     WorkerError,
     flag_of,
+    printable,
 )
 
 _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
@@ -60,6 +61,9 @@ def status_of(command: Callable[[], int]) -> int:
         if error.filename is None and error.errno in _UNWRITABLE:  # what is written to files is told otherwise
             _give_up_stdout()
             _tell(f"standard output cannot be written: {error.strerror}")
+        elif error.errno == errno.ENAMETOOLONG:
+            _tell(f"{printable(str(error.filename), 60)!r} can be no path: {error.strerror}")
+            return WRONG_ARGUMENT
         else:
             traceback.print_exc()
         return FAILED_TRAINING

@@ -31,7 +31,7 @@ from hogwild.run.origin import compensation_differences, refuse_made_by_python
 from hogwild.run.progress import Progress
 from hogwild.run.record import Record, read_record
 from hogwild.run.result import Run
-from hogwild.run.training import train_config
+from hogwild.run.training import checked_folder, train_config
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,13 @@ def replay(
         RunDirectoryError: the directory is not that of a whole run, or one of its files was changed.
         ArgumentError: the run's rule leaves no journal that determines it, or what it trained is not given.
     """
-    record = read_record(Path(run_dir))
+    run_dir = checked_folder("run_dir", run_dir)
+    record = read_record(run_dir)
     rule = _rule_of(record)
     config = _config_of(record)
     if model is None:
         instead = f"hogwild.replay({str(run_dir)!r}, model=..., data=..., loss=..., optimizer=...)"
-        refuse_made_by_python(Path(run_dir), instead, lambda name: name not in names())
+        refuse_made_by_python(run_dir, instead, lambda name: name not in names())
         own = _experiment(config)
         problem, optimizer = own.build(config.seed), own.optimizer
         model, data, loss = problem.model, problem.data, problem.loss

@@ -277,6 +277,8 @@ class Evaluator:
                 parameter.data = own
         if not isinstance(metrics, Mapping):
             raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
+        if wrong := [name for name in metrics if not isinstance(name, str)]:
+            raise ArgumentError(f"evaluate returned a metric named {wrong[0]!r:.40}; its name must be a string")
         if taken := [name for name in OF_AN_EVALUATION if name in metrics]:
             raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, which every row has; give it another name")
         return {name: _number(name, value) for name, value in metrics.items()}
@@ -296,6 +298,8 @@ class Evaluator:
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
+    except OverflowError as error:
+        raise ArgumentError(f"evaluate returned the metric {name!r} as a number that no float holds") from error
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several numbers
         form = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
         raise ArgumentError(f"evaluate returned the metric {name!r} as {form}; it must be a number") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +102,7 @@ def train_config(
             evaluate=evaluate,
             callbacks=CallbackList(callbacks, stop, progress, evaluates=evaluate is not None),
             out=checked_out(out, config.checkpoint_every, party),
-            resume=Path(resume) if resume is not None else None,
+            resume=checked_folder("resume", resume) if resume is not None else None,
             trace=trace,
             intra_op=intra_op,
             overwrite=overwrite,
@@ -200,6 +201,23 @@ def checked_out(out: str | Path | None, checkpoint_every: int | None, party: Par
     saves = party is None or party.leads
     if out is None and checkpoint_every is not None and saves:
         raise ArgumentError(f"checkpoint_every {checkpoint_every} given without out; name a directory to save them in")
-    if out is not None and Path(out).is_file():
+    folder = checked_folder("out", out) if out is not None else None
+    if folder is not None and folder.is_file():
         raise ArgumentError(f"out {str(out)!r} is a file; name a directory, which need not exist")
-    return Path(out) if out is not None else None
+    return folder
+
+
+def checked_folder(name: str, folder: str | Path) -> Path:
+    """The path of a folder, be it there or not.
+
+    Raises:
+        ArgumentError: no folder can have that name: it is too long, or has letters that no path has.
+    """
+    try:
+        Path(folder).stat()
+    except ValueError as error:
+        raise ArgumentError(f"{name} {str(folder)!r:.60} can be no folder: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise ArgumentError(f"{name} {str(folder)!r:.60} can be no folder: {error.strerror}") from error
+    return Path(folder)

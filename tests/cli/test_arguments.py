@@ -261,3 +261,11 @@ def test_the_generators_of_the_program_stay_as_they_were() -> None:
     before = torch.get_rng_state()
     main(["run", "digits", "--batch-size", "5000"])
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("command", ["run", "runs", "replay", "compare", "report", "run --resume", "run digits --out"])
+def test_a_name_that_is_too_long_for_a_path(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*command.split(), "a" * 300, *(["b"] if command == "compare" else [])]
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert "File name too long" in err and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
