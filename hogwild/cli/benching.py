@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,18 +52,26 @@ class BenchFiles:
 
     def __post_init__(self) -> None:
         _check_plot(self.plot)
-        if self.save is not None and (not self.save.absolute().parent.is_dir() or self.save.is_dir()):
+        if self.save is None:
+            return
+        if not self.save.absolute().parent.is_dir() or self.save.is_dir():
             raise ArgumentError(f"--save {self.save} is not a file in a folder that exists")
+        with self._writing(), staging(self.save.parent):
+            pass
 
     def keep(self, found: Mapping[str, Any]) -> None:
         """Save a summary as JSON, whole or not at all."""
         if self.save is None:
             return
         whole = {SAVED_AT: time.strftime("%Y-%m-%d %H:%M"), **found}
+        with self._writing(), staging(self.save.parent) as folder:
+            (folder / self.save.name).write_text(to_json(whole) + "\n", encoding="utf-8")
+            (folder / self.save.name).replace(self.save)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            with staging(self.save.parent) as folder:
-                (folder / self.save.name).write_text(to_json(whole) + "\n", encoding="utf-8")
-                (folder / self.save.name).replace(self.save)
+            yield
         except OSError as error:
             raise ArgumentError(f"--save {self.save} cannot be written: {error.strerror}") from error
 
@@ -78,14 +87,14 @@ def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> 
     _warn(console, warnings_of(machine, plan.workers, plan.repeats))
     with following_bench(console) as tell:
         found = bench_summary(machine, plan, list(measure_cases(plan, tell)))
-    files.keep(found)
-    report, failed = bench_report(found), bool(found["failed"])
+    report, failed, kept = bench_report(found), bool(found["failed"]), {**found}
     if then is not None:
         comparison = compare_benches(then, SavedBench.of(found), threshold)
         found["comparison"] = comparison.to_dict()
         report = Group(report, Text(), bench_comparison_report(comparison, str(files.compare)))
         failed = failed or bool(comparison.failed)
     show(found, report, json=json)
+    files.keep(kept)
     if files.plot is not None:
         plot(found, files.plot)
     return FAILED_CHECK if failed else DONE
@@ -101,8 +110,8 @@ def padded_command(
     _warn(console, warnings)
     with following_bench(console) as tell:
         found = padded_summary(machine, plan, warnings, list(measure_padded(plan, tell)))
-    files.keep(found)
     show(found, padded_report(found), json=json)
+    files.keep(found)
     if files.plot is not None:
         plot_padded(found, files.plot)
     return DONE
@@ -125,8 +134,8 @@ def several_command(
     _warn(console, warnings)
     with following_bench(console) as tell:
         found = several_summary(machine, plan, warnings, list(measure_several(plan, tell)))
-    files.keep(found)
     show(found, several_report(found), json=json)
+    files.keep(found)
     return DONE
 
 
@@ -140,8 +149,8 @@ def profile_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -
         measured = list(profiles(plan, rate, tell))
     found = profile_summary(machine, plan, rate, warnings, measured)
     found["predicted"] = predictions(measured, machine.cores, copy_rate(machine.cores))
-    files.keep(found)
     show(found, profile_report(found), json=json)
+    files.keep(found)
     if files.plot is not None:
         plot_predictions(found, files.plot)
     return DONE

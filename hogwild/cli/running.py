@@ -138,7 +138,7 @@ def _train(
     ended = resume is not None and has_ended(resume)
     with (
         new_directory(config.name, out) as folder,
-        _telling_what_is_saved(folder),
+        _telling_what_is_saved(folder, folder.absolute()) as place,
         following(partial(title_of, config), console, quiet=quiet) as progress,
     ):
         try:
@@ -153,12 +153,12 @@ def _train(
                 party=party,
             )
         except NotReproducible as error:
-            if (folder / "config.toml").exists():  # workers had started, and one of them found it
+            if (place / "config.toml").exists():  # workers had started, and one of them found it
                 raise
             raise ArgumentError(str(error)) from error
     show(run.summary(), run_report(run, usual), json=json)
     if can_plot() and not (ended and folder == resume):
-        plot_run(run, folder / "run.png")
+        plot_run(run, place / "run.png")
     return DONE
 
 
@@ -183,12 +183,13 @@ def _study(study: Study, given: Mapping[str, Any], *, out: Path | None, full: bo
 
 
 @contextmanager
-def _telling_what_is_saved(out: Path) -> Iterator[None]:
-    """When the run is interrupted, say on standard error what of it is saved, and how to go on."""
+def _telling_what_is_saved(out: Path, place: Path) -> Iterator[Path]:
+    """When the run is interrupted, say on standard error what of it is saved in `out`, and how to go on. `place`, which
+    is given, is where that is, whatever the current folder is then."""
     try:
-        yield
+        yield place
     except (KeyboardInterrupt, SystemExit):
-        record = out / "run.json"
+        record = place / "run.json"
         if record.is_file():
             found = loads(record.read_text(encoding="utf-8"))
             sys.stderr.write(f"hogwild: interrupted; {found['updates']} updates are saved in {out}\n")

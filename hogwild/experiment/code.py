@@ -28,6 +28,7 @@ from hogwild.errors import ArgumentError, one_line
 _FILE = re.compile(r"(?P<file>.+\.py)(:(?P<builder>\w+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<builder>\w+)")
 _loaded: dict[tuple[str, str, str], ModuleType] = {}
+_found: dict[str, Path] = {}  # by the name that was given: a file may change the current folder when it is run
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def run_code(place: Place) -> Code:
         if isinstance(error, FileNotFoundError):
             told = f"{place.file or path}: No such file; hogwild new {path.name} writes one to start from"
         raise ArgumentError(told) from error
+    _found[place.file] = path
     sha256 = hashlib.sha256(content).hexdigest()
     key = (str(path), place.module, sha256)
     if key not in _loaded:
@@ -90,7 +92,8 @@ def run_code(place: Place) -> Code:
 
 def _file_of(place: Place) -> Path:
     if place.file:
-        return Path(place.file).absolute()
+        path = Path(place.file).absolute()
+        return path if path.exists() else _found.get(place.file, path)
     if place.module not in sys.modules:  # as experiments of ours are by now
         _find_from(Path.cwd())
     package = place.module.rpartition(".")[0]

@@ -200,3 +200,14 @@ def test_a_new_file_runs_and_is_clean(tmp_path, capsys):
             [sys.executable, "-m", "ruff", *command, "--isolated", *rules, "mine.py"], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout
+
+
+def test_a_file_that_changes_the_current_folder_is_found_again_and_saved_where_it_went(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert main(["new", "train.py"]) == 0
+    path = tmp_path / "train.py"
+    moving = f"import os\nos.chdir({str(elsewhere)!r})\nimport hogwild\n"
+    path.write_text(path.read_text().replace("import hogwild\n", moving, 1))
+    assert main(["run", "train.py", "--updates", "20", "--kind", "threads", "--out", "out"]) == 0
+    assert "run.json" in {one.name for one in (elsewhere / "out").iterdir()}
