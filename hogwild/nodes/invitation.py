@@ -54,7 +54,7 @@ def invitation_from_environment(token: str | None, timeout: float) -> Invitation
     if found.get("WORLD_SIZE", "1") == "1":
         return None
     try:
-        return Invitation(
+        invitation = Invitation(
             nodes=int(found["WORLD_SIZE"]),
             host=found["MASTER_ADDR"],
             port=int(found["MASTER_PORT"]),
@@ -64,11 +64,14 @@ def invitation_from_environment(token: str | None, timeout: float) -> Invitation
             token=found.get(TOKEN, "") if token is None else token,
             timeout=timeout,
         )
+        if not 0 <= int(found["RANK"]) < invitation.nodes:
+            raise ValueError(f"RANK {found['RANK']}")
     except (KeyError, ValueError) as error:
         raise ArgumentError(
             f"WORLD_SIZE is {found['WORLD_SIZE']!r}, and {one_line(error)} is not as torchrun sets it; it sets RANK, "
             f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all four (unset WORLD_SIZE to train on one machine)"
         ) from None
+    return invitation
 
 
 def refuse_torchrun(what: str, instead: str) -> None:

@@ -11,21 +11,19 @@ import hashlib
 import hmac
 import json
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr-defined]
 
 from hogwild.errors import ArgumentError, NodeError, one_line, printable
 from hogwild.nodes.invitation import TOKEN, Invitation, invitation_from_environment
+from hogwild.nodes.meeting import MEETING, give_up, keep, opened
 from hogwild.nodes.returning import NO_PLACE, take_place
 
-_MEETING = 300.0  # seconds for all machines to come
 _UNREACHED = "the store of machine 0 cannot be reached"
 _LEFT = "left"
 _LEAVING = 5.0  # seconds for the others to hear that nothing comes of it
@@ -34,9 +32,7 @@ _ALIVE = "alive"
 _BEAT = 1.0  # seconds between two signs of life of a machine that prepares
 _SILENT = 60.0  # seconds without one, after which it is waited for no more; something long may hold the interpreter
 _MOST_TOLD = 1 << 22  # bytes of JSON
-_stores: dict[tuple[str, int], Store] = {}  # those that this process has opened, which live as long as it does
 _met: dict[tuple[str, int], int] = {}  # the number of the last run that has met there
-_left: list[Store] = []  # those that were given up, which live on too
 
 
 class Party:
@@ -184,6 +180,10 @@ class Party:
             if self.leads:
                 self.hear_some(_LEFT, _LEAVING, set(range(self.nodes)) - self.lost)
 
+    def why_left(self, node: int) -> Any:
+        """Why a machine has left; None where it has not said so."""
+        return self.hear(_LEFT, node)
+
     def decide(self, what: str, value: Any) -> Any:
         """What is decided for all: the value of whoever came first."""
         text = json.dumps(value)
@@ -252,13 +252,13 @@ def meet(invitation: Invitation) -> Party:
         NodeError: not all came.
     """
     place = invitation.host, invitation.port
-    store, node = _opened(invitation)
+    store, node = opened(invitation)
     prefix = f"hogwild/{invitation.attempt}"
     if node is None:
         number = _met[place] = int(store.get(f"{prefix}/run")) if store.check([f"{prefix}/run"]) else 0
         party = Party(invitation, NO_PLACE, store, f"{prefix}/{number}")
         take_place(party, invitation.node)
-        _stores[place], _nodes_here[place] = store, party.node
+        keep(invitation, store, party.node)
         return party
     number = _met[place] = _met.get(place, -1) + 1
     party = Party(invitation, node, store, f"{prefix}/{number}")
@@ -272,11 +272,8 @@ def meet(invitation: Invitation) -> Party:
 
 def forget(invitation: Invitation) -> None:
     """This machine was cut off: where it meets the others again, it comes back."""
-    place = invitation.host, invitation.port
-    if (store := _stores.pop(place, None)) is not None:
-        _left.append(store)
-    _met.pop(place, None)
-    _nodes_here.pop(place, None)
+    give_up(invitation)
+    _met.pop((invitation.host, invitation.port), None)
 
 
 def party_from_environment(token: str | None, timeout: float) -> Party | None:
@@ -289,86 +286,14 @@ def party_from_environment(token: str | None, timeout: float) -> Party | None:
     return meet(invitation) if invitation is not None else None
 
 
-def connect(invitation: Invitation) -> Store:
-    """The store of an invitation that was accepted, for another process of the same machine."""
-    return _client(invitation)
-
-
-def _opened(invitation: Invitation) -> tuple[Store, int | None]:
-    """The store, and the number of this machine; None where all had come before."""
-    place = invitation.host, invitation.port
-    node = invitation.node
-    if place in _stores:
-        store = _stores[place]
-        return store, _nodes_here[place] if node is None else node
-    if invitation.hosted or (node is not None and node > 0):
-        store = _client(invitation)
-        if store.add(f"hogwild/{invitation.attempt}/came/{node}", 1) > 1:
-            return store, None
-    elif node == 0:
-        store = _host(invitation)
-    else:
-        store, node = _first_or_next(invitation)
-    if node is not None:
-        _stores[place], _nodes_here[place] = store, node
-    return store, node
-
-
-_nodes_here: dict[tuple[str, int], int] = {}
-
-
-def _host(invitation: Invitation) -> Store:
-    try:
-        return TCPStore(
-            invitation.host, invitation.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
-        )
-    except DistError as error:
-        raise ArgumentError(
-            f"machine 0 cannot listen at {invitation.host}:{invitation.port}: {one_line(error)}"
-        ) from error
-
-
-def _client(invitation: Invitation) -> Store:
-    try:
-        return TCPStore(
-            invitation.host,
-            invitation.port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=_MEETING),
-        )
-    except DistError as error:
-        raise ArgumentError(f"nobody listens at {invitation.host}:{invitation.port}: {one_line(error)}") from error
-
-
-def _first_or_next(invitation: Invitation) -> tuple[Store, int | None]:
-    """Whoever is at the address and comes first hosts the store, and is machine 0."""
-    if _is_here_and_free(invitation.host, invitation.port):
-        with suppress(ArgumentError):  # somebody else of this machine was faster
-            return _host(invitation), 0
-    store = _client(invitation)
-    node = store.add("hogwild/machines", 1)
-    return store, node if node < invitation.nodes else None
-
-
-def _is_here_and_free(host: str, port: int) -> bool:
-    """True where the address is one of this machine, and nobody listens there."""
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        with suppress(OSError), socket.socket(family, kind, protocol) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
-            return True
-    return False
-
-
 def _check_secret(party: Party) -> None:
     """Tell a number that is used once, and prove by all of them that the secret is known, without telling it."""
     own = secrets.token_hex(16)
     party.tell("nonce", own)
-    nonces = {**party.hear_all("nonce", _MEETING), party.node: own}  # whatever the store says that it was
+    nonces = {**party.hear_all("nonce", MEETING), party.node: own}  # whatever the store says that it was
     said = [nonces[node] for node in range(party.nodes)]
     party.tell("proof", party.proof(party.node, said))
-    proofs = party.hear_all("proof", _MEETING)
+    proofs = party.hear_all("proof", MEETING)
     wrong = [node for node in range(party.nodes) if not party.is_proof(proofs[node], node, said)]
     if wrong:
         raise ArgumentError(

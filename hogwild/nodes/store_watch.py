@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from hogwild.errors import NodeError, one_line
+from hogwild.errors import NodeError, one_line, printable
 from hogwild.nodes.party import Party
 from hogwild.nodes.returning import Door
 
@@ -36,11 +36,15 @@ class StoreWatch:
 
     Attributes:
         called_off: the machine that has ended the run for all, and why; no words: it was interrupted. Empty: none has.
+        connected: the machines are; until they are, it is looked whether one has left.
+        left: a machine that has, and why; empty: none has.
         unreached: why the store cannot be reached any more, and `unreached_since` which CLOCK_MONOTONIC second.
     """
 
     def __init__(self, party: Party, door: Door, connect: Callable[[tuple[int, int]], None]) -> None:
         self.called_off: list[Any] = []
+        self.connected = bool(party.returns)
+        self.left: tuple[int, Any] | tuple[()] = ()
         self.unreached = ""
         self.unreached_since = 0.0
         self._party = party
@@ -61,6 +65,8 @@ class StoreWatch:
             while not self._closed.is_set():
                 self._look_who_ends()
                 self._asked += 1
+                if not self.connected:
+                    self._look_who_left()
                 if self.called_off:
                     return
                 for machine in self._door.look():
@@ -86,6 +92,11 @@ class StoreWatch:
             match said:
                 case [int(node), str()] if node not in self._party.lost:
                     self.called_off = self.called_off or said
+
+    def _look_who_left(self) -> None:
+        for node in set(range(self._party.nodes)) - {self._party.node}:
+            if (why := self._party.why_left(node)) is not None:
+                self.left = node, why
 
     def _look_what_is_decided(self) -> None:
         question = self._question
@@ -114,6 +125,12 @@ class StoreWatch:
             self._ask_now.set()
             while self._asked == asked and self._thread.is_alive() and time.monotonic() < deadline:
                 time.sleep(_LOOK_EVERY)
+
+    def why_left(self, node: int) -> str:
+        """Why a machine that is gone has left, as far as it has said so in time; empty: it has not."""
+        heard: list[Any] = []
+        told_in_time(lambda: heard.append(self._party.why_left(node)), _HEARING)
+        return printable(str(heard[0]), 400) if heard and heard[0] is not None else ""
 
     def close(self) -> None:
         """Ask no more."""

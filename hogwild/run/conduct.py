@@ -51,19 +51,17 @@ def run_job(job: Job, began: float) -> Run:
         job = job if job.party.leads else replace(job, out=None)  # the record is kept once
     forget_optimized_scripts()
     torch_threads.leave_lost()
-    with occupied(job.out), scripts_as_written():  # the trial and the evaluations compute as the workers do
-        with leaving_together(job.party):
-            if job.out is not None:
-                if not (job.overwrite or job.goes_on):
-                    refuse_taken(job.out)
-                clear_leftovers(job.out)
-            job = going_on(as_one_of_several(job)).anchored
-            prepared = prepare(job)
-            if job.resume is not None and goes_on and has_ended(job.resume):
-                return _as_it_ended(job)
-            run = open_run(prepared)
-        if job.party is not None:
-            job.party.trains = True
+    # the trial and the evaluations compute as the workers do
+    with leaving_together(job.party), occupied(job.out), scripts_as_written():
+        if job.out is not None:
+            if not (job.overwrite or job.goes_on):
+                refuse_taken(job.out)
+            clear_leftovers(job.out)
+        job = going_on(as_one_of_several(job)).anchored
+        prepared = prepare(job)
+        if job.resume is not None and goes_on and has_ended(job.resume):
+            return _as_it_ended(job)
+        run = open_run(prepared)
         del prepared  # with the caller's optimizer, whose state may be as large as the model
         with noted_failure(job.out), naming_holes(job):
             return conduct(run, began)
@@ -89,6 +87,8 @@ def conduct(run: OpenRun, began: float) -> Run:
     with closing(run.machines) if run.machines is not None else nullcontext():
         run = _begun(run)
         with run.job.callbacks.told(_info(run)) as ending:
+            if run.job.party is not None:
+                run.job.party.trains = True
             try:
                 _conduct(run, began, ending)
             finally:
@@ -107,6 +107,8 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             evaluator.evaluate_start(run.start.version)
             supervisor.supervise()
             evaluator.take_newest()
+            if machines is not None:
+                machines.tell_end(digest_bytes(job.model.state_dict()).hex())
             evaluator.evaluate_newest()
             evaluator.tell_divergence()
             if machines is not None:
@@ -117,7 +119,7 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             if machines is not None:
                 machines.call_off()
             evaluator.take_newest()
-            ending.run = _saved_interrupted(run, supervisor.history, began)
+            ending.run = _saved_interrupted(run, supervisor.history, machines, began)
             raise
         except BaseException:
             evaluator.take_newest()
@@ -126,12 +128,17 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
         stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
         result = gather(run, supervisor.history, stopped, began)
         if machines is not None:
-            workers, failures = machines.usage_of_all([*result.workers]), machines.failures
-            samples = machines.samples_of(result.samples)
-            result = replace(result, workers=tuple(workers), samples=samples, failures=(*result.failures, *failures))
+            result = _of_all(result, machines, machines.usage_of_all([*result.workers]))
         if job.out is not None:
             result.write(job.out)
         ending.run = result
+
+
+def _of_all(result: Run, machines: Machines, usage: list[WorkerUsage]) -> Run:
+    """The result with what is known of the other machines."""
+    workers = tuple(sorted(usage, key=lambda one: one.worker))
+    failures = (*result.failures, *machines.failures)
+    return replace(result, workers=workers, samples=machines.samples_of(result.samples), failures=failures)
 
 
 def _info(run: OpenRun) -> RunInfo:
@@ -200,7 +207,7 @@ def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -
     return supervisor, tell
 
 
-def _saved_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> Run | None:
+def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines | None, began: float) -> Run | None:
     """The run so far, saved with a checkpoint; None where it has no directory."""
     checkpointer = run.checkpointer()
     if run.job.out is None or checkpointer is None:
@@ -208,6 +215,8 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, began: float) -> Ru
     version, slot = run.job.rule.newest(run.state)
     run.evaluator.keeper.forget_after(version)
     result = gather(run, history, INTERRUPTED, began)
+    if machines is not None:
+        result = _of_all(result, machines, machines.usage_so_far([*result.workers]))
     result.write(run.job.out)
     checkpointer.save(run.state, run.job.rule, version, slot)
     return result
@@ -250,6 +259,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         ema_state=own_copies(state.state_dict(version, slot, average)) if average else None,
         kind=job.kind,
         kind_because=job.kind_because,
+        nodes=job.party.nodes if job.party is not None else 1,
         updates_per_epoch=job.updates_per_epoch,
     )
 

@@ -20,7 +20,7 @@ from hogwild.nodes.averager import Averager
 from hogwild.nodes.courier import PAIRING, Courier
 from hogwild.nodes.gloo import GlooMail, Mail
 from hogwild.nodes.invitation import Invitation
-from hogwild.nodes.party import connect
+from hogwild.nodes.meeting import connect
 from hogwild.nodes.peer import Back, Lost
 from hogwild.shared.arena import Arena
 from hogwild.shared.state import SharedState, StatePlan

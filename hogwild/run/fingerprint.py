@@ -73,7 +73,7 @@ def _trained(make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimize
     """The parameters of a small network after a few steps."""
     network = nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
-    )
+    ).to(torch.float32)  # whatever the default is
     parameters = list(network.parameters())
     with torch.no_grad():
         for parameter in parameters:

@@ -39,21 +39,21 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
     """Refuse to go on with a run that was made with another setting that decides bits."""
     judged = job.callbacks.may_stop or job.config.keep_best is not None
     for name in (*DECIDE_BITS, *(("evaluate_every",) if judged else ())):  # the versions that it may end at, or keep
-        if _differ(getattr(saved, name), getattr(job.config, name)):
+        if differ(getattr(saved, name), getattr(job.config, name)):
             raise ArgumentError(
                 f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "
                 f"{getattr(saved, name)!r}; a resumed run needs the same"
             )
     before, now = (one.own.parameters if one.own is not None else {} for one in (saved, job.config))
     for name in {**before, **now}:
-        if _differ(before.get(name), now.get(name)):
+        if differ(before.get(name), now.get(name)):
             raise ArgumentError(
                 f"{name} is {now.get(name)!r}, and the run in {job.resume} was made with {before.get(name)!r}; a "
                 f"resumed run needs the same"
             )
 
 
-def _differ(one: Any, other: Any) -> bool:
+def differ(one: Any, other: Any) -> bool:
     """Whether two values are not the same, a NaN being the same as a NaN."""
     return bool(one != other and (one == one or other == other))
 

@@ -1,7 +1,7 @@
 """The other machines of a run, as its parent sees them: what is agreed upon before, the courier, what is told after.
 
 prepared → crews told, tickets dealt → memory laid out → all that decides bits compared → courier started → …
-… all versions made → courier ends when every machine has them → usage told
+… all versions made → courier ends when every machine has them → final bits compared, usage told
 
 One that comes back compares itself with what machine 0 told, is let in, and starts its courier, which gets a version,
 before its workers.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,37 +20,27 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-import torch
-
-from hogwild.config import DECIDE_BITS
-from hogwild.errors import ArgumentError, NodeError, NotReproducible, one_line, printable
+from hogwild.errors import ArgumentError, NodeError, NonFiniteError, NotReproducible, one_line, printable
 from hogwild.nodes.party import Party, forget
 from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.nodes.store_watch import StoreWatch, told_in_time
-from hogwild.run.checkpoint import ResumePoint, form_of
+from hogwild.run.agreement import END, PREPARING, refuse_another_end
+from hogwild.run.checkpoint import ResumePoint
 from hogwild.run.courier_main import Begun, Connected, Ended, Ready, Rendezvous, Told, courier_main
 from hogwild.run.dry_run import as_in_a_worker, seconds_of_a_gradient
-from hogwild.run.environment import flags_of_torch
-from hogwild.run.fingerprint import fingerprint
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.run.result import WorkerUsage
-from hogwild.run.staleness import CURVATURE, CURVATURE_GROWS
 from hogwild.shared.dealing import Dealing, turns_of
-from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
 from hogwild.workers.spawn import start_context, start_lock, without_main
 
 _log = logging.getLogger("hogwild")
-_PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
 _LOOK_EVERY = 0.2  # seconds
 _LEAVING = 8.0  # seconds to say that this machine ends, and on machine 0 for the others to say so too
 _TELLING = 30.0  # seconds for the others to tell what they used
-_WHERE_IT_BEGAN = ("version", "model")
-_OWN = ("data",)  # its folder may be elsewhere; what is in it is compared by the first batch
-_ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
 
 
 def dealt(prepared: Prepared, party: Party) -> Prepared:
@@ -68,7 +58,7 @@ def dealt(prepared: Prepared, party: Party) -> Prepared:
         raise ArgumentError(f"{names} has sparse gradients, which do not travel between machines; use sparse=False")
     if not party.returns:
         party.tell("workers", plan.workers)
-    party.crews = workers = party.hear_all("workers", _PREPARING)
+    party.crews = workers = party.hear_all("workers", PREPARING)
     if workers[party.node] != plan.workers:
         raise ArgumentError(
             f"workers is {plan.workers}, and machine {party.node}, whose place this one takes, had "
@@ -94,74 +84,9 @@ def _turns(prepared: Prepared, party: Party) -> tuple[int, ...]:
             with as_in_a_worker(job.intra_op):
                 seconds = seconds_of_a_gradient(*of, config.seed, config.workers)
         party.tell("seconds", seconds)
-    told = party.hear_all("seconds", _PREPARING)
+    told = party.hear_all("seconds", PREPARING)
     known = all(told.values())
     return turns_of([party.crews[node] / (told[node] if known else 1.0) for node in range(party.nodes)])
-
-
-def agree(prepared: Prepared, party: Party, state: SharedState, version: int) -> None:
-    """Make sure that all machines train the same from the same version on.
-
-    Raises:
-        ArgumentError: they do not; told is what differs.
-        NodeError: a machine did not come.
-    """
-    job, config = prepared.job, prepared.job.config
-    values = {name: getattr(config, name) for name in (*DECIDE_BITS, *_ALSO) if name not in _OWN}
-    frozen = [entry.name for entry in state.plan.constants.entries]
-    facts = {
-        "torch": torch.__version__,
-        "fingerprint (hogwild doctor --fingerprint)": fingerprint(),
-        **{f"torch's {name}": value for name, value in flags_of_torch().items()},
-        **{
-            name: value if isinstance(value, str | int | float | None) else str(value) for name, value in values.items()
-        },
-        "updates": job.updates,
-        "stop": job.callbacks.may_stop,
-        "node_timeout": party.invitation.timeout,
-        **_flat(prepared.training),
-        CURVATURE: prepared.curvature.largest if prepared.curvature is not None else None,
-        CURVATURE_GROWS: prepared.curvature.grows if prepared.curvature is not None else None,
-        "layout": form_of(prepared.plan, job.rule),
-        "frozen parameters": digest_bytes(dict(zip(frozen, state.constants, strict=True))).hex(),
-        "version": version,
-        "model": digest_bytes(state.state_dict(version, job.rule.place(version))).hex(),
-    }
-    if party.returns:
-        of_first = party.hear_all("facts", _PREPARING, [0])[0]
-        told = {0: _now(of_first), party.node: _now(facts)}
-    else:
-        party.tell("facts", facts)
-        told = party.hear_all("facts", _PREPARING)
-    if found := differences(told):
-        raise ArgumentError(f"the machines do not train the same: {printable('; '.join(found), 600)}")
-
-
-def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """What machines told that is not what machine 0 told, a short text each."""
-    first = facts[0]
-    return [
-        f"{name} is {facts[node].get(name)!r} on machine {node} and {first.get(name)!r} on machine 0"
-        for node in sorted(facts)
-        for name in dict.fromkeys([*first, *facts[node]])
-        if facts[node].get(name) != first.get(name)
-    ]
-
-
-def _now(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that hold wherever a run stands."""
-    return {name: value for name, value in facts.items() if name not in _WHERE_IT_BEGAN}
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted names, as JSON has them; lists as texts."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value if isinstance(value, str | int | float | None) else str(value)
-    return flat
 
 
 class Machines:
@@ -182,6 +107,7 @@ class Machines:
         self._party = party
         self._state = state
         self._rule = job.rule
+        self._digest = ""
         self._ended = False
         self._closed = False
         self._ready = False
@@ -240,6 +166,9 @@ class Machines:
             raise NodeError(f"machine 0 was lost while the machines connected: {self._watch.unreached}")
         if not self._ended and self.called_off:
             self._end_too()
+        if self._watch.left and not (self._connected or self._ended):
+            node, why = self._watch.left
+            raise NodeError(f"machine {node} has left before it trained: {printable(str(why), 400)}")
 
     @property
     def called_off(self) -> list[Any]:
@@ -277,9 +206,10 @@ class Machines:
             case Ready():
                 self._ready = True
             case Connected():
-                self._connected = True
+                self._connected = self._watch.connected = True
             case Begun():
-                self._begun, self._connected = news, True
+                self._begun = news
+                self._connected = self._watch.connected = True
             case Ended():
                 self._ended = True
                 if news.why:
@@ -302,7 +232,8 @@ class Machines:
         if self.called_off:
             self._end_too()
         version, _ = self._rule.newest(self._state)
-        what = f"machine {lost.node} was lost at update {version}: {printable(lost.why)}"
+        why = self._watch.why_left(lost.node) or printable(lost.why)
+        what = f"machine {lost.node} was lost at update {version}: {why}"
         self._party.lost.add(lost.node)
         if lost.node == 0:
             forget(self._party.invitation)
@@ -330,32 +261,56 @@ class Machines:
         self._process.close()
         self._pipe.close()
 
+    def tell_end(self, digest: str) -> None:
+        """Tell the others with what bits this machine ended, once all versions are made."""
+        self._digest = digest
+        told_in_time(lambda: self._party.tell(END, digest))
+
     def usage_of_all(self, own: list[WorkerUsage]) -> list[WorkerUsage]:
         """The usage of the workers of all machines, on the machine that leads; elsewhere, its own. All versions are
-        made by then, so one that does not tell any more is no fault of the run: it is noted."""
+        made by then, so one that does not tell any more is no fault of the run: it is noted.
+
+        Raises:
+            NotReproducible: a machine ended with other bits.
+        """
         party = self._party
         if not party.leads:
             told_in_time(lambda: party.tell("usage", [asdict(usage) for usage in own]))
+            told_in_time(lambda: party.hear_some(END, _TELLING, [0]), _TELLING)
+            self._compare_ends([0])
             return own
         others = set(range(1, party.nodes)) - party.lost
         told = party.hear_some("usage", _TELLING, others)
+        self._compare_ends(told)
         silent = others - told.keys()
         self.failures += [f"machine {node} has not told what its workers used" for node in sorted(silent)]
         found = [*own, *(WorkerUsage(**usage) for node in sorted(told) for usage in told[node])]
-        for node in party.lost | silent if self._state.exchange is None else ():  # of those apart nothing is known
-            first = sum(party.crews[other] for other in range(node))
-            found.extend(self._of_a_lost(worker, node) for worker in range(first, first + party.crews[node]))
-        return sorted(found, key=lambda usage: usage.worker)
+        return [*found, *self._of_silent(party.lost | silent)]
+
+    def _compare_ends(self, nodes: Iterable[int]) -> None:
+        with suppress(NodeError):  # machine 0 may have ended by now, and the store with it
+            refuse_another_end(self._party, self._digest, nodes)
+
+    def usage_so_far(self, own: list[WorkerUsage]) -> list[WorkerUsage]:
+        """The usage of the workers of all machines where nobody is asked any more, for the run was interrupted."""
+        return [*own, *self._of_silent(set(range(self._party.nodes)) - {self._party.node})]
+
+    def _of_silent(self, nodes: set[int]) -> list[WorkerUsage]:
+        """What is known of the workers of machines that do not tell it; of machines apart nothing is."""
+        if self._state.exchange is not None:
+            return []
+        crews, journal = self._party.crews, self._state.journal.rows()["worker"]
+        firsts = {node: sum(crews[other] for other in range(node)) for node in sorted(nodes)}
+        workers = [(node, worker) for node, first in firsts.items() for worker in range(first, first + crews[node])]
+        return [
+            WorkerUsage(worker, int((journal == worker).sum()), 0, nan, nan, 0, None, node=node)  # those applied
+            for node, worker in workers
+        ]
 
     def samples_of(self, of_all: int) -> int:
         """Of so many samples of all machines, those that were trained on: the share of a lost one apart is left out."""
         living = self._party.nodes - len(self._party.lost)
         return of_all if self._state.exchange is None else of_all * living // self._party.nodes
-
-    def _of_a_lost(self, worker: int, node: int) -> WorkerUsage:
-        """What is known of a worker whose machine was lost: the gradients of it that were applied."""
-        computed = int((self._state.journal.rows()["worker"] == worker).sum())
-        return WorkerUsage(worker, computed, 0, nan, nan, 0, None, node=node)
 
 
 def come_back(job: Job, state: SharedState) -> tuple[Machines, ResumePoint]:
@@ -388,9 +343,10 @@ def machines_of(job: Job, state: SharedState, start: int, machines: Machines | N
         told_in_time(job.party.leave, _LEAVING)
         raise
     except Exception as error:
-        if isinstance(error, NotReproducible):  # which the others have not seen
+        own = not isinstance(error, NodeError)  # which the others have not seen
+        if isinstance(error, NotReproducible | NonFiniteError) or (job.party.leads and own):
             machines.call_off(one_line(error))
-        if machines.called_off:
+        if machines.called_off or own:
             told_in_time(partial(job.party.leave, one_line(error)), _LEAVING)
         raise
     finally:

@@ -11,13 +11,14 @@ from torch import Tensor
 from hogwild.data.seeding import loans_of_this_thread
 from hogwild.optim.plan import initial_of
 from hogwild.optim.rates import RateTable
+from hogwild.run.agreement import agree
 from hogwild.run.befallen import Befallen, read_befallen
 from hogwild.run.best import BestKeeper
 from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
 from hogwild.run.directory import METRICS
 from hogwild.run.evaluator import Evaluator
 from hogwild.run.job import Job
-from hogwild.run.machines import Machines, agree, come_back, dealt
+from hogwild.run.machines import Machines, come_back, dealt
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin
 from hogwild.run.prepare import Prepared

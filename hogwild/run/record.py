@@ -216,6 +216,7 @@ def saved_run(run_dir: Path) -> Run:
             ema_state=load_file(record.average) if record.average is not None else None,
             kind=str(content.get("kind", "")),
             kind_because=str(content.get("kind_because", "")),
+            nodes=int(content.get("nodes", 1)),
             updates_per_epoch=None if (each := content.get("updates_per_epoch")) is None else max(1, int(each)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:

@@ -130,6 +130,7 @@ class Run:
         kind: "threads" or "processes": what the workers were. `config.kind` is what was asked for.
         kind_because: why, where "auto" was asked for; else empty.
         updates_per_epoch: of a run of whole epochs; None of another, and of one whose record does not say.
+        nodes: machines that trained together.
     """
 
     config: RunConfig
@@ -160,11 +161,7 @@ class Run:
     kind: str = ""
     kind_because: str = ""
     updates_per_epoch: int | None = None
-
-    @property
-    def nodes(self) -> int:
-        """Machines whose workers trained."""
-        return len({usage.node for usage in self.workers})
+    nodes: int = 1
 
     @property
     def samples_per_second(self) -> float:

@@ -15,15 +15,16 @@ import hogwild, torch
 from torch import nn
 
 
-def build(data: Path):
+def build(data: Path, weight: float = 1.0):
     """A line.
 
     Args:
         data: where its slope stands.
+        weight: of the loss.
     """
     x = torch.randn(200, 4)
     model = nn.Linear(4, 1)
-    loss = lambda model, batch: (model(batch[0]) - batch[1]).square().mean()
+    loss = lambda model, batch: weight * (model(batch[0]) - batch[1]).square().mean()
     return hogwild.Problem(model, (x, x.sum(1, keepdim=True) * float((data / "slope").read_text())), loss)
 
 
@@ -43,10 +44,10 @@ def start(folder, slope, *more):
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def together(tmp_path, slopes):
-    """(exit status, what was printed, what was told) of each machine."""
+def together(tmp_path, slopes, more=((), ())):
+    """(exit status, what was printed, what was told) of each machine; `more` is typed beside on each."""
     join = ["--workers", "1", "--nodes", str(len(slopes)), "--join", f"{LOOPBACK}:{free_port()}"]
-    programs = [start(tmp_path / str(node), slope, *join) for node, slope in enumerate(slopes)]
+    programs = [start(tmp_path / str(node), slope, *join, *more[node]) for node, slope in enumerate(slopes)]
     try:
         said = [program.communicate(timeout=100) for program in programs]
     finally:
@@ -70,3 +71,25 @@ def test_other_data_are_refused_wherever_they_lie(tmp_path):
     found = together(tmp_path, ["2.0", "3.0"])
     assert all(status == 2 and not out for status, out, _ in found), found
     assert all("first_batch is" in told and "data is" not in told for _, _, told in found), found
+
+
+def test_a_parameter_of_ones_own_must_be_the_same_on_all_machines(tmp_path):
+    found = together(tmp_path, ["2.0", "2.0"], [(), ("--weight", "1.5")])
+    assert [status for status, _, _ in found] == [2, 2], found
+    assert all("weight is 1.5 on machine 1 and 1.0 on machine 0" in told for _, _, told in found)
+
+
+def test_the_file_must_be_the_same_on_all_machines(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "TRAIN", TRAIN)
+    programs = []
+    join = ["--workers", "1", "--nodes", "2", "--join", f"{LOOPBACK}:{free_port()}"]
+    try:
+        programs.append(start(tmp_path / "0", "2.0", *join))
+        monkeypatch.setitem(globals(), "TRAIN", TRAIN.replace("weight *", "1.5 * weight *"))
+        programs.append(start(tmp_path / "1", "2.0", *join))
+        said = [program.communicate(timeout=100)[1] for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    assert [program.returncode for program in programs] == [2, 2], said
+    assert all("the content of train.py is " in told for told in said)

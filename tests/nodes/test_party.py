@@ -8,7 +8,7 @@ import pytest
 import hogwild
 from hogwild import ArgumentError
 from hogwild.nodes.invitation import invitation_from_environment, invitation_to
-from hogwild.run.machines import differences
+from hogwild.run.agreement import differences
 from hogwild.shared.dealing import Dealing, turns_of
 
 
@@ -26,6 +26,14 @@ def test_the_environment_of_torchrun_is_an_invitation(monkeypatch):
         invitation_from_environment(None, 0)
 
 
+@pytest.mark.parametrize(("nodes", "rank"), [("0", "0"), ("-3", "0"), ("2", "5"), ("2", "-1")])
+def test_a_machine_that_is_none_of_them_is_one_line(nodes, rank, monkeypatch):
+    for name, value in (("WORLD_SIZE", nodes), ("RANK", rank), ("MASTER_ADDR", "host"), ("MASTER_PORT", "29500")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=f"WORLD_SIZE is '{nodes}', and RANK {rank} is not as torchrun sets it"):
+        invitation_from_environment(None, 5.0)
+
+
 @pytest.mark.parametrize("address", ["host", "host:", ":29500", "host:0", "host:70000", "host:port"])
 def test_an_address_is_a_host_and_a_port(address):
     with pytest.raises(ArgumentError, match=r"--join '.*' is not HOST:PORT; 10\.0\.0\.1:29500 is"):
@@ -41,6 +49,7 @@ def test_one_machine_joins_nobody():
 def test_what_differs_is_told_with_both_values():
     facts = {0: {"lr": 0.1, "torch": "2"}, 1: {"lr": 0.1, "torch": "2"}, 2: {"lr": 0.2, "torch": "2"}}
     assert differences(facts) == ["lr is 0.2 on machine 2 and 0.1 on machine 0"]
+    assert differences({0: {"a": float("nan")}, 1: {"a": float("nan")}}) == []
 
 
 def test_tickets_of_the_lost_go_to_the_next_that_lives():

@@ -1,0 +1,121 @@
+"""What machines that train together agree upon: all that decides bits before they train, and the bits in the end.
+
+Each tells what it has, and is told what the others have; whoever differs from machine 0 is named, with both values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hogwild import __version__
+from hogwild.config import DECIDE_BITS, RunConfig
+from hogwild.errors import ArgumentError, NotReproducible, printable
+from hogwild.nodes.party import Party
+from hogwild.run.checkpoint import form_of
+from hogwild.run.directory import file_digest
+from hogwild.run.environment import flags_of_torch
+from hogwild.run.fingerprint import fingerprint
+from hogwild.run.going_on import differ
+from hogwild.run.prepare import Prepared
+from hogwild.run.staleness import CURVATURE, CURVATURE_GROWS
+from hogwild.shared.hashing import digest_bytes
+from hogwild.shared.state import SharedState
+
+PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
+END = "end"  # what each machine tells its final bits by
+_WHERE_IT_BEGAN = ("version", "model")
+_OWN = ("data",)  # its folder may be elsewhere; what is in it is compared by the first batch
+_ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
+
+
+def agree(prepared: Prepared, party: Party, state: SharedState, version: int) -> None:
+    """Make sure that all machines train the same from the same version on.
+
+    Raises:
+        ArgumentError: they do not; told is what differs.
+        NodeError: a machine did not come.
+    """
+    job = prepared.job
+    frozen = [entry.name for entry in state.plan.constants.entries]
+    facts = {
+        "hogwild": __version__,
+        "torch": torch.__version__,
+        "fingerprint (hogwild doctor --fingerprint)": fingerprint(),
+        **{f"torch's {name}": value for name, value in flags_of_torch().items()},
+        **_settings(job.config),
+        "updates": job.updates,
+        "stop": job.callbacks.may_stop,
+        "node_timeout": party.invitation.timeout,
+        **_flat(prepared.training),
+        CURVATURE: prepared.curvature.largest if prepared.curvature is not None else None,
+        CURVATURE_GROWS: prepared.curvature.grows if prepared.curvature is not None else None,
+        "layout": form_of(prepared.plan, job.rule),
+        "frozen parameters": digest_bytes(dict(zip(frozen, state.constants, strict=True))).hex(),
+        "version": version,
+        "model": digest_bytes(state.state_dict(version, job.rule.place(version))).hex(),
+    }
+    if party.returns:
+        of_first = party.hear_all("facts", PREPARING, [0])[0]
+        told = {0: _now(of_first), party.node: _now(facts)}
+    else:
+        party.tell("facts", facts)
+        told = party.hear_all("facts", PREPARING)
+    if found := differences(told):
+        raise ArgumentError(f"the machines do not train the same: {printable('; '.join(found), 600)}")
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """Those that must be the same, what was changed of them on purpose, and an experiment of one's own."""
+    values = {name: getattr(config, name) for name in (*DECIDE_BITS, *_ALSO) if name not in _OWN}
+    values["what was changed"] = "; ".join(map(str, config.changes))
+    if config.own is not None:
+        values |= config.own.parameters
+        values[f"the content of {Path(config.own.file).name}"] = file_digest(Path(config.own.file))
+    return _flat(values)
+
+
+def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """What machines told that is not what machine 0 told, a short text each."""
+    first = facts[0]
+    return [
+        f"{name} is {facts[node].get(name)!r} on machine {node} and {first.get(name)!r} on machine 0"
+        for node in sorted(facts)
+        for name in dict.fromkeys([*first, *facts[node]])
+        if differ(facts[node].get(name), first.get(name))
+    ]
+
+
+def _now(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that hold wherever a run stands."""
+    return {name: value for name, value in facts.items() if name not in _WHERE_IT_BEGAN}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted names, as JSON has them; lists as texts."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str | int | float | None) else str(value)
+    return flat
+
+
+def refuse_another_end(party: Party, digest: str, nodes: Iterable[int]) -> None:
+    """Make sure that those machines have come to the bits that this one has. One that does not tell is no fault.
+
+    Raises:
+        NotReproducible: one has not.
+        NodeError: the store cannot be reached.
+    """
+    for node in nodes:
+        found = party.hear(END, node)
+        if found is not None and found != digest:
+            raise NotReproducible(
+                f"machine {node} ended with other bits ({printable(str(found), 16)}) than machine {party.node} "
+                f"({digest[:16]}): its loss, its data or its learning rates are not the same in all updates"
+            )

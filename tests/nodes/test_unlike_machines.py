@@ -1,0 +1,130 @@
+"""Machines that do not train the same are refused, or found out in the end; one that raises is heard by the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import problems
+import pytest
+from machines import machines, refusals, together, told_by
+
+SETTINGS = {"update": "ordered", "staleness": 3, "workers": 1, "updates": 60, "recheck": 0.0}
+
+OTHER_AT_ONE_UPDATE = """
+extra = {"lr_schedule": lambda update: 0.5 if update == 41 and os.environ["RANK"] == "1" else 1.0}
+"""
+
+
+def test_machines_that_end_with_other_bits_say_so(tmp_path):
+    """A schedule is compared at a few updates only."""
+    told = together(2, tmp_path, OTHER_AT_ONE_UPDATE, **SETTINGS)
+    assert [one.get("error") for one in told].count("NotReproducible") >= 1, told
+    assert all(one.get("error") in ("NotReproducible", "NodeError") for one in told), told
+    assert any("machine 1 ended with other bits" in one["message"] for one in told)
+
+
+def test_machines_that_end_alike_say_how_many_they_were(tmp_path):
+    told = together(2, tmp_path, **SETTINGS)
+    assert {one["digest"] for one in told} == {problems.train(**SETTINGS).digest}
+    assert [one["nodes"] for one in told] == [2, 2]
+
+
+INTERRUPTED = """
+class Interrupting(hogwild.Callback):
+    def on_evaluation(self, progress):
+        if progress.updates >= 30 and os.environ["RANK"] == "0":
+            raise KeyboardInterrupt
+extra = {"callbacks": [Interrupting()], "evaluate": lambda model: {"one": 1.0}, "evaluate_every": 10}
+"""
+
+
+def test_a_change_on_one_machine_alone_is_refused(tmp_path):
+    folder = tmp_path / "run"
+    told = together(2, tmp_path, INTERRUPTED, **SETTINGS, out=str(folder), keep_best="one")
+    assert [one["error"] for one in told] == ["KeyboardInterrupt"] * 2
+    again = {**SETTINGS, "out": str(folder), "resume": str(folder), "evaluate_every": 10, "keep_best": "one"}
+    other = [{}, {"change": {"lr": 0.02}}]
+    evaluating = 'extra = {"evaluate": lambda model: {"one": 1.0}}\n'
+    message = refusals(together(2, tmp_path, evaluating, own=other, **again))
+    assert "what was changed is 'lr 0.02 from update " in message and "' on machine 1 and '' on machine 0" in message
+
+
+def test_the_record_of_an_interrupted_run_tells_of_all_machines(tmp_path):
+    folder = tmp_path / "run"
+    together(2, tmp_path, INTERRUPTED, **SETTINGS, out=str(folder))
+    record = json.loads((folder / "run.json").read_text())
+    assert record["nodes"] == 2
+    assert [(usage["node"], usage["worker"]) for usage in record["usage"]] == [(0, 0), (1, 1)]
+    assert record["usage"][1]["computed"] > 0 and record["updates"] >= 30
+
+
+RAISES_AT_FIRST = """
+class Raising(hogwild.Callback):
+    def on_begin(self, info):
+        if os.environ["RANK"] == "{node}":
+            raise hogwild.ArgumentError("no such board")
+extra = {{"callbacks": [Raising()]}}
+"""
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_machine_whose_callback_raises_before_it_trains_is_heard_at_once(node, tmp_path):
+    began = time.monotonic()
+    told = together(2, tmp_path, RAISES_AT_FIRST.format(node=node), **SETTINGS)
+    assert told[node] == {"error": "ArgumentError", "message": "no such board"}
+    assert told[1 - node]["error"] == "NodeError"
+    assert f"machine {node} has left before it trained: no such board" in told[1 - node]["message"]
+    assert time.monotonic() - began < 60
+
+
+RAISES_LATER = """
+class Raising(hogwild.Callback):
+    def on_progress(self, progress):
+        if progress.updates >= 10 and os.environ["RANK"] == "{node}":
+            raise hogwild.ArgumentError("the board is full")
+extra = {{"callbacks": [Raising()]}}
+def loss(model, batch):
+    import time
+    time.sleep(0.02)
+    return problems.cross_entropy(model, batch)
+extra["loss"] = loss
+"""
+
+
+def test_why_a_machine_was_lost_is_told(tmp_path):
+    told = together(2, tmp_path, RAISES_LATER.format(node=1), **SETTINGS)
+    assert told[1]["message"] == "the board is full"
+    (failure,) = told[0]["failures"]
+    assert failure.startswith("machine 1 was lost at update ") and failure.endswith(": the board is full")
+
+
+def test_what_ends_machine_0_ends_the_run_with_its_words(tmp_path):
+    told = together(2, tmp_path, RAISES_LATER.format(node=0), **SETTINGS)
+    assert told[0]["message"] == "the board is full"
+    assert told[1] == {"error": "NodeError", "message": "machine 0 has ended the run: the board is full"}
+
+
+WIDE = """
+torch.set_default_dtype(torch.float64)
+def loss(model, batch):
+    x, y = batch
+    return problems.cross_entropy(model, (x.double(), y))
+extra = {"loss": loss}
+"""
+
+
+def test_another_default_type_trains_too(tmp_path):
+    told = together(2, tmp_path, WIDE, **SETTINGS)
+    assert len({one["digest"] for one in told}) == 1
+
+
+def test_ctrl_c_is_heard_while_a_machine_waits_for_the_first(tmp_path):
+    with machines(1, tmp_path, own=[{"environment": {"WORLD_SIZE": "2", "RANK": "1"}}], **SETTINGS) as programs:
+        time.sleep(3.0)
+        os.kill(programs[0].process.pid, signal.SIGINT)
+        began = time.monotonic()
+        assert told_by(programs[0])["error"] == "KeyboardInterrupt"
+        assert time.monotonic() - began < 10
