@@ -127,6 +127,11 @@ def find(name_or_path: str) -> tuple[Experiment, RunConfig | None]:
         return load(name_or_path), None
     if not path.exists():
         raise ArgumentError(f"{path}: No such file; give the name of an experiment, or the config.toml of a run")
+    if path.is_dir() and not (path / "config.toml").exists():
+        raise ArgumentError(
+            f"{path} is a folder without a run in it, for it holds no config.toml; hogwild runs {path} lists runs that "
+            f"are in folders of it"
+        )
     config = RunConfig.load(path / "config.toml" if path.is_dir() else path)
     return experiment_of(config), config
 

@@ -21,6 +21,7 @@ from hogwild.sweep.plan import LOGS, SweepPlan, said, title
 from hogwild.sweep.rows import DONE, FAILED, RUNNING, WAITING, SweepRow
 
 _STYLES = {DONE: "green", FAILED: "bold red", RUNNING: "cyan", WAITING: "dim"}
+_LR = "lr"
 _MOST_METRICS = 4
 _WIDEST, _WIDEST_SETTING = 1000, 24  # letters of a table, and of a setting in it
 _AROUND = 8  # lines of a terminal that the table leaves free
@@ -38,6 +39,7 @@ def sweep_report(plan: SweepPlan, rows: Sequence[SweepRow], folder: Path) -> Ren
     parts.append(Padding(sweep_table(rows), (1, 0, 1, 2)))
     if failed:
         parts.append(Padding(_failures(failed), (0, 0, 1, 2)))
+    parts.extend(Text(told, "yellow") for told in _same_bits(rows))
     parts.append(Text(f"saved in {folder}", "dim"))
     if failed:
         parts.append(Text(f"logs are in {folder / LOGS}", "dim"))
@@ -47,6 +49,21 @@ def sweep_report(plan: SweepPlan, rows: Sequence[SweepRow], folder: Path) -> Ren
         parts.append(Text(f"next: hogwild runs {folder} --select {metric}", "dim"))
         parts.append(Text(f"      hogwild report {folder}", "dim"))
     return Group(*parts)
+
+
+def _same_bits(rows: Sequence[SweepRow]) -> Iterator[str]:
+    """Which learning rates gave the same bits, and why."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        rest = title({name: value for name, value in row.settings.items() if name != _LR})
+        if _LR in row.settings and row.status == DONE:
+            found.setdefault((row.digest, rest), []).append(said(row.settings[_LR]))
+    for (_, rest), rates in found.items():
+        if len(rates) > 1:
+            yield (
+                f"lr {', '.join(rates)}{f' ({rest})' * bool(rest)}: the same bits, for each is lowered to what stale "
+                f"gradients allow ('compensated by' in the summary of each)"
+            )
 
 
 def _rates(plan: SweepPlan) -> str:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hogwild.config import DECIDE_BITS, RunConfig, refuse_fixed
+from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, refuse_fixed
 from hogwild.errors import ArgumentError
 from hogwild.run.checkpoint import peek
 from hogwild.run.job import Job
 from hogwild.run.record import has_ended
+
+_LENGTHS = ("epochs", "updates", "limit_updates")
 
 
 def going_on(job: Job) -> Job:
@@ -40,9 +42,11 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
     judged = job.callbacks.may_stop or job.config.keep_best is not None
     for name in (*DECIDE_BITS, *(("evaluate_every",) if judged else ())):  # the versions that it may end at, or keep
         if differ(getattr(saved, name), getattr(job.config, name)):
+            value = getattr(job.config, name)
+            other = f", or change={{{name!r}: {value!r}}} (--set {name}={_typed(value)})" if name in CHANGEABLE else ""
             raise ArgumentError(
-                f"{name} is {getattr(job.config, name)!r}, and the run in {job.resume} was made with "
-                f"{getattr(saved, name)!r}; a resumed run needs the same"
+                f"{name} is {value!r}, and the run in {job.resume} was made with {getattr(saved, name)!r}; "
+                f"a resumed run needs the same{other}"
             )
     before, now = (one.own.parameters if one.own is not None else {} for one in (saved, job.config))
     for name in {**before, **now}:
@@ -51,6 +55,11 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
                 f"{name} is {now.get(name)!r}, and the run in {job.resume} was made with {before.get(name)!r}; a "
                 f"resumed run needs the same"
             )
+
+
+def _typed(value: Any) -> str:
+    """A value as `--set` takes it."""
+    return "none" if value is None else str(value)
 
 
 def differ(one: Any, other: Any) -> bool:
@@ -68,14 +77,15 @@ def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:
         )
     following, rule = peek(folder).following, job.rule
     changed = replace(job, config=job.config.changed(values, following // rule.tickets_per_update))
+    lengths = ", ".join(name for name in values if name in _LENGTHS)
     if changed.batches > job.batches < following * rule.batches_per_ticket:
         raise ArgumentError(
-            f"{', '.join(values)} given, and the last update of the run in {folder} has fewer batches than the others, "
+            f"{lengths} given, and the last update of the run in {folder} has fewer batches than the others, "
             f"which a longer run's would not have"
         )
     if changed.batches < job.batches:
         raise ArgumentError(
-            f"{', '.join(values)} makes {changed.batches} of {job.batches} batches, and a run cannot be made shorter; "
+            f"{lengths} makes {changed.batches} of {job.batches} batches, and a run cannot be made shorter; "
             f"Ctrl-C ends it where it is"
         )
     return changed

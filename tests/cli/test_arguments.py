@@ -46,6 +46,7 @@ WRONG = {
     "fly digits": ["'fly'", ", ".join(COMMANDS)],
     "run": ["no experiment", "hogwild list"],
     "run digitz": ["'digitz'", "digits"],
+    "run .": [". is a folder without a run in it", "hogwild runs . lists"],
     "run nowhere/config.toml": ["nowhere/config.toml", "No such file", "the config.toml of a run"],
     "run digits more": ["'more'", "--help"],
     "run digits --wrokers 2": ["'--wrokers'", "--workers"],

@@ -53,6 +53,14 @@ def test_it_is_not_wider_than_the_terminal_and_leaves_out_what_matters_least(wid
     assert "failed  lr0.1-seed2" in text and "ValueError" in text and "logs are in out/logs" in text
 
 
+def test_rates_that_came_to_the_same_bits_are_told():
+    rates = (0.1, 5.0, 50.0)
+    rows = [replace(ROWS[0], settings={"lr": lr, "seed": 0}, digest="ab" if lr > 1 else "cd") for lr in rates]
+    text = " ".join(drawn(sweep_report(plan(3), [*rows, ROWS[3]], Path("out")), 80).split())
+    assert "lr 5, 50 (seed 0): the same bits, for each is lowered to what stale gradients allow" in text
+    assert "the same bits" not in drawn(sweep_report(plan(3), rows[:2], Path("out")), 80)
+
+
 def test_of_more_rows_than_there_is_room_for_those_under_way_are_shown():
     rows = [
         *ROWS[:20],

@@ -92,6 +92,18 @@ def test_more_updates_than_were_asked_for(tmp_path):
     assert again.digest == run.digest
 
 
+def test_what_may_be_changed_says_how(tmp_path):
+    cut(tmp_path)
+    with pytest.raises(
+        hogwild.ArgumentError, match=r"updates is 130, .* with 100; .* or change={'updates': 130} \(--set"
+    ):
+        train(tmp_path, resume=tmp_path, updates=130)
+    with pytest.raises(hogwild.ArgumentError, match="seed is 1, and the run in .* needs the same$"):
+        train(tmp_path, resume=tmp_path, seed=1)
+    with pytest.raises(hogwild.ArgumentError, match="^updates makes 10 of 100 batches"):
+        train(tmp_path, resume=tmp_path, change={"lr": 0.3, "updates": 10})
+
+
 @pytest.mark.parametrize("update", ["ordered", "sync", "hogwild"])
 def test_a_longer_run_that_is_killed_before_its_next_checkpoint_stays_longer(update, tmp_path):
     settings = {"update": update, "workers": 1}
