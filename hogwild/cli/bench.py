@@ -13,20 +13,26 @@ from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS
 
-_MORE = """Every contender runs several times in turn, and is compared within each repeat.
-
+_MORE = """Examples:
   hogwild bench --quick                     a small choice, in about a minute
   hogwild bench --quick --optimizer adam    the same with Adam
   hogwild bench --problems mlp --batch-size 64 --optimizer sgd
   hogwild bench --contenders hogwild ordered --kind processes
-  hogwild bench --profile --problems small-mlp    where a worker's step goes, and what more cores would do
-  hogwild bench --peers                     words/s and quality beside gensim and implicit
-  hogwild bench --pad-ms 5 --workers 64     many workers on few cores: each gradient waits 5 ms besides
-  hogwild bench --pad-ms 20 --nodes 2 4 --delay-ms 0 5 20    several machines, here, beside ddp
+  hogwild bench --profile --problems small-mlp
+                                            where a worker's step goes, and what
+                                            more cores would do
+  hogwild bench --peers                     words/s and quality beside gensim
+                                            and implicit
+  hogwild bench --pad-ms 5 --workers 64     many workers on few cores: each
+                                            gradient waits 5 ms besides
+  hogwild bench --pad-ms 20 --nodes 2 4 --delay-ms 0 5 20
+                                            several machines, here, beside ddp
   hogwild bench --quick --save base.json    and later, to guard the speed:
   hogwild bench --quick --compare base.json --fail-if 'median<0.95'
 
-Everything takes hours: choose. Exit status 1: a contender failed, or --fail-if holds."""
+Every contender runs several times in turn, compared within each repeat.
+
+Everything takes hours: choose. Exit status 1: a contender failed, or --fail-if."""
 _TWO = f"{LEAST_OVERHEAD} and {SAME_BITS} with processes"
 _QUICK = f"Choose for a minute: three cases with SGD; serial, {_TWO}."
 _PAD = f"Let each gradient wait so many milliseconds; by default mlp, batch 4, SGD, {_TWO}."

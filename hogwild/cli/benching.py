@@ -29,7 +29,7 @@ from hogwild.bench.summary import Machine, bench_summary, warnings_of
 from hogwild.bench.table import bench_report, following_bench
 from hogwild.bench.then_and_now import compare_benches, refuse_nothing_in_common
 from hogwild.bench.threshold import Threshold
-from hogwild.cli.output import show
+from hogwild.cli.output import saving_nothing, show
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
 from hogwild.report.objects import to_json
@@ -85,7 +85,7 @@ def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> 
         names = [contender.name for contender in plan.contenders]
         refuse_nothing_in_common(then, [case.name for case in plan.cases], names, str(files.compare))
     _warn(console, warnings_of(machine, plan.workers, plan.repeats))
-    with following_bench(console) as tell:
+    with saving_nothing(), following_bench(console) as tell:
         found = bench_summary(machine, plan, list(measure_cases(plan, tell)))
     report, failed, kept = bench_report(found), bool(found["failed"]), {**found}
     if then is not None:
@@ -108,7 +108,7 @@ def padded_command(
     plan = padded_plan_of(settings, pad_ms, staleness, machine.cores)
     warnings = warnings_of(machine, 1, plan.repeats)
     _warn(console, warnings)
-    with following_bench(console) as tell:
+    with saving_nothing(), following_bench(console) as tell:
         found = padded_summary(machine, plan, warnings, list(measure_padded(plan, tell)))
     show(found, padded_report(found), json=json)
     files.keep(found)
@@ -132,7 +132,7 @@ def several_command(
     plan = several_plan_of(settings, pad_ms, nodes, delays_ms, staleness)
     warnings = warnings_of(machine, 1, plan.repeats)
     _warn(console, warnings)
-    with following_bench(console) as tell:
+    with saving_nothing(), following_bench(console) as tell:
         found = several_summary(machine, plan, warnings, list(measure_several(plan, tell)))
     show(found, several_report(found), json=json)
     files.keep(found)
@@ -145,7 +145,7 @@ def profile_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -
     warnings = warnings_of(machine, plan.allow, plan.repeats)
     _warn(console, warnings)
     rate = copy_rate()
-    with following_bench(console) as tell:
+    with saving_nothing(), following_bench(console) as tell:
         measured = list(profiles(plan, rate, tell))
     found = profile_summary(machine, plan, rate, warnings, measured)
     found["predicted"] = predictions(measured, machine.cores, copy_rate(machine.cores))

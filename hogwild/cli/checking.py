@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hogwild.cli.output import show, tell_usual_lr
+from hogwild.cli.output import saving_nothing, show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.determinism.check import CheckSettings, check_subject
 from hogwild.determinism.foreign import ForeignCommand
@@ -87,7 +87,7 @@ def check_command(
     if plot and not can_plot():
         raise ArgumentError("--plot needs matplotlib; pip install 'hogwild[experiments]'")
     with new_directory(f"check-{name}", out) as folder:
-        with telling(subject.title, quiet=quiet) as tell:
+        with saving_nothing(), telling(subject.title, quiet=quiet) as tell:
             verdict = check_subject(subject, settings, tell)
         found: dict[str, Any] = {"name": name, **verdict.to_dict(), "out": str(folder)}
         (folder / "check.json").write_text(to_json(found) + "\n", encoding="utf-8")

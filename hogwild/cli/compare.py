@@ -11,9 +11,10 @@ from tyro.conf import Positional, arg
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
 
-_MORE = """As recorded: settings, environment, results, and where the bits first differ.
-
+_MORE = """Examples:
   hogwild compare runs/a runs/b
+
+As recorded: settings, environment, results, and where the bits first differ.
 
 Exit status 0, whether they differ or not; --json says so in "identical"."""
 

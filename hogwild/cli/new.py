@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
@@ -88,6 +89,8 @@ class NewCommand:
         if not self.name:
             raise ArgumentError("no file named; hogwild new train.py writes train.py")
         path = Path(self.name)
+        if path.is_dir():
+            raise ArgumentError(f"{path} is a folder; {path / 'train.py'} would be a file in it")
         if not path.suffix:
             path = path.with_name(f"{path.name}.py")
         if path.suffix != ".py":
@@ -99,5 +102,5 @@ class NewCommand:
             raise ArgumentError(f"{path} is there already, and stays as it is; another name works") from None
         except OSError as error:
             raise ArgumentError(f"{path} cannot be written ({error.strerror}); name another place") from error
-        sys.stdout.write(f"wrote {path}; hogwild run {path} trains what it defines\n")
+        sys.stdout.write(f"wrote {path}; hogwild run {quote(str(path))} trains what it defines\n")
         return DONE

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -16,6 +18,16 @@ def tell_usual_lr(config: RunConfig, usual: str, *, quiet: bool) -> None:
     the experiment's; `usual` says why, see `hogwild.experiment.why_usual_lr`."""
     if ";" in usual and not quiet:
         sys.stderr.write(f"hogwild: {config.optimizer}, lr {config.lr:g} ({usual}; --lr names another)\n")
+
+
+@contextmanager
+def saving_nothing() -> Iterator[None]:
+    """Where what is inside is interrupted, say on standard error that nothing of it is saved."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        sys.stderr.write("hogwild: interrupted; nothing is saved\n")
+        raise
 
 
 def show(found: Any, report: RenderableType, *, json: bool) -> None:

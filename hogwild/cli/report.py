@@ -12,12 +12,13 @@ from hogwild.cli.runs import default_folder
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
 
-_MORE = """Each path is a run, a folder of runs, a saved check or a saved bench:
-
+_MORE = """Examples:
   hogwild report runs/digits-…              one run, at length
   hogwild report sweep -o sweep.html        runs side by side
   hogwild report runs/check-digits-…        how far runs diverge
   hogwild report bench.json                 what hogwild bench --save wrote
+
+Each path is a run, a folder of runs, a saved check or a saved bench.
 
 The file needs no network. Made with the extra: pip install 'hogwild[report]'"""
 

@@ -21,7 +21,7 @@ _MORE = """Examples:
   hogwild run RUN_DIR                    a run again, from what it wrote
   hogwild run --resume RUN_DIR           go on where a run was interrupted
   hogwild run --resume RUN_DIR --set lr=0.01
-                                         the same, with another setting from here
+                                         the same, with another setting
   hogwild run reductions                 a study: a table of claims, measured
 
 Exit status:

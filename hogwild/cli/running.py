@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from json import loads
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -194,7 +195,7 @@ def _telling_what_is_saved(out: Path, place: Path) -> Iterator[Path]:
             found = loads(record.read_text(encoding="utf-8"))
             sys.stderr.write(f"hogwild: interrupted; {found['updates']} updates are saved in {out}\n")
             more = "goes on" if found["stopped"] == INTERRUPTED else "shows them: the run had ended"
-            sys.stderr.write(f"         hogwild run --resume {out} {more}\n")
+            sys.stderr.write(f"         hogwild run --resume {quote(str(out))} {more}\n")
         else:
             sys.stderr.write("hogwild: interrupted before the first update; nothing is saved\n")
         raise

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -43,11 +44,11 @@ def sweep_report(plan: SweepPlan, rows: Sequence[SweepRow], folder: Path) -> Ren
     parts.append(Text(f"saved in {folder}", "dim"))
     if failed:
         parts.append(Text(f"logs are in {folder / LOGS}", "dim"))
-        parts.append(Text(f"hogwild sweep --resume {folder} tries the failed ones again", "dim"))
+        parts.append(Text(f"hogwild sweep --resume {quote(str(folder))} tries the failed ones again", "dim"))
     if sum(row.status == DONE for row in rows) > 1:
         metric = next((name for row in rows for name in row.metrics), "loss")
-        parts.append(Text(f"next: hogwild runs {folder} --select {metric}", "dim"))
-        parts.append(Text(f"      hogwild report {folder}", "dim"))
+        parts.append(Text(f"next: hogwild runs {quote(str(folder))} --select {metric}", "dim"))
+        parts.append(Text(f"      hogwild report {quote(str(folder))}", "dim"))
     return Group(*parts)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from hogwild.config import MAX_CONFIG_BYTES, RunConfig
@@ -256,7 +257,7 @@ def _going_on(folder: Path, origin: Origin | None) -> str:
     if not (folder / CHECKPOINT).exists():
         return ""
     if origin is None or origin.made_by_command:
-        return f"hogwild run --resume {folder}"
+        return f"hogwild run --resume {quote(str(folder))}"
     return f"hogwild.{origin.maker}(..., resume={str(folder)!r})"
 
 

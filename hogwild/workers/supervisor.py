@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -205,7 +206,8 @@ class Supervisor:
             tried = f"workers replaced: {self.history.restarts}, and max_restarts is {most}"
             if not failures:
                 raise WorkerError(f"all workers ended before the work was done; {tried}")
-            later = [f"  {failure.what}" for failure in failures[1:]]
+            told = Counter(failure.what for failure in failures[1:])
+            later = [f"  {what}{f' ({number} times)' if number > 1 else ''}" for what, number in told.items()]
             raise failures[0].as_error("\n".join([f"{tried}{'; then' if later else ''}", *later]))
         self.history.restarts += 1
         _log.warning("%s; worker %d is replaced (%d of at most %d)", why, index, self.history.restarts, most)

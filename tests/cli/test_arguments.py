@@ -270,3 +270,13 @@ def test_a_name_that_is_too_long_for_a_path(command: str, tmp_path: Path, capsys
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert "File name too long" in err and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_terminal_of_80_letters(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*command.split(), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 10 and [line for line in lines if len(line) > 80] == []

@@ -211,3 +211,11 @@ def test_a_file_that_changes_the_current_folder_is_found_again_and_saved_where_i
     path.write_text(path.read_text().replace("import hogwild\n", moving, 1))
     assert main(["run", "train.py", "--updates", "20", "--kind", "threads", "--out", "out"]) == 0
     assert "run.json" in {one.name for one in (elsewhere / "out").iterdir()}
+
+
+def test_names_with_spaces_are_quoted_and_a_folder_is_no_file(tmp_path, capsys):
+    assert main(["new", "my train.py"]) == 0
+    assert "; hogwild run 'my train.py' trains" in capsys.readouterr().out
+    assert main(["new", "files"]) == 2
+    assert "files is a folder; files/train.py would be a file in it" in capsys.readouterr().err
+    assert not (tmp_path / "files.py").exists()

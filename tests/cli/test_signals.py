@@ -108,6 +108,16 @@ def _has_a_server(process: subprocess.Popen[str]) -> bool:
     return False
 
 
+def test_a_check_that_is_interrupted_says_that_nothing_is_saved(tmp_path: Path) -> None:
+    check = ["check", "digits", "--kind", "threads", "--epochs", "1000", "--quiet", "--out", "out"]
+    with _started(check, tmp_path) as process:
+        _wait_for(tmp_path / "out")
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT)  # a shell calls both 130
+    assert errors.splitlines()[-1] == "hogwild: interrupted; nothing is saved"
+
+
 def test_ctrl_c_is_sent_to_one_that_heeds_it_wherever_the_tests_are_run(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def _verdict(run: Run) -> str:
         name, value = run.best.metric.replace("_", " "), figure(run.best.value)
         text += f" The best {name} was {value} at update {count(run.best.update)}, and that version is kept."
     if run.stopped == INTERRUPTED:
-        text += f" The run was interrupted; hogwild run --resume {run.out} goes on."
+        text += f" The run was interrupted; hogwild run --resume {quote(str(run.out))} goes on."
     elif run.stopped:
         text += f" It ended early: {run.stopped}."
     if run.failures:
