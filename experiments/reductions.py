@@ -119,7 +119,8 @@ def _as_seen(posted: FourWays) -> list[Claim]:
     claims = []
     for (a, b), seen, found in zip(PAIRS, SEEN, posted.discrepancies(), strict=True):
         holds = found == 0 if seen == 0 else 1e-2 <= found <= 1e-1
-        claims.append(Claim(f"{a} and {b}: {seen} apart", f"{found:.4g}", holds))
+        text = "equal" if seen == 0 else f"some hundredths apart ({seen} in the question)"
+        claims.append(Claim(f"{a} and {b}: {text}", f"{found:.4g}", holds))
     return claims
 
 
