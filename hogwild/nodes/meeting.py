@@ -131,21 +131,19 @@ def _await_somebody(invitation: Invitation, place: str) -> None:
     """Wait until somebody listens there.
 
     Raises:
-        ArgumentError: nobody does in the time that all machines have to come, or there is no such host.
+        ArgumentError: nobody does in the time that all machines have to come.
     """
     began, why, told = time.monotonic(), "", False
     while time.monotonic() < began + MEETING:
         try:
             socket.create_connection((invitation.host, invitation.port), timeout=_TRYING).close()
-        except socket.gaierror as error:
-            raise ArgumentError(f"the host of {place} is not known: {error.strerror}") from error
-        except OSError as error:
-            why = one_line(error)
+        except OSError as error:  # also where its host has no address yet, as one that a cluster is about to start
+            why = error.strerror or one_line(error)
         else:
             return
         if not told and time.monotonic() > began + _TELLING:
             told = True
-            _log.warning("waiting for machine 0 at %s, %g s at most", place, MEETING)
+            _log.warning("waiting for machine 0 at %s, %g s at most (%s)", place, MEETING, why)
         time.sleep(_ASK_EVERY)
     raise ArgumentError(f"nobody listens at {place} within {MEETING:g} s: {why}")
 
@@ -165,10 +163,9 @@ def _first_or_next(invitation: Invitation) -> tuple[Store, int | None]:
 
 def _is_here_and_free(host: str, port: int) -> bool:
     """True where the address is one of this machine, and nobody listens there."""
-    try:
+    addresses = []
+    with suppress(socket.gaierror):  # it is another machine, if any
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise ArgumentError(f"the host of {host}:{port} is not known: {error.strerror}") from error
     for family, kind, protocol, _, address in addresses:
         with suppress(OSError), socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

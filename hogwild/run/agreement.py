@@ -73,7 +73,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     values = {name: getattr(config, name) for name in (*DECIDE_BITS, *_ALSO) if name not in _OWN}
     values["what was changed"] = "; ".join(map(str, config.changes))
     if config.own is not None:
-        values |= config.own.parameters
+        values |= {f"parameter {name}": value for name, value in config.own.parameters.items()}
         values[f"the content of {Path(config.own.file).name}"] = file_digest(Path(config.own.file))
     return _flat(values)
 

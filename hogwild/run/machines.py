@@ -67,7 +67,7 @@ def dealt(prepared: Prepared, party: Party) -> Prepared:
     try:
         job.rule.check(sum(workers.values()) if averages is None else plan.workers)
     except ArgumentError as error:
-        raise ArgumentError(f"{party.nodes} machines together: {error}") from None
+        raise ArgumentError(f"{party.nodes} machines together: {error}; all their workers count here") from None
     first = sum(workers[node] for node in range(party.node))
     turns = _turns(prepared, party) if averages is None else ()
     return replace(prepared, plan=replace(plan, dealing=Dealing(party.nodes, party.node, first, averages, turns)))

@@ -23,14 +23,17 @@ def test_whoever_was_told_of_another_number_is_refused():
     meeting._refuse_another_number(store, Invitation(3, "host", 29500, attempt=1))  # torchrun started anew
 
 
-def test_a_host_that_is_not_known_is_one_line(monkeypatch):
+@pytest.mark.parametrize("node", [None, 1])
+def test_a_host_that_is_not_known_yet_is_waited_for(node, monkeypatch, caplog):
     def unknown(*arguments, **named):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    for node in (None, 1):
-        with pytest.raises(ArgumentError, match="the host of nowhere:29500 is not known: Name or service not known"):
-            meeting.opened(Invitation(2, "nowhere", 29500, node))
+    monkeypatch.setattr(meeting, "MEETING", 1.0)
+    monkeypatch.setattr(meeting, "_TELLING", 0.3)
+    with pytest.raises(ArgumentError, match="nobody listens at nowhere:29500 within 1 s: Name or service not known"):
+        meeting.opened(Invitation(2, "nowhere", 29500, node))
+    assert "waiting for machine 0 at nowhere:29500, 1 s at most (Name or service not known)" in caplog.text
 
 
 def test_nobody_is_waited_for_no_longer_than_machines_have_to_come(monkeypatch, caplog):
