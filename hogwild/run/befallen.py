@@ -1,13 +1,13 @@
-"""workers.jsonl: what befell the workers of a run, one JSON object a line, written as it happens.
+"""workers.jsonl: what befell the workers and machines of a run, one JSON object a line, written as it happens.
 
-A line has `failure`, how a worker ended before its time, or `in_doubt`, an update that may have been applied in part. A
-run that is resumed, from whatever it was ended by, goes on with both.
+A line has `failure`, how a worker ended before its time or a machine was lost, or `in_doubt`, an update that may have
+been applied in part. A run that is resumed, from whatever it was ended by, goes on with both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ _FORMS = {"failure": str, "in_doubt": int}
 
 @dataclass(frozen=True)
 class Befallen:
-    """What befell the workers of a run, as `Run.failures` and `Run.in_doubt` tell it."""
+    """What befell the workers and machines of a run, as `Run.failures` and `Run.in_doubt` tell it."""
 
     failures: tuple[str, ...] = ()
     in_doubt: tuple[int, ...] = ()
@@ -33,10 +33,6 @@ class Befallen:
 
     def __add__(self, later: Befallen) -> Befallen:
         return Befallen((*self.failures, *later.failures), (*self.in_doubt, *later.in_doubt))
-
-    def since(self, before: Befallen) -> Befallen:
-        """What has come to it since it was `before`."""
-        return Befallen(self.failures[len(before.failures) :], self.in_doubt[len(before.in_doubt) :])
 
     def where(self, done: Callable[[int], bool]) -> Befallen:
         """The same, less the updates in doubt that are not done and will be computed again."""
@@ -71,12 +67,16 @@ def read_befallen(folder: Path) -> Befallen:
 
 
 class WorkersFile:
-    """Appends to a run's workers.jsonl what a supervisor notes; None is no folder."""
+    """Appends to a run's workers.jsonl what a supervisor notes, and what is noted of other machines; None is no folder.
 
-    def __init__(self, folder: Path | None, history: WorkerHistory) -> None:
+    What is appended to the lists of either from now on is written.
+    """
+
+    def __init__(self, folder: Path | None, history: WorkerHistory, machines: Sequence[str]) -> None:
         self._folder = folder
         self._history = history
-        self._written = Befallen()
+        self._machines = machines
+        self._written = 0, 0, 0
 
     def look(self) -> None:
         """Append what is new.
@@ -84,12 +84,13 @@ class WorkersFile:
         Raises:
             RunDirectoryError: the file cannot be written.
         """
-        now = Befallen.of(self._history)
-        new, self._written = now.since(self._written), now
-        if self._folder is None or new == Befallen():
+        failures, doubts, machines = self._history.failures, self._history.in_doubt, self._machines
+        before, self._written = self._written, (len(failures), len(doubts), len(machines))
+        if self._folder is None or before == self._written:
             return
+        told = (*map(str, failures[before[0] :]), *machines[before[2] :])
         try:
             with (self._folder / WORKERS).open("a", encoding="utf-8") as file:
-                file.write(new.to_json())
+                file.write(Befallen(told, tuple(doubts[before[1] :])).to_json())
         except OSError as error:
             raise RunDirectoryError(f"the run cannot be saved in {self._folder}: {printable(str(error))}") from error

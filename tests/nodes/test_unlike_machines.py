@@ -101,6 +101,17 @@ def test_why_a_machine_was_lost_is_told(tmp_path):
     assert failure.startswith("machine 1 was lost at update ") and failure.endswith(": the board is full")
 
 
+def test_a_machine_that_was_lost_stays_in_the_record_of_a_run_that_is_resumed(tmp_path):
+    folder = tmp_path / "run"
+    both = RAISES_LATER.format(node=1) + "extra['callbacks'].append(problems.interrupting_at(40))\n"
+    evaluating = "extra['evaluate'] = lambda model: {'one': 1.0}\n"
+    told = together(2, tmp_path, both + evaluating, **SETTINGS, out=str(folder), evaluate_every=10)
+    assert told[0]["error"] == "KeyboardInterrupt", told
+    run = problems.train(**SETTINGS, out=folder, resume=folder, evaluate_every=10)
+    (failure,) = run.failures
+    assert failure.endswith(": the board is full")
+
+
 def test_what_ends_machine_0_ends_the_run_with_its_words(tmp_path):
     told = together(2, tmp_path, RAISES_LATER.format(node=0), **SETTINGS)
     assert told[0]["message"] == "the board is full"
