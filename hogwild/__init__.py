@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hogwild._moved import keep_old_imports
+from hogwild._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from hogwild.api import launch, load_run, train
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from hogwild.workers.worker import Worker
     from hogwild.workers.worker_info import WorkerInfo, worker_info
 
-__version__ = "0.2.0"
 keep_old_imports()
 
 _HOMES = {

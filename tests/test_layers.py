@@ -41,7 +41,7 @@ FLOORS: list[set[str]] = [
     {"rules", "reference"},
     {"model", "data", "optim", "kernels"},
     {"shared", "config"},
-    {"errors", "groups", "own_code", "autograd", "_moved"},
+    {"errors", "groups", "own_code", "autograd", "_moved", "_version"},
 ]
 DOORS = {"", "__main__"}  # hogwild itself names what is public; `python -m hogwild` is the command
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}

@@ -34,7 +34,7 @@ def connect(invitation: Invitation) -> Store:
     return _client(invitation)
 
 
-def opened(invitation: Invitation) -> tuple[Store, int | None]:
+def open_store(invitation: Invitation) -> tuple[Store, int | None]:
     """The store, and the number of this machine; None where all had come before.
 
     Raises:
@@ -56,11 +56,11 @@ def opened(invitation: Invitation) -> tuple[Store, int | None]:
     else:
         store, node = _first_or_next(invitation)
     if node is not None:
-        keep(invitation, store, node)
+        keep_store(invitation, store, node)
     return store, node
 
 
-def keep(invitation: Invitation, store: Store, node: int) -> None:
+def keep_store(invitation: Invitation, store: Store, node: int) -> None:
     """The store that this process meets others at from now on, and its number there."""
     place = invitation.host, invitation.port
     _stores[place], _nodes_here[place] = store, node

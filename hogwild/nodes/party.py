@@ -21,7 +21,7 @@ from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr
 
 from hogwild.errors import ArgumentError, NodeError, one_line, printable
 from hogwild.nodes.invitation import TOKEN, Invitation, invitation_from_environment
-from hogwild.nodes.meeting import MEETING, give_up, keep, opened
+from hogwild.nodes.meeting import MEETING, give_up, keep_store, open_store
 from hogwild.nodes.returning import NO_PLACE, take_place
 
 _UNREACHED = "the store of machine 0 cannot be reached"
@@ -252,13 +252,13 @@ def meet(invitation: Invitation) -> Party:
         NodeError: not all came.
     """
     place = invitation.host, invitation.port
-    store, node = opened(invitation)
+    store, node = open_store(invitation)
     prefix = f"hogwild/{invitation.attempt}"
     if node is None:
         number = _met[place] = int(store.get(f"{prefix}/run")) if store.check([f"{prefix}/run"]) else 0
         party = Party(invitation, NO_PLACE, store, f"{prefix}/{number}")
         take_place(party, invitation.node)
-        keep(invitation, store, party.node)
+        keep_store(invitation, store, party.node)
         return party
     number = _met[place] = _met.get(place, -1) + 1
     party = Party(invitation, node, store, f"{prefix}/{number}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hogwild import __version__
+from hogwild._version import __version__
 from hogwild.config import DECIDE_BITS, RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, printable
 from hogwild.nodes.party import Party

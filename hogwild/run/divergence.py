@@ -67,7 +67,7 @@ def usable(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     return finite if 2 * len(finite) >= len(losses) else losses
 
 
-def mean_loss(losses: NDArray[np.float64]) -> float:
+def usual_loss(losses: NDArray[np.float64]) -> float:
     """The mean of some losses, without those of batches that were left out; NaN of none."""
     with np.errstate(invalid="ignore", over="ignore"):  # losses that are not finite have no mean
         return float(np.mean(usable(losses))) if len(losses) else math.nan

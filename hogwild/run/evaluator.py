@@ -15,7 +15,7 @@ from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
 from hogwild.rules.any_age import AnyAge
 from hogwild.run.best import BestKeeper
-from hogwild.run.divergence import divergence, mean_loss
+from hogwild.run.divergence import divergence, usual_loss
 from hogwild.run.job import Evaluate, Job
 from hogwild.run.metrics import OF_AN_EVALUATION, metrics_in
 from hogwild.run.progress import Progress
@@ -209,7 +209,7 @@ class Evaluator:
             total=-(-control[Word.TOTAL] // self._rule.tickets_per_update),
             seconds=seconds,
             samples_per_second=self._samples(updates) / seconds if seconds else 0.0,
-            loss=mean_loss(recent["loss"]),
+            loss=usual_loss(recent["loss"]),
             per_worker=tuple(control.row(i)[Field.COMPUTED] for i in range(control.workers)),
             metrics=metrics_in(self.evaluations[-1]) if self.evaluations else {},
             staleness=_median(recent["version"] - 1 - recent["version_read"]),

@@ -35,7 +35,7 @@ from hogwild.run.directory import (
     refuse_taken,
     remove_files,
 )
-from hogwild.run.divergence import divergence, mean_loss
+from hogwild.run.divergence import divergence, usual_loss
 from hogwild.run.metrics import as_json, by_update, json_values, logged_in_order, metrics_in
 from hogwild.run.origin import Origin
 from hogwild.shared.hashing import digest_bytes
@@ -204,7 +204,7 @@ class Run:
     def loss(self) -> float:
         """The mean loss of the last epoch's worth of updates, or of the last hundred where there are no epochs; of
         the losses that are finite, unless most are not."""
-        return mean_loss(self.losses[-self._tail :])
+        return usual_loss(self.losses[-self._tail :])
 
     @property
     def diverged(self) -> str | None:

@@ -32,7 +32,7 @@ def test_a_host_that_is_not_known_yet_is_waited_for(node, monkeypatch, caplog):
     monkeypatch.setattr(meeting, "MEETING", 1.0)
     monkeypatch.setattr(meeting, "_TELLING", 0.3)
     with pytest.raises(ArgumentError, match="nobody listens at nowhere:29500 within 1 s: Name or service not known"):
-        meeting.opened(Invitation(2, "nowhere", 29500, node))
+        meeting.open_store(Invitation(2, "nowhere", 29500, node))
     assert "waiting for machine 0 at nowhere:29500, 1 s at most (Name or service not known)" in caplog.text
 
 
@@ -42,7 +42,7 @@ def test_nobody_is_waited_for_no_longer_than_machines_have_to_come(monkeypatch, 
     port = free_port()
     began = time.monotonic()
     with pytest.raises(ArgumentError, match=f"nobody listens at {LOOPBACK}:{port} within 1 s"):
-        meeting.opened(Invitation(2, LOOPBACK, port, node=1))
+        meeting.open_store(Invitation(2, LOOPBACK, port, node=1))
     assert time.monotonic() - began < 10
     assert caplog.text.count(f"waiting for machine 0 at {LOOPBACK}:{port}, 1 s at most") == 1
 
@@ -52,4 +52,4 @@ def test_somebody_else_who_listens_there_is_told(monkeypatch):
     with socket.create_server((LOOPBACK, 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(ArgumentError, match=f"what listens at {LOOPBACK}:{port} (is no store|does not answer)"):
-            meeting.opened(Invitation(2, LOOPBACK, port, node=1))
+            meeting.open_store(Invitation(2, LOOPBACK, port, node=1))

@@ -13,7 +13,7 @@ import torch
 from traits import NAMES
 
 import hogwild
-from hogwild.run.divergence import divergence, mean_loss, usable
+from hogwild.run.divergence import divergence, usable, usual_loss
 
 INF, NAN = float("inf"), float("nan")
 
@@ -91,8 +91,8 @@ def test_a_loss_that_is_not_finite_any_more_is_still_seen():
     now_and_then = healthy.copy()
     now_and_then[::4] = INF
     assert divergence(now_and_then) is None
-    assert mean_loss(now_and_then) == pytest.approx(np.delete(healthy, np.s_[::4]).mean())
-    assert len(usable(np.array([1.0, NAN, NAN]))) == 3 and np.isnan(mean_loss(np.zeros(0)))
+    assert usual_loss(now_and_then) == pytest.approx(np.delete(healthy, np.s_[::4]).mean())
+    assert len(usable(np.array([1.0, NAN, NAN]))) == 3 and np.isnan(usual_loss(np.zeros(0)))
 
 
 # --- the loss of the last epoch
