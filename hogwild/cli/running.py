@@ -139,7 +139,7 @@ def _train(
     ended = resume is not None and has_ended(resume)
     with (
         new_directory(config.name, out) as folder,
-        _telling_what_is_saved(folder, folder.absolute()) as place,
+        _telling_what_is_saved(folder) as place,
         following(partial(title_of, config), console, quiet=quiet) as progress,
     ):
         try:
@@ -184,9 +184,10 @@ def _study(study: Study, given: Mapping[str, Any], *, out: Path | None, full: bo
 
 
 @contextmanager
-def _telling_what_is_saved(out: Path, place: Path) -> Iterator[Path]:
-    """When the run is interrupted, say on standard error what of it is saved in `out`, and how to go on. `place`, which
-    is given, is where that is, whatever the current folder is then."""
+def _telling_what_is_saved(out: Path) -> Iterator[Path]:
+    """When the run is interrupted, say on standard error what of it is saved, and how to go on. Gives where `out` is,
+    whatever the current folder is later."""
+    place = out.absolute()
     try:
         yield place
     except (KeyboardInterrupt, SystemExit):

@@ -144,7 +144,7 @@ class Party:
 
     def _refuse_left(self, missing: Iterable[int], what: str) -> None:
         for node in missing:
-            if (why := self.hear(_LEFT, node)) is not None and self.hear(what, node) is None:  # which it told before
+            if (why := self.why_left(node)) is not None and self.hear(what, node) is None:  # which it told before
                 raise NodeError(f"machine {node} of {self.nodes} has left: {printable(why, 400)}")
 
     def live(self) -> None:

@@ -22,7 +22,7 @@ from hogwild.run.found import (
     setting_names,
     setting_of,
 )
-from hogwild.run.metrics import finite_or_none
+from hogwild.run.metrics import json_values
 
 LOSS = "loss"
 _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
@@ -115,15 +115,16 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
-        return {
+        found = {
             "settings": dict(self.settings),
-            **{name: finite_or_none(value) for name, value in asdict(self.interval).items()},
-            "min": finite_or_none(self.least),
-            "max": finite_or_none(self.most),
+            **asdict(self.interval),
+            "min": self.least,
+            "max": self.most,
             "seeds": list(self.seeds),
             "runs": [str(run.path) for run in self.runs],
             "diverged": [str(run.path) for run in self.diverged],
         }
+        return {name: json_values(value) for name, value in found.items()}
 
 
 def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choice]:
@@ -142,10 +143,10 @@ def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choi
     lost = [run for run in runs if _name(run) == _name(measured[0]) and _diverged(run, metric)]
     names = [name for name in differing_settings([*measured, *lost]) if name != _SEED and name not in WATCHING]
     groups: dict[tuple[str, ...], tuple[list[FoundRun], list[FoundRun]]] = {}
-    for run in (*measured, *lost):
+    for went_well, run in (*((True, run) for run in measured), *((False, run) for run in lost)):
         key = tuple(repr(setting_of(run, name)) for name in names)
         good, bad = groups.setdefault(key, ([], []))
-        if run in lost:
+        if not went_well:
             bad.append(run)
         elif not any(_repeats(run, other, metric) for other in good):
             good.append(run)

@@ -5,7 +5,7 @@ Each tells what it has, and is told what the others have; whoever differs from m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +105,15 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def refuse_another_end(party: Party, digest: str, nodes: Iterable[int]) -> None:
-    """Make sure that those machines have come to the bits that this one has. One that does not tell is no fault.
+def refuse_another_end(node: int, digest: str, told: Mapping[int, Any]) -> None:
+    """Make sure that other machines have come to the bits of this one, `digest`, by what they told, by their numbers.
 
     Raises:
         NotReproducible: one has not.
-        NodeError: the store cannot be reached.
     """
-    for node in nodes:
-        found = party.hear(END, node)
-        if found is not None and found != digest:
+    for other, found in sorted(told.items()):
+        if found != digest:
             raise NotReproducible(
-                f"machine {node} ended with other bits ({printable(str(found), 16)}) than machine {party.node} "
+                f"machine {other} ended with other bits ({printable(str(found), 16)}) than machine {node} "
                 f"({digest[:16]}): its loss, its data or its learning rates are not the same in all updates"
             )

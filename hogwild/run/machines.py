@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -276,20 +276,17 @@ class Machines:
         party = self._party
         if not party.leads:
             told_in_time(lambda: party.tell("usage", [asdict(usage) for usage in own]))
-            told_in_time(lambda: party.hear_some(END, _TELLING, [0]), _TELLING)
-            self._compare_ends([0])
+            ended: dict[int, Any] = {}
+            told_in_time(lambda: ended.update(party.hear_some(END, _TELLING, [0])), _TELLING)
+            refuse_another_end(party.node, self._digest, ended)
             return own
         others = set(range(1, party.nodes)) - party.lost
         told = party.hear_some("usage", _TELLING, others)
-        self._compare_ends(told)
+        refuse_another_end(party.node, self._digest, party.hear_some(END, 0.0, told))
         silent = others - told.keys()
         self.failures += [f"machine {node} has not told what its workers used" for node in sorted(silent)]
         found = [*own, *(WorkerUsage(**usage) for node in sorted(told) for usage in told[node])]
         return [*found, *self._of_silent(party.lost | silent)]
-
-    def _compare_ends(self, nodes: Iterable[int]) -> None:
-        with suppress(NodeError):  # machine 0 may have ended by now, and the store with it
-            refuse_another_end(self._party, self._digest, nodes)
 
     def usage_so_far(self, own: list[WorkerUsage]) -> list[WorkerUsage]:
         """The usage of the workers of all machines where nobody is asked any more, for the run was interrupted."""

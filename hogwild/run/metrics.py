@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,19 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is None or value - value == 0 else None
 
 
-def json_values(value: Any) -> Any:
-    """A value of mappings, lists, paths and plain values as JSON has it: `finite_or_none` of all numbers in it."""
+def finite_or_word(value: float) -> float | str:
+    """JSON has no NaN and no infinity; they become the words nan, inf and -inf."""
+    return value if value - value == 0 else str(value)
+
+
+def json_values(value: Any, of_number: Callable[[float], Any] = finite_or_none) -> Any:
+    """A value of mappings, lists, paths and plain values as JSON has it, and `of_number` of all numbers in it."""
     if isinstance(value, Mapping):
-        return {str(key): json_values(inner) for key, inner in value.items()}
+        return {str(key): json_values(inner, of_number) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [json_values(inner) for inner in value]
+        return [json_values(inner, of_number) for inner in value]
     if isinstance(value, float):
-        return finite_or_none(value)
+        return of_number(value)
     return str(value) if isinstance(value, Path) else value
 
 

@@ -28,6 +28,7 @@ from hogwild.optim.stability import GROWS
 from hogwild.run.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.environment import environment
 from hogwild.run.job import Job
+from hogwild.run.metrics import finite_or_word, json_values
 from hogwild.run.structure import class_name, form_of_tensor, structure_differences, structure_of
 
 _MAX_BYTES = 1 << 28
@@ -81,7 +82,7 @@ class Origin:
 
     def to_json(self) -> str:
         """What origin.json holds."""
-        return json.dumps(_in_words(asdict(self)), indent=2, allow_nan=False) + "\n"
+        return json.dumps(json_values(asdict(self), finite_or_word), indent=2, allow_nan=False) + "\n"
 
     @property
     def made_by_command(self) -> bool:
@@ -238,9 +239,9 @@ def _schedule(job: Job) -> dict[str, Any]:
     for update in sorted({0, 1, 2, *(updates * i // 8 for i in range(8)), updates - 1} & set(range(updates))):
         found[str(update)] = None
         with suppress(Exception):
-            found[str(update)] = 1.0 if schedule is None else _in_words(float(schedule(update)))
+            found[str(update)] = 1.0 if schedule is None else finite_or_word(float(schedule(update)))
         if isinstance(table, RateTable):
-            found[str(update)] = _in_words(table.at(update))
+            found[str(update)] = json_values(table.at(update), finite_or_word)
     return {"name": table.name if isinstance(table, RateTable) else name_of(schedule), "factors": found}
 
 
@@ -282,24 +283,15 @@ def name_of(function: Any) -> str | None:
     return f"{function.__module__}.{name}" if name else class_name(function)
 
 
-def _in_words(value: Any) -> Any:
-    """JSON values with inf and nan, which JSON has not, as words."""
-    if isinstance(value, Mapping):
-        return {key: _in_words(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_in_words(inner) for inner in value]
-    return str(value) if isinstance(value, float) and value - value != 0 else value
-
-
 def _plain(value: Any) -> Any:
     """A value as JSON has it: a tensor of one value as that number, inf and nan as words, what else JSON has not by the
     name of its type."""
     if isinstance(value, Tensor):
-        return _in_words(value.item()) if value.numel() == 1 else form_of_tensor(value)
+        return json_values(value.item(), finite_or_word) if value.numel() == 1 else form_of_tensor(value)
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     if isinstance(value, float | int | str | None):
-        return _in_words(value)
+        return json_values(value, finite_or_word)
     return class_name(value)
 
 

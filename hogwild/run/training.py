@@ -25,6 +25,7 @@ from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job, Loss
 from hogwild.run.kernel_settings import kernel_steps, refuse_rules_without_kernels, refuse_what_kernels_have_not
+from hogwild.run.metrics import finite_or_word, json_values
 from hogwild.run.progress import Progress, Stop, Trace
 from hogwild.run.result import Run
 from hogwild.run.tensorboard import TensorBoard
@@ -161,9 +162,6 @@ def _refuse_uncallable(**functions: Any) -> None:
             raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
 
 
-_IN_WORDS = {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}  # which are no JSON
-
-
 def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Settings of the caller's own, as they will be recorded.
 
@@ -175,7 +173,7 @@ def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not isinstance(config, Mapping):
         raise ArgumentError(f"config is a {type(config).__name__}, {config!r}; pass a mapping of names to plain values")
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(config)), parse_constant=_IN_WORDS.get)
+        found: dict[str, Any] = json_values(json.loads(json.dumps(dict(config))), finite_or_word)
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"config holds what cannot be recorded as JSON: {error}; pass plain values") from error
     return found
