@@ -11,6 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from hogwild.bench.contenders import SERIAL, Contender
@@ -173,7 +174,7 @@ def silent(step: BenchProgress) -> None:
     """Tell nobody."""
 
 
-class _Teller:
+class BenchTeller:
     """Counts measurements, and tells of each before it is made: while one runs, nothing else does."""
 
     def __init__(self, total: int, tell: TellProgress) -> None:
@@ -186,8 +187,11 @@ class _Teller:
         """This is next."""
         self._tell(BenchProgress(self._done, self._total, what, time.monotonic() - self._began))
 
-    def count(self) -> None:
-        """A measurement was made."""
+    @contextmanager
+    def one(self, what: str) -> Iterator[None]:
+        """Inside, a measurement is made."""
+        self(what)
+        yield
         self._done += 1
 
 
@@ -198,7 +202,7 @@ def measure_cases(plan: Plan, tell: TellProgress = silent) -> Iterator[CaseResul
         ArgumentError: there is no serial loop in the plan, on which all else is judged.
         ContenderError: the serial loop could not be run to find the number of batches.
     """
-    say = _Teller(plan.measurements, tell)
+    say = BenchTeller(plan.measurements, tell)
     for case in plan.cases:
         say(f"{case.name}: preparing")
         limit = max(60.0, 120 * plan.seconds)
@@ -225,16 +229,15 @@ def _batches(plan: Plan, work: Work) -> int:
         batches *= _GROWTH
 
 
-def _repeats(plan: Plan, work: Work, repeats: int, say: _Teller, title: str) -> dict[str, list[Attempt]]:
+def _repeats(plan: Plan, work: Work, repeats: int, say: BenchTeller, title: str) -> dict[str, list[Attempt]]:
     """Every contender once in each repeat. One that was refused is not asked again; one that failed is."""
     attempts: dict[str, list[Attempt]] = {contender.name: [] for contender in plan.contenders}
     for repeat in range(repeats):
         for contender in plan.contenders:
-            say(f"{title}: repeat {repeat + 1} of {repeats}, {contender.name}")
             mine = attempts[contender.name]
             refusal = next((a for a in mine if isinstance(a, FailedMeasurement) and a.refused), None)
-            mine.append(refusal or attempt(contender, replace(work, seed=repeat)))
-            say.count()
+            with say.one(f"{title}: repeat {repeat + 1} of {repeats}, {contender.name}"):
+                mine.append(refusal or attempt(contender, replace(work, seed=repeat)))
     return attempts
 
 

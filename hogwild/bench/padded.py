@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, silent
+from hogwild.bench.measure import BenchTeller, Case, Spread, TellProgress, silent
 from hogwild.bench.model import StepModel
 from hogwild.bench.ours import train_rule
 from hogwild.bench.predict import fitted_model
@@ -94,6 +94,11 @@ class PaddedPlan:
     repeats: int
     seconds: float
 
+    @property
+    def measurements(self) -> int:
+        """How many there will be; all repeats of a runner are one."""
+        return len(self.cases) * len(self.runners)
+
 
 @dataclass(frozen=True)
 class PaddedResult:
@@ -121,21 +126,20 @@ class PaddedResult:
 
 def measure_padded(plan: PaddedPlan, tell: TellProgress = silent) -> Iterator[PaddedResult | str]:
     """Measure runner by runner; in place of one that was refused, a line that says why."""
-    began, done, total = time.monotonic(), 0, len(plan.cases) * len(plan.runners)
+    say = BenchTeller(plan.measurements, tell)
     for case in plan.cases:
         work = Work(case.problem, share(case.problem.generate()), case.batch_size, case.optimizer, 0)
         models: dict[tuple[str, str], StepModel] = {}
         for runner in plan.runners:
             name = f"{runner.rule}, {runner.workers} {runner.kind}"
-            tell(BenchProgress(done, total, f"{case.name}: {name}", time.monotonic() - began))
             key = runner.rule, runner.kind
-            try:
-                if key not in models:
-                    models[key] = _model(plan, case, work, runner)
-                yield _measured(plan, case, work, runner, models[key])
-            except ArgumentError as error:
-                yield f"{case.name}: {name}: {error}"
-            done += 1
+            with say.one(f"{case.name}: {name}"):
+                try:
+                    if key not in models:
+                        models[key] = _model(plan, case, work, runner)
+                    yield _measured(plan, case, work, runner, models[key])
+                except ArgumentError as error:
+                    yield f"{case.name}: {name}: {error}"
 
 
 def _model(plan: PaddedPlan, case: Case, work: Work, runner: Runner) -> StepModel:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, silent
+from hogwild.bench.measure import BenchTeller, Case, Spread, TellProgress, silent
 from hogwild.bench.ours import Together, train_rule
 from hogwild.bench.work import StartLine, Work, share
 from hogwild.errors import ArgumentError
@@ -207,6 +207,11 @@ class ProfilePlan:
     repeats: int
     seconds: float
 
+    @property
+    def measurements(self) -> int:
+        """How many there will be; all repeats of a runner are one."""
+        return len(self.cases) * len(self.runners)
+
 
 def copy_rate(cores: int = 1) -> float:
     """Bytes read and written per second by so many threads that copy what no cache holds; median of a few copies."""
@@ -227,17 +232,16 @@ def copy_rate(cores: int = 1) -> float:
 
 def profiles(plan: ProfilePlan, rate: float, tell: TellProgress = silent) -> Iterator[Profile | str]:
     """Profile case by case; in place of a runner that was refused, a line that says why."""
-    total, done, began = len(plan.cases) * len(plan.runners), 0, time.monotonic()
+    say = BenchTeller(plan.measurements, tell)
     for case in plan.cases:
         work = Work(case.problem, share(case.problem.generate()), case.batch_size, case.optimizer, 0)
         for runner in plan.runners:
             name = f"{runner[0]}, {runner[2]} {runner[1]}"
-            tell(BenchProgress(done, total, f"{case.name}: {name}", time.monotonic() - began))
-            try:
-                yield profile_case(plan, case, work, runner, rate)
-            except ArgumentError as error:
-                yield f"{case.name}: {name}: {error}"
-            done += 1
+            with say.one(f"{case.name}: {name}"):
+                try:
+                    yield profile_case(plan, case, work, runner, rate)
+                except ArgumentError as error:
+                    yield f"{case.name}: {name}: {error}"
 
 
 def profile_case(plan: ProfilePlan, case: Case, work: Work, runner: tuple[str, str, int], rate: float) -> Profile:

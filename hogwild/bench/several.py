@@ -24,7 +24,7 @@ import torch
 from hogwild.bench.alternatives import ddp
 from hogwild.bench.children import in_children
 from hogwild.bench.links import Host, network
-from hogwild.bench.measure import BenchProgress, Case, Spread, TellProgress, silent
+from hogwild.bench.measure import BenchTeller, Case, Spread, TellProgress, silent
 from hogwild.bench.ours import train_rule
 from hogwild.bench.padded import padded_work
 from hogwild.bench.work import StartLine, Work, share
@@ -62,6 +62,11 @@ class SeveralPlan:
     repeats: int
     seconds: float
     compensation: str = RunConfig.compensation
+
+    @property
+    def measurements(self) -> int:
+        """How many there will be: of each crowd with each staleness, apart, and by DistributedDataParallel."""
+        return len(self.cases) * self.repeats * sum(len(crowd.staleness) + 2 for crowd in self.crowds)
 
 
 @dataclass(frozen=True)
@@ -142,15 +147,12 @@ def measure_several(plan: SeveralPlan, tell: TellProgress = silent) -> Iterator[
     """
     with _unwarned():
         start_server()
-    began, done, total = time.monotonic(), 0, len(plan.cases) * len(plan.crowds)
+    say = BenchTeller(plan.measurements, tell)
     for case in plan.cases:
         work = Work(case.problem, share(case.problem.generate()), case.batch_size, case.optimizer, 0)
         work = padded_work(work, plan.pad)
         for crowd in plan.crowds:
-            what = f"{case.name}: {crowd.nodes} machines, {1e3 * crowd.delay:g} ms apart"
-            tell(BenchProgress(done, total, what, time.monotonic() - began))
-            yield from _measured(plan, case, work, crowd)
-            done += 1
+            yield from _measured(plan, case, work, crowd, say)
 
 
 @contextmanager
@@ -167,8 +169,8 @@ def _unwarned() -> Iterator[None]:
             os.environ[_LOG_LEVEL] = before
 
 
-def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterator[SeveralResult]:
-    nodes = crowd.nodes
+def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd, say: BenchTeller) -> Iterator[SeveralResult]:
+    nodes, title = crowd.nodes, f"{case.name}: {crowd.nodes} machines, {1e3 * crowd.delay:g} ms apart"
     rounds = max(_LEAST_ROUNDS, round(plan.seconds / plan.pad))
     steps = max(_LEAST_STEPS, round(plan.seconds / (plan.pad + 2 * crowd.delay)))
     ours: dict[int, list[float]] = {staleness: [] for staleness in crowd.staleness}
@@ -177,12 +179,16 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd) -> Iterat
     with network(nodes, crowd.delay) if crowd.delay else nullcontext() as made:
         hosts = made.hosts if made is not None else []
         for seed in range(plan.repeats):
+            repeat = f"{title}: repeat {seed + 1} of {plan.repeats}"
             for staleness, speeds in ours.items():
-                way = _together_at(staleness, plan.compensation, rounds * nodes)
-                speeds.append(_speeds(replace(work, batches=rounds * nodes, seed=seed), nodes, way, hosts)[0])
-            apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
-            done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
-            theirs.append(done.batches / done.seconds)
+                with say.one(f"{repeat}, together, staleness {staleness}"):
+                    way = _together_at(staleness, plan.compensation, rounds * nodes)
+                    speeds.append(_speeds(replace(work, batches=rounds * nodes, seed=seed), nodes, way, hosts)[0])
+            with say.one(f"{repeat}, apart"):
+                apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
+            with say.one(f"{repeat}, ddp"):
+                done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
+                theirs.append(done.batches / done.seconds)
     for staleness, speeds in ours.items():
         ratios = [one / other for one, other in zip(speeds, theirs, strict=True)]
         speed, other, over, average = map(Spread.over, (speeds, theirs, ratios, apart))

@@ -24,6 +24,7 @@ from hogwild.cli.replay import ReplayCommand
 from hogwild.cli.report import ReportCommand
 from hogwild.cli.run import RunCommand
 from hogwild.cli.runs import RunsCommand
+from hogwild.cli.show import ShowCommand
 from hogwild.cli.status import status_of
 from hogwild.cli.sweep import SweepCommand
 from hogwild.workers.spawn import refuse_removed_folder
@@ -34,6 +35,7 @@ COMMANDS: Mapping[str, type[Command]] = {
     "list": ListCommand,
     "sweep": SweepCommand,
     "runs": RunsCommand,
+    "show": ShowCommand,
     "compare": CompareCommand,
     "report": ReportCommand,
     "check": CheckCommand,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console, Group
 from rich.text import Text
@@ -35,6 +35,9 @@ from hogwild.errors import ArgumentError
 from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot
 from hogwild.run.directory import staging
+
+T = TypeVar("T")
+_INTERRUPTED = "interrupted: what is missing was not measured"
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,38 @@ class BenchFiles:
             raise ArgumentError(f"--save {self.save} cannot be written: {error.strerror}") from error
 
 
+@dataclass(frozen=True)
+class _Measured(Generic[T]):
+    """Results of a bench: all, or those that were there when it was interrupted."""
+
+    results: list[T]
+    interruption: BaseException | None = None
+
+    @classmethod
+    def of(cls, results: Iterable[T]) -> _Measured[T]:
+        """As many as are measured; of an interruption before the first nothing is left."""
+        found: list[T] = []
+        try:
+            for result in results:
+                found.append(result)  # noqa: PERF402 - extend keeps nothing when it is interrupted
+        except (KeyboardInterrupt, SystemExit) as interruption:
+            if not found:
+                with saving_nothing():
+                    raise
+            return cls(found, interruption)
+        return cls(found)
+
+    def noted_in(self, found: dict[str, Any]) -> dict[str, Any]:
+        """A summary of them, which says that they are not all."""
+        more = [] if self.interruption is None else [_INTERRUPTED]
+        return {**found, "warnings": [*found["warnings"], *more]}
+
+    def end(self) -> None:
+        """Go on with the interruption, once what was measured is shown and saved."""
+        if self.interruption is not None:
+            raise self.interruption
+
+
 def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> int:
     """Measure every contender, and report; returns the exit status."""
     plan, machine, console = plan_of(settings), Machine.here(), Console(stderr=True)
@@ -85,8 +120,9 @@ def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> 
         names = [contender.name for contender in plan.contenders]
         refuse_nothing_in_common(then, [case.name for case in plan.cases], names, str(files.compare))
     _warn(console, warnings_of(machine, plan.workers, plan.repeats))
-    with saving_nothing(), following_bench(console) as tell:
-        found = bench_summary(machine, plan, list(measure_cases(plan, tell)))
+    with following_bench(console) as tell:
+        measured = _Measured.of(measure_cases(plan, tell))
+    found = measured.noted_in(bench_summary(machine, plan, measured.results))
     report, failed, kept = bench_report(found), bool(found["failed"]), {**found}
     if then is not None:
         comparison = compare_benches(then, SavedBench.of(found), threshold)
@@ -97,6 +133,7 @@ def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> 
     files.keep(kept)
     if files.plot is not None:
         plot(found, files.plot)
+    measured.end()
     return FAILED_CHECK if failed else DONE
 
 
@@ -108,12 +145,14 @@ def padded_command(
     plan = padded_plan_of(settings, pad_ms, staleness, machine.cores)
     warnings = warnings_of(machine, 1, plan.repeats)
     _warn(console, warnings)
-    with saving_nothing(), following_bench(console) as tell:
-        found = padded_summary(machine, plan, warnings, list(measure_padded(plan, tell)))
+    with following_bench(console) as tell:
+        measured = _Measured.of(measure_padded(plan, tell))
+    found = measured.noted_in(padded_summary(machine, plan, warnings, measured.results))
     show(found, padded_report(found), json=json)
     files.keep(found)
     if files.plot is not None:
         plot_padded(found, files.plot)
+    measured.end()
     return DONE
 
 
@@ -132,10 +171,12 @@ def several_command(
     plan = several_plan_of(settings, pad_ms, nodes, delays_ms, staleness)
     warnings = warnings_of(machine, 1, plan.repeats)
     _warn(console, warnings)
-    with saving_nothing(), following_bench(console) as tell:
-        found = several_summary(machine, plan, warnings, list(measure_several(plan, tell)))
+    with following_bench(console) as tell:
+        measured = _Measured.of(measure_several(plan, tell))
+    found = measured.noted_in(several_summary(machine, plan, warnings, measured.results))
     show(found, several_report(found), json=json)
     files.keep(found)
+    measured.end()
     return DONE
 
 
@@ -145,14 +186,15 @@ def profile_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -
     warnings = warnings_of(machine, plan.allow, plan.repeats)
     _warn(console, warnings)
     rate = copy_rate()
-    with saving_nothing(), following_bench(console) as tell:
-        measured = list(profiles(plan, rate, tell))
-    found = profile_summary(machine, plan, rate, warnings, measured)
-    found["predicted"] = predictions(measured, machine.cores, copy_rate(machine.cores))
+    with following_bench(console) as tell:
+        measured = _Measured.of(profiles(plan, rate, tell))
+    found = measured.noted_in(profile_summary(machine, plan, rate, warnings, measured.results))
+    found["predicted"] = predictions(measured.results, machine.cores, copy_rate(machine.cores))
     show(found, profile_report(found), json=json)
     files.keep(found)
     if files.plot is not None:
         plot_predictions(found, files.plot)
+    measured.end()
     return DONE
 
 

@@ -257,13 +257,14 @@ def run_list_object(
         "folders": [str(folder) for folder in folders],
         "differing": differing_settings(listed),
         "shared": shared_settings(listed),
-        "runs": [_run_object(run) for run in found.runs],
+        "runs": [found_object(run) for run in found.runs],
         "others": [_other_object(other) for other in found.others],
         "select": None if chosen is None else _choices_object(chosen, metric, lowest),
     }
 
 
-def _run_object(run: FoundRun) -> dict[str, Any]:
+def found_object(run: FoundRun) -> dict[str, Any]:
+    """A run directory as JSON has it."""
     plain = {"path": str(run.path), "settings": dict(run.settings), "metrics": dict(run.metrics)}
     return {**vars(run), **plain, "best": dict(run.best) or None}
 

@@ -37,7 +37,7 @@ _SEVERITY_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def run_report(run: Run, usual_lr: str = "") -> RenderableType:
     """What a training came to; `usual_lr` says why its learning rate is the one that its optimizer begins with."""
     head = f"{title_of(run.config, run.kind)} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
-    parts: list[RenderableType] = [Text(head, "bold"), Padding(_pairs(_results(run, usual_lr)), (1, 0, 1, 2))]
+    parts: list[RenderableType] = [Text(head, "bold"), Padding(named_lines(_results(run, usual_lr)), (1, 0, 1, 2))]
     parts.append(Padding(_workers(run), (0, 0, 0, 2)))
     parts.extend(Text(f"  {failure.splitlines()[0]}", "yellow") for failure in run.failures)
     return Group(*parts)
@@ -86,7 +86,8 @@ def _results(run: Run, usual_lr: str) -> Iterable[tuple[str, str]]:
         yield "saved in", str(run.out)
 
 
-def _pairs(rows: Iterable[tuple[str, str]]) -> Table:
+def named_lines(rows: Iterable[tuple[str, str]]) -> Table:
+    """Findings, each beside its name; one without a name says more of the one before."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -220,7 +221,7 @@ def check_report(verdict: Verdict, *, verbose: bool = False) -> RenderableType:
     """What a check found, line by line, and the verdict; `verbose` with all numbers."""
     parts: list[RenderableType] = [
         Text(verdict.headline, "bold"),
-        Padding(_pairs(verdict.lines(verbose=verbose)), (1, 0, 1, 2)),
+        Padding(named_lines(verdict.lines(verbose=verbose)), (1, 0, 1, 2)),
     ]
     if verdict.sources:
         parts.append(Padding(_sources(verdict), (0, 0, 1, 2)))
@@ -295,4 +296,4 @@ def replay_report(name: str, replay: Replay) -> RenderableType:
             rows.append(("loss", f"first differs at update {first.update}"))
     head = Text(f"{name} · replayed in {duration(replay.seconds)}", "bold")
     style = "green" if replay.equal else "bold red"
-    return Group(head, Padding(_pairs(rows), (1, 0, 1, 2)), Text(f"verdict: {replay.conclusion}", style))
+    return Group(head, Padding(named_lines(rows), (1, 0, 1, 2)), Text(f"verdict: {replay.conclusion}", style))

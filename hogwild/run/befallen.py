@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
-from hogwild.run.directory import WORKERS
+from hogwild.run.directory import WORKERS, append_lines
 from hogwild.workers.failures import WorkerHistory
 
 _FORMS = {"failure": str, "in_doubt": int}
@@ -89,8 +89,4 @@ class WorkersFile:
         if self._folder is None or before == self._written:
             return
         told = (*map(str, failures[before[0] :]), *machines[before[2] :])
-        try:
-            with (self._folder / WORKERS).open("a", encoding="utf-8") as file:
-                file.write(Befallen(told, tuple(doubts[before[1] :])).to_json())
-        except OSError as error:
-            raise RunDirectoryError(f"the run cannot be saved in {self._folder}: {printable(str(error))}") from error
+        append_lines(self._folder / WORKERS, Befallen(told, tuple(doubts[before[1] :])).to_json())

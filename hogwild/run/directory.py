@@ -278,3 +278,16 @@ def _made(wanted: Path, *, fresh: bool) -> Path:
             number += 1
         else:
             return path
+
+
+def append_lines(path: Path, lines: str) -> None:
+    """Append whole lines to a file of a run that goes on.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise RunDirectoryError(f"the run cannot be saved in {path.parent}: {printable(str(error))}") from error

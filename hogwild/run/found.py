@@ -82,6 +82,11 @@ class FoundRun:
     diverged: str = ""
 
     @property
+    def recorded(self) -> bool:
+        """True where the folder holds the record of a run that nobody has gone on with."""
+        return self.whole or self.status == INTERRUPTED
+
+    @property
     def whole(self) -> bool:
         """True where it has ended as it should, so that its metrics are those of the training."""
         return self.status in (DONE, ENDED_EARLY)
@@ -123,6 +128,26 @@ def find_runs(folders: Sequence[Path]) -> FoundFolders:
         runs.extend(found.runs)
         others.extend(found.others)
     return FoundFolders(tuple(runs), tuple(others))
+
+
+def the_run_in(folder: Path) -> FoundRun:
+    """The run whose directory that folder is.
+
+    Raises:
+        ArgumentError: it is none.
+        RunDirectoryError: it is broken.
+    """
+    runs = find_runs([folder]).runs
+    if not any(run.path == folder for run in runs):
+        many = f"{len(runs)} runs" if len(runs) > 1 else "one"
+        holds = (
+            f"{many}; hogwild runs {quote(str(folder))} lists {'them' if len(runs) > 1 else 'it'}" if runs else "none"
+        )
+        raise ArgumentError(f"{str(folder)!r} is not the folder of a run, and holds {holds}")
+    found = next(run for run in runs if run.path == folder)
+    if found.status == BROKEN:
+        raise RunDirectoryError(found.why)
+    return found
 
 
 def _walk(folder: Path, seen: set[tuple[int, int]], depth: int) -> FoundFolders:

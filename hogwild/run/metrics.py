@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
+from hogwild.run.directory import append_lines
 from hogwild.workers.team import Logged
 from hogwild.workers.worker_info import OF_A_ROW
 
@@ -128,10 +129,4 @@ class MetricsFile:
             return
         logged = self._logged[self._written[1] :]
         self._written, self._last = (len(self._evaluations), len(self._logged)), time.monotonic()
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(as_json(by_update(evaluations, map(logged_row, logged))))
-        except OSError as error:
-            raise RunDirectoryError(
-                f"the run cannot be saved in {self._path.parent}: {printable(str(error))}"
-            ) from error
+        append_lines(self._path, as_json(by_update(evaluations, map(logged_row, logged))))

@@ -41,9 +41,14 @@ def test_what_is_planned():
 
 
 def test_machines_far_apart_go_on_where_one_step_of_all_waits():
-    plan = several_plan_of(QUICK, 20.0, (2,), (20,), ())
+    plan, told = several_plan_of(QUICK, 20.0, (2,), (20,), ()), []
     with links(1):
-        (found,) = measure_several(plan)
+        (found,) = measure_several(plan, told.append)
+    assert [(step.done, step.total, step.what.rpartition(": ")[2]) for step in told] == [
+        (0, 3, "repeat 1 of 1, together, staleness 5"),
+        (1, 3, "repeat 1 of 1, apart"),
+        (2, 3, "repeat 1 of 1, ddp"),
+    ]
     assert (found.nodes, found.delay, found.staleness, found.ideal) == (2, 0.02, 5, 100)
     assert 0.5 * found.ideal < found.updates_per_second.median < found.ideal
     assert found.over_ddp.median > 1.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,27 @@ def test_save_and_compare(speeds: dict[str, list[float]], capsys: pytest.Capture
     speeds["ordered"] = [1.9, 1.9, 1.9]
     assert main([*BENCH, *guard, "--save", "base.json"]) == 0, "the file may be that which it is compared with"
     assert json.loads(Path("base.json").read_text())["cases"][0]["results"][-1]["over_serial"]["median"] < 1.95
+
+
+def test_what_was_measured_before_an_interruption_is_shown_and_saved(
+    speeds: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(plan: Any, tell: Any, after: int = 1) -> Iterator[str]:
+        yield from ["a case"] * after
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benching, "measure_cases", interrupted)
+    assert main([*BENCH, "--save", "base.json"]) == 130
+    out, err = capsys.readouterr()
+    assert "warning: interrupted: what is missing was not measured" in out and TWO in out
+    assert "nothing is saved" not in err
+    found = json.loads(Path("base.json").read_text())
+    assert found["cases"] and "interrupted: what is missing was not measured" in found["warnings"]
+    Path("base.json").unlink()
+    monkeypatch.setattr(benching, "measure_cases", lambda plan, tell: interrupted(plan, tell, 0))
+    assert main([*BENCH, "--save", "base.json"]) == 130
+    out, err = capsys.readouterr()
+    assert out == "" and err.endswith("hogwild: interrupted; nothing is saved\n") and not Path("base.json").exists()
 
 
 @pytest.mark.parametrize(

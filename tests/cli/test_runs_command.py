@@ -1,4 +1,4 @@
-"""`hogwild runs` and `hogwild compare`, called in this process."""
+"""`hogwild runs`, `hogwild show` and `hogwild compare`, called in this process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from saved import save_run, seem_killed
 
 from hogwild.cli import main
+from hogwild.report.words import figure
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +211,43 @@ def test_in_a_narrow_terminal_paths_are_shortened_before_columns_are_left_out(
     shutil.copytree(tmp_path / "a-sweep-with-a-name-that-is-rather-long", tmp_path / "again")
     monkeypatch.setenv("COLUMNS", "80")
     assert "again/lr0.1" in printed(capsys, "runs", "."), "their ends are equal"
+
+
+def test_one_run_is_shown_with_its_settings_and_where_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "show", "runs/lr0.2-1")
+    assert out.startswith("line · ") and "saved in runs/lr0.2-1" in " ".join(out.split())
+    assert "lr 0.2" in out and "seed 1" in out and "all others as by default" in out
+    assert f"torch {torch.__version__}" in out
+    found = json.loads(printed(capsys, "show", "runs/lr0.2-1", "--json"))
+    record = json.loads(Path("runs/lr0.2-1/run.json").read_text())
+    assert found["result"]["digest"] == record["digest"] and found["settings"]["lr"] == 0.2
+    assert found["environment"]["torch"] == str(torch.__version__)
+
+
+def test_a_run_without_an_end_is_shown_as_far_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = printed(capsys, "show", "runs/wrong")
+    assert failed.startswith("runs/wrong · failed") and "ValueError: a bad batch; use --kind threads" in failed
+    killed = printed(capsys, "show", "runs/killed")
+    found = json.loads(printed(capsys, "show", "runs/killed", "--json"))
+    assert killed.startswith("runs/killed · killed") and "lr 0.1" in killed
+    assert found["result"] is None and f"accuracy {figure(found['metrics']['accuracy'])} " in " ".join(killed.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "no run named; name the folder of one (hogwild runs lists them)"),
+        (["nowhere"], "'nowhere' does not exist"),
+        (["runs"], "'runs' is not the folder of a run, and holds 7 runs; hogwild runs runs lists them"),
+        (["runs/notes"], "'runs/notes' is not the folder of a run, and holds none"),
+        (["runs/broken"], "is not the record of a run"),
+        (["changed"], "changed/journal.npy is not the file that was saved"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = shutil.copytree("runs/lr0.1-0", tmp_path / "changed")
+    (changed / "journal.npy").write_bytes(b"another")
+    arguments = [str(changed) if one == "changed" else one for one in arguments]
+    assert told in refused(capsys, "show", *arguments)
