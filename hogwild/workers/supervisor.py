@@ -72,6 +72,7 @@ class Supervisor:
         self._pause = _SOON if shows else _NOW_AND_THEN
         self._asks = asks
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
+        self._raisers: set[int] = set()  # whose errors end the run
         self._seen: dict[int, tuple[tuple[int, ...] | None, float]] = {}  # the point each was seen at, and how long
         self._looked = time.monotonic()
 
@@ -128,12 +129,12 @@ class Supervisor:
 
     def _raised(self, event: Failed) -> BaseException | None:
         """The error of a worker that raised, where it ends the run; else it is settled with the worker's death."""
-        if isinstance(event.error, HogwildError) and not isinstance(event.error, WorkerError):
-            return event.error
         failure = self._failure(event.worker, f"raised {event.name}", event.message)
         failure = replace(failure, details=event.traceback, error=event.error)
-        if not event.made or self._config.on_worker_failure == "raise":
-            return failure.as_error()
+        ours = isinstance(event.error, HogwildError) and not isinstance(event.error, WorkerError)
+        if ours or not event.made or self._config.on_worker_failure == "raise":
+            self._raisers.add(event.worker)
+            return event.error if ours else failure.as_error()
         self._ending[event.worker] = failure
         return None
 
@@ -155,7 +156,7 @@ class Supervisor:
         doubt = self._control.owner_died(death.worker, partial(self._rule.settle, self._state))
         if doubt is not None:
             self.history.in_doubt.append(doubt)
-            failure = replace(failure, what=f"{failure.what}; update {doubt} may have been applied in part")
+        failure = _doubtful(failure, doubt)
         self.history.failures.append(failure)
         if self._config.on_worker_failure == "raise":
             raise failure.as_error()
@@ -255,7 +256,7 @@ class Supervisor:
             for event in self._team.events(0.0):  # what they logged of updates that count
                 if isinstance(event, Logged):
                     self.history.logged.append(event)
-            self.history.in_doubt.extend(self._doubted())
+            self.history.in_doubt.extend(self._doubted().values())
 
     def _let_finish(self) -> None:
         control, deadline = self._control, time.monotonic() + _GRACE
@@ -272,6 +273,7 @@ class Supervisor:
                     self.history.logged.append(event)
                 elif isinstance(event, Died | Failed):
                     control[Word.ABORT] = 1
+                    self._note_end(event)
 
     def _writing(self) -> bool:
         """True while a worker writes in place, so that to end it would leave part of its update in the model."""
@@ -279,10 +281,27 @@ class Supervisor:
         writers = {worker for worker, _, phase in self._control.owned() if phase is Phase.WRITING}
         return not self._rule.versioned and not running.isdisjoint(writers)
 
-    def _doubted(self) -> list[int]:
-        """Tickets that a worker was writing in place when it was ended."""
+    def _note_end(self, event: Died | Failed) -> None:
+        """Note a failure that the end of the run has overtaken; no lock is waited for, and nothing is settled."""
+        worker = event.worker
+        if isinstance(event, Failed):
+            self._raised(event)
+        elif worker not in self._raisers:
+            failure = self._ending.pop(worker, None) or self._failure(worker, f"died of {_cause(event)}")
+            self.history.failures.append(_doubtful(failure, self._doubted().get(worker)))
+
+    def _doubted(self) -> dict[int, int]:
+        """Worker → the ticket that it was writing in place when it ended."""
         settle = partial(self._rule.settle, self._state)
-        return [ticket for _, ticket, phase in self._control.owned() if settle(ticket, phase) is Settled.DOUBTED]
+        owned = self._control.owned()
+        return {worker: ticket for worker, ticket, phase in owned if settle(ticket, phase) is Settled.DOUBTED}
+
+
+def _doubtful(failure: Failure, doubt: int | None) -> Failure:
+    """The same, which says which update is in doubt by it."""
+    if doubt is None:
+        return failure
+    return replace(failure, what=f"{failure.what}; update {doubt} may have been applied in part")
 
 
 def _cause(death: Died) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 
 import problems
 import pytest
@@ -13,6 +14,7 @@ from hogwild.run.befallen import Befallen, read_befallen
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 AT, UPDATES = 50, 200
+SOON = 25  # while the first evaluation is made
 SETTINGS = {"updates": UPDATES, "workers": 2, "kind": "processes", "checkpoint_every": 20, "evaluate_every": 20}
 
 
@@ -38,6 +40,39 @@ def interrupted(tmp_path, request):
     (failure,) = read_befallen(tmp_path).failures
     assert "died of SIGKILL" in failure
     return tmp_path
+
+
+class InterruptingOnce(hogwild.Callback):
+    """Interrupts once a fault has befallen a worker, of whose end nobody has heard yet."""
+
+    def __init__(self, fault):
+        self.fault = fault
+
+    def on_evaluation(self, progress):
+        deadline = time.monotonic() + 30
+        while not self.fault.fired and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("update", "kind", "fault", "told"),
+    [
+        ("hogwild", "processes", Fault.KILL, "died of SIGKILL"),
+        ("ordered", "processes", Fault.KILL, "died of SIGKILL"),
+        ("ordered", "threads", Fault.RAISE, "raised PlantedError at update 25 (batch 25): planted at"),
+    ],
+)
+def test_a_death_that_an_interruption_overtakes_is_noted(update, kind, fault, told, tmp_path):
+    fault = PlantedFault(fault, Hook.WRITING, SOON)
+    with planted(fault), pytest.raises(KeyboardInterrupt):
+        train(tmp_path, update, kind=kind, callbacks=[InterruptingOnce(fault)])
+    found, doubted = read_befallen(tmp_path), [SOON] * (update == "hogwild")
+    (failure,) = found.failures
+    assert told in failure and ("may have been applied in part" in failure) is bool(doubted)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["failures"], record["in_doubt"]) == ([failure], doubted) and found.in_doubt == tuple(doubted)
 
 
 @pytest.mark.parametrize("interrupted", ["hogwild"], indirect=True)
