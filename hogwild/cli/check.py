@@ -11,7 +11,9 @@ from tyro.conf import Positional, UseAppendAction, arg
 from hogwild.cli.own import NoOwnFlags
 from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, setting_flags, settings_in
 from hogwild.cli.values import whole
+from hogwild.config import AUTO
 from hogwild.errors import ArgumentError, flag_of
+from hogwild.workers.spawn import start_server_early
 
 _MORE = """Examples:
   hogwild check digits                      how far do runs that race diverge?
@@ -95,6 +97,8 @@ class CheckCommand:
             "window": self.window,
             "nodes": self.nodes,
         }
+        if not (self.command or self.fresh_process):
+            start_server_early(str(given.get("kind", AUTO)))
         from hogwild.cli.checking import check_command, check_settings, command_subject, experiment_subject
 
         settings = check_settings(self.tolerance, {key: value for key, value in named.items() if value is not None})

@@ -11,8 +11,9 @@ from tyro.conf import Positional, UseAppendAction, arg
 from hogwild.cli.own import NoOwnFlags
 from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, setting_flags, settings_in
 from hogwild.cli.values import number, whole
-from hogwild.config import DECIDE_BITS
+from hogwild.config import AUTO, DECIDE_BITS
 from hogwild.errors import ArgumentError
+from hogwild.workers.spawn import start_server_early
 
 _MORE = """Examples:
   hogwild run digits                     two worker processes, without a lock
@@ -75,6 +76,7 @@ class RunCommand:
         resumed = self.resume is not None
         changes = {name: value for name, value in found.items() if resumed and name in DECIDE_BITS}
         given |= {name: value for name, value in found.items() if name not in changes}
+        start_server_early(given.get("kind", AUTO))
         from hogwild.cli.running import Meeting, Saved, run_command
 
         saved = Saved(self.out, self.resume, changes, overwrite=self.overwrite)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hogwild.data.seeding import preserved_generators
+from hogwild.optim.factory import Factory, made_by, try_step
 from hogwild.shared.hashing import raw_bytes
 from hogwild.workers.vector_math import call_vector_functions
 
@@ -69,7 +70,7 @@ def _results() -> Iterator[Tensor]:
     yield from _trained(partial(torch.optim.Adam, lr=0.01))
 
 
-def _trained(make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> Iterator[Tensor]:
+def _trained(factory: Factory) -> Iterator[Tensor]:
     """The parameters of a small network after a few steps."""
     network = nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
@@ -78,11 +79,11 @@ def _trained(make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimize
     with torch.no_grad():
         for parameter in parameters:
             parameter.copy_(_numbers(*parameter.shape) / math.sqrt(parameter.numel()))
-    steps = make_optimizer(parameters)
+    optimizer = made_by(factory, list(network.named_parameters()))
     data, targets = _numbers(32, 64), torch.arange(32) % 10
     for _ in range(_STEPS):
         loss = functional.cross_entropy(network(data), targets)
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.grad = gradient
-        steps.step()
+        try_step(optimizer)
     yield from (parameter.detach() for parameter in parameters)

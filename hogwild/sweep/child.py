@@ -21,6 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hogwild.workers.spawn import start_server_early
+
 if TYPE_CHECKING:
     from hogwild.run.progress import Progress
     from hogwild.run.result import Run
@@ -30,12 +32,13 @@ _TELL_EVERY = 0.3  # seconds
 _TERMINATED = 128 + signal.SIGTERM
 
 
-def run_child(folder: str, name: str, channel: str) -> int:
+def run_child(folder: str, name: str, kind: str, channel: str) -> int:
     """Make the run of that name in the sweep's folder, or go on with it; returns the exit status.
 
     Args:
         folder: the sweep's.
         name: of the run.
+        kind: of its workers, as its settings have it.
         channel: number of the descriptor to write to.
     """
     threading.Thread(target=_end_with_the_sweep, name="hogwild-sweep", daemon=True).start()
@@ -46,6 +49,7 @@ def run_child(folder: str, name: str, channel: str) -> int:
 
     try:
         signal.signal(signal.SIGTERM, _leave)
+        start_server_early(kind)
         sys.stderr.write(f"{_train(Path(folder), name, tell)}\n")
     except KeyboardInterrupt:
         return _TERMINATED

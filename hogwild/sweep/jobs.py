@@ -170,7 +170,7 @@ class _Job:
         self._pipe, theirs = os.pipe()
         os.set_blocking(self._pipe, False)
         self._begun = b""
-        command = [sys.executable, "-P", "-c", _CHILD, _PACKAGE, str(folder), run.folder, str(theirs)]
+        command = [sys.executable, "-P", "-c", _CHILD, _PACKAGE, str(folder), run.folder, run.config.kind, str(theirs)]
         try:
             with (folder / LOGS / f"{run.folder}.log").open("a", encoding="utf-8") as log:
                 log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {run.config.name} {_settings(run)}\n")

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hogwild.config import AUTO
+
 T = TypeVar("T")
 _EVERY = 1e-3  # seconds between two looks
 
@@ -16,6 +18,13 @@ _EVERY = 1e-3  # seconds between two looks
 def has_gil() -> bool:
     """True where one thread at a time runs Python."""
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def likely_kind(kind: str) -> str:
+    """The kind of worker that a setting names; where it leaves that open, the one that is chosen most often."""
+    if kind != AUTO:
+        return kind
+    return "processes" if has_gil() else "threads"
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hogwild.config import AUTO
-from hogwild.workers.interpreter import has_gil
+from hogwild.workers.interpreter import likely_kind
 from hogwild.workers.processes import ProcessTeam
 from hogwild.workers.spawn import refuse_removed_folder
 from hogwild.workers.threads import ThreadTeam
@@ -21,6 +20,4 @@ def warm_up(kind: str) -> None:
         ArgumentError: none can be started here.
     """
     refuse_removed_folder()
-    if kind == AUTO:
-        kind = "processes" if has_gil() else "threads"
-    TEAMS[kind].warm_up()
+    TEAMS[likely_kind(kind)].warm_up()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import ArgumentError
+from hogwild.workers.interpreter import likely_kind
 
 _PRELOAD = "hogwild.workers.preload"
 SAFE = "PYTHONSAFEPATH"
@@ -61,6 +62,17 @@ def start_server() -> None:
             except ChildProcessError:  # it is that of the program which this one was forked from
                 _leave_server(forkserver)
                 forkserver.ensure_running()
+
+
+def start_server_early(kind: str) -> None:
+    """Let the fork server import torch while this program does, where workers of that kind are likely to be processes.
+    Called before torch is imported here.
+
+    Raises:
+        ArgumentError: this process may start no other.
+    """
+    if likely_kind(kind) == "processes":
+        start_server()
 
 
 def _leave_server(forkserver: Any) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
+import sklearn.datasets
 import torch
+from hogwild.experiments._common import digits
 from hogwild.experiments._idx import FILES, mnist, read_idx
 from hogwild.experiments.digits import split
 from hogwild.experiments.embeddings import GROUPS, Factors, Recovered, plant
@@ -159,3 +160,11 @@ def test_a_gzip_file_that_was_cut_off(tmp_path: Path) -> None:
 def test_a_folder_of_data_that_nobody_reads_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="leave it out"):
         _train(name, data=str(tmp_path))
+
+
+def test_the_digits_that_are_read_are_those_that_scikit_learn_gives():
+    found = sklearn.datasets.load_digits()
+    train_images, train_labels, test_images, test_labels = digits()
+    images, labels = torch.cat((train_images, test_images)), torch.cat((train_labels, test_labels))
+    assert torch.equal(images, torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16)
+    assert torch.equal(labels, torch.tensor(found.target, dtype=torch.int64)) and images.shape == (1797, 1, 8, 8)

@@ -42,7 +42,7 @@ def imported(model, batch):
     return problems.cross_entropy(model, batch)
 
 run = problems.train(
-    loss=imported, optimizer=getattr(problems, {optimizer!r}), kind={kind!r}, update="ordered", updates=4
+    loss=imported, optimizer=getattr(problems, {optimizer!r}), kind={kind!r}, update="ordered", updates=4, out="saved"
 )
 print(*sorted({{row["compiler"] for row in run.logged}}), "torch._dynamo" in sys.modules)
 """
@@ -50,18 +50,47 @@ print(*sorted({{row["compiler"] for row in run.logged}}), "torch._dynamo" in sys
 
 @pytest.mark.parametrize("optimizer", ["SGD", "MOMENTUM", "ADAM"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_run_imports_torchs_compiler_for_its_optimizer(kind, optimizer):
+def test_no_run_imports_torchs_compiler_for_its_optimizer(kind, optimizer, tmp_path):
+    """Nor for its record, of which the numerical fingerprint takes steps of its own."""
     script = COMPILER.format(tests=str(Path(problems.__file__).parent), kind=kind, optimizer=optimizer)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["0.0", "False"]
+    assert printed_by(script, tmp_path) == ["0.0", "False"]
 
 
-def test_an_optimizer_is_as_torch_makes_it_afterwards():
+def printed_by(script: str, folder: Path) -> list[str]:
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=folder)
+    return done.stdout.split()
+
+
+def test_an_optimizer_is_as_torch_makes_it_afterwards(tmp_path):
     """What was told to a method of `Optimizer`, so that it does not import the compiler, is taken back."""
     script = COMPILER.format(tests=str(Path(problems.__file__).parent), kind="threads", optimizer="SGD")
     script += "torch.optim.SGD([torch.zeros(1)], lr=0.1)\nprint('torch._dynamo' in sys.modules)\n"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["0.0", "False", "True"]
+    assert printed_by(script, tmp_path) == ["0.0", "False", "True"]
+
+
+EARLY = """
+import sys
+from multiprocessing import forkserver
+
+class Seeing:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "torch":
+            print(forkserver._forkserver._forkserver_pid is not None, file=sys.stderr)
+
+sys.meta_path.insert(0, Seeing)
+from hogwild.cli import main
+sys.exit(main(["run", "two_apis", "--kind", {kind!r}, "--updates", "2", "--out", "saved", "--quiet"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
+@pytest.mark.parametrize(("kind", "starts"), [("processes", "True"), ("threads", "False")])
+def test_the_fork_server_imports_torch_while_the_command_line_does(kind, starts, tmp_path):
+    command = [sys.executable, "-c", EARLY.format(kind=kind)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.stderr.split("\n")[0] == starts and done.returncode == 2, "a study has no --kind"
 
 
 TWO_AT_ONCE = """
