@@ -95,7 +95,7 @@ class Averager(Correspondent):
             NodeError: another machine sent what no machine of this run sends.
         """
         self._correspond()
-        self._part(self._control[Word.AVERAGED], self._timeout)
+        self._part(self._control[Word.AVERAGED])
         while self._closed:
             time.sleep(_LOOK_EVERY)
             self._tell_lost()

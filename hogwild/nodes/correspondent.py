@@ -82,10 +82,11 @@ class Correspondent(ABC):
             elif not peer.parted and now - peer.heard > self._timeout:
                 self._lose(peer, f"it has said nothing for {self._timeout:g} s")
 
-    def _part(self, head: int, patience: float) -> None:
-        """Say that this machine is done, and wait so many seconds at most until the others have said so too."""
+    def _part(self, head: int) -> None:
+        """Say that this machine is done, and stay until the others have said so too: what was sent may be long on its
+        way, and would be lost with the connection. Nobody is waited for who says nothing."""
         for peer in self._peers.values():
             peer.tell(Kind.DONE, head)
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline and not all(peer.done or not peer.sent_to for peer in self._peers.values()):
+        while not all(peer.done or not peer.sent_to for peer in self._peers.values()):
             self._hear(_LOOK_EVERY)
+            self._listen()

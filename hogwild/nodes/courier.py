@@ -39,7 +39,6 @@ from hogwild.shared.words import Word
 PAIRING = 20.0  # seconds for a machine that comes back and one that lives to be connected
 _STANDING = 0.1  # seconds without a new version, after which what a lost machine owed is computed by anyone
 _MOST_KEPT = 1 << 30  # bytes of gradients that are kept for one that comes back, while it cannot take them
-_LINGERING = 2.0  # seconds for the others to say that they are done, once this machine is
 
 
 class Courier(Correspondent):
@@ -101,7 +100,7 @@ class Courier(Correspondent):
         if self._control.bell is not None:
             threading.Thread(target=self._listen_to_workers, args=(self._control.bell,), daemon=True).start()
         self._correspond()
-        self._part(self._control[Word.HEAD], _LINGERING)
+        self._part(self._control[Word.HEAD])
 
     def _act(self) -> bool:
         self._welcome()

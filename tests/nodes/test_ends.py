@@ -11,6 +11,7 @@ from machines import refusals, together
 from torch.distributed import HashStore
 
 from hogwild import ArgumentError, NodeError
+from hogwild.nodes.correspondent import Correspondent
 from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.messages import Kind
 from hogwild.nodes.party import Party
@@ -207,3 +208,59 @@ def test_who_has_heard_an_earlier_run_proves_nothing_by_it(monkeypatch):
     monkeypatch.setattr(mine, "hear_all", lambda what, patience: heard[what])
     with pytest.raises(ArgumentError, match="machine 0, 1 has another token than machine 0"):
         check_secret(mine)
+
+
+class Ending(Correspondent):
+    """Has nothing to do but to part."""
+
+    def __init__(self, timeout, **peers):
+        super().__init__(timeout)
+        self._peers = dict(enumerate(peers.values(), 1))
+        self.lost = []
+
+    def _act(self):
+        return False
+
+    def _is_over(self):
+        return True
+
+    def _take_news(self, news):
+        pass
+
+    def _lose(self, peer, why):
+        peer.parted = True
+        self.lost.append(why)
+
+
+class Slow:
+    """A machine that is done so many seconds from now, and says meanwhile that it lives, or says nothing."""
+
+    def __init__(self, seconds, *, talks=True):
+        self.done_at, self.talks, self.parted, self._heard = time.monotonic() + seconds, talks, False, time.monotonic()
+
+    @property
+    def heard(self):
+        return time.monotonic() if self.talks else self._heard
+
+    @property
+    def done(self):
+        return time.monotonic() > self.done_at
+
+    @property
+    def sent_to(self):
+        return not self.parted
+
+    def tell(self, kind, head):
+        assert (kind, head) == (Kind.DONE, 40)
+
+
+def test_who_is_done_stays_until_the_others_are_however_long_what_was_sent_is_on_its_way():
+    began, ending = time.monotonic(), Ending(0.5, quick=Slow(0.1), slow=Slow(3.0))
+    ending._part(40)
+    assert time.monotonic() - began >= 3.0 and ending.lost == []
+
+
+def test_who_is_done_does_not_wait_for_one_that_says_nothing():
+    began, ending = time.monotonic(), Ending(0.5, quick=Slow(0.1), silent=Slow(60.0, talks=False))
+    ending._part(40)
+    assert 0.4 < time.monotonic() - began < 10 and ending.lost == ["it has said nothing for 0.5 s"]
