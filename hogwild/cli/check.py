@@ -47,6 +47,7 @@ class CheckCommand:
     """Repeat a training, and measure how far the runs diverge."""
 
     more: ClassVar[str] = _MORE
+    trains: ClassVar[bool] = True  # in this process, so that the fork server may start early
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
     """The name of an experiment (hogwild list shows them), a file of yours that defines one, or a run's folder."""

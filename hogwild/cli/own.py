@@ -22,13 +22,15 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from hogwild.cli.settings import SettingFlags, class_of
 from hogwild.cli.values import words
-from hogwild.workers.spawn import refuse_removed_folder
+from hogwild.config import AUTO
+from hogwild.workers.spawn import refuse_removed_folder, start_server_early
 
 if TYPE_CHECKING:
     from hogwild.experiment import Training
     from hogwild.experiment.parameters import Parameter
 
 _FILE = re.compile(r"[^-].*\.py(:[A-Za-z_]\w*)?")
+_UNTRAINED = {"-h", "--help", "--fresh-process"}  # flags with which the command itself trains nothing
 _OF_PATHS = ("--command", "--out", "--data")  # flags whose values may look like a file of code
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -49,6 +51,8 @@ def with_own_flags(command: type[Any], argv: Sequence[str]) -> type[Any]:
     if wanted is None or not is_dataclass(command) or "own" not in command.__dataclass_fields__:
         return command
     refuse_removed_folder()
+    if getattr(command, "trains", False) and not _UNTRAINED & {*argv}:
+        start_server_early(_kind_in(argv))
     from hogwild.experiment import Training, find
 
     training, _ = find(wanted)
@@ -114,6 +118,12 @@ def _experiment_in(argv: Sequence[str]) -> str | None:
     before = ["", *argv]
     files = (text for flag, text in zip(before, argv, strict=False) if flag not in _OF_PATHS and _FILE.fullmatch(text))
     return next(files, None)
+
+
+def _kind_in(argv: Sequence[str]) -> str:
+    """The kind of workers that the arguments name."""
+    parts = [part for word in argv for part in word.split("=", 1)]
+    return next((value for flag, value in pairwise(parts) if flag == "--kind"), AUTO)
 
 
 def _has_own_flags(name: str) -> bool:

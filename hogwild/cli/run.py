@@ -39,6 +39,7 @@ class RunCommand:
     """Train an experiment, or answer a study's question by measurement."""
 
     more: ClassVar[str] = _MORE
+    trains: ClassVar[bool] = True  # in this process, so that the fork server may start early
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
     """The name of an experiment (hogwild list shows them), a file of yours that defines one, or a run's folder."""

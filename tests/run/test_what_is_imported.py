@@ -81,16 +81,31 @@ class Seeing:
 
 sys.meta_path.insert(0, Seeing)
 from hogwild.cli import main
-sys.exit(main(["run", "two_apis", "--kind", {kind!r}, "--updates", "2", "--out", "saved", "--quiet"]))
+sys.exit(main(["run", *{arguments!r}.split()]))
+"""
+OWN = """
+import hogwild, torch
+def build() -> hogwild.Problem:
+    return hogwild.Problem(torch.nn.Linear(2, 2), torch.ones(4, 2), lambda model, batch: model(batch).sum())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
-@pytest.mark.parametrize(("kind", "starts"), [("processes", "True"), ("threads", "False")])
-def test_the_fork_server_imports_torch_while_the_command_line_does(kind, starts, tmp_path):
-    command = [sys.executable, "-c", EARLY.format(kind=kind)]
+@pytest.mark.parametrize(
+    ("arguments", "starts"),
+    [
+        ("two_apis --kind processes", "True"),
+        ("two_apis --kind threads", "False"),
+        ("train.py --lr fast", "True"),
+        ("train.py --lr fast --kind=threads", "False"),
+    ],
+)
+def test_the_fork_server_imports_torch_while_the_command_line_does(arguments, starts, tmp_path):
+    (tmp_path / "train.py").write_text(OWN)
+    command = [sys.executable, "-c", EARLY.format(arguments=arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.stderr.split("\n")[0] == starts and done.returncode == 2, "a study has no --kind"
+    assert done.stderr.split("\n")[0] == starts
+    assert done.returncode == 2, "a study has no --kind, and fast is no rate"
 
 
 TWO_AT_ONCE = """
