@@ -15,8 +15,9 @@ _MORE = """Examples:
   hogwild show runs/a          what hogwild run said at its end, and its settings
   hogwild show runs/a --json   all of it
 
-Also of a run that trains, failed, or was killed: what became of it, and what
-goes on with it. The files of a run that has ended are verified."""
+Of a run that trains, failed, or was killed: what became of it.
+
+The files of a run that has ended are verified."""
 
 
 @dataclass(frozen=True)
