@@ -150,9 +150,13 @@ class Supervisor:
         where = f"at update {at.update} (batch {at.batch})"
         return Failure(worker, at.update, at.batch, f"worker {worker} {what} {where}{said}")
 
+    def _told(self, death: Died) -> Failure:
+        """What that worker had raised or was ended for; where nothing is known of that, what its process says."""
+        return self._ending.pop(death.worker, None) or self._failure(death.worker, f"died of {_cause(death)}")
+
     def _settle_death(self, death: Died) -> None:
         """The worker has ended for certain: settle what it owned, then apply the policy."""
-        failure = self._ending.pop(death.worker, None) or self._failure(death.worker, f"died of {_cause(death)}")
+        failure = self._told(death)
         doubt = self._control.owner_died(death.worker, partial(self._rule.settle, self._state))
         if doubt is not None:
             self.history.in_doubt.append(doubt)
@@ -287,8 +291,7 @@ class Supervisor:
         if isinstance(event, Failed):
             self._raised(event)
         elif worker not in self._raisers:
-            failure = self._ending.pop(worker, None) or self._failure(worker, f"died of {_cause(event)}")
-            self.history.failures.append(_doubtful(failure, self._doubted().get(worker)))
+            self.history.failures.append(_doubtful(self._told(event), self._doubted().get(worker)))
 
     def _doubted(self) -> dict[int, int]:
         """Worker → the ticket that it was writing in place when it ended."""
