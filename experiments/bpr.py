@@ -11,6 +11,7 @@ the ten first that are among them. Without --data it trains on likes that it mak
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +85,11 @@ def read(path: Path) -> Likes:
         return Likes.of(matrix.row, matrix.col, *matrix.shape)
     names: tuple[dict[str, int], dict[str, int]] = ({}, {})
     pairs = []
-    for number, line in enumerate(lines_of(path, "a .csv or an .npz"), 1):
-        parts = [part.strip() for part in line.split(",")]
-        if len(parts) < 2:
-            raise ArgumentError(f"{path}:{number}: {line!r} is no pair; user,item is one")
-        pairs.append([known.setdefault(part, len(known)) for known, part in zip(names, parts, strict=False)])
+    lines = lines_of(path, "a .csv or an .npz")
+    for number, parts in enumerate(csv.reader(lines, skipinitialspace=True), 1):
+        if len(parts) != len(names):
+            raise ArgumentError(f"{path}:{number}: {lines[number - 1]!r} is no pair; user,item is one")
+        pairs.append([known.setdefault(part.strip(), len(known)) for known, part in zip(names, parts, strict=True)])
     users, items = np.array(pairs, np.int64).reshape(-1, 2).T
     return Likes.of(users, items, len(names[0]), len(names[1]))
 

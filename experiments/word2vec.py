@@ -199,7 +199,7 @@ class Saving(hogwild.Callback):
 def nearest(vectors: Tensor, vocabulary: Vocabulary, shown: Sequence[int]) -> dict[str, str]:
     """'nearest to WORD' → the words nearest to it by cosine."""
     directions = normalize(vectors, dim=1)
-    found = (directions[list(shown)] @ directions.T).topk(1 + _NEAREST, dim=1).indices.tolist()
+    found = (directions[list(shown)] @ directions.T).topk(min(1 + _NEAREST, len(directions)), dim=1).indices.tolist()
     words = vocabulary.words
     return {
         f"nearest to {words[word]}": ", ".join(words[other] for other in row if other != word)
@@ -231,11 +231,18 @@ def build(
     """
     if not 1 <= negative <= 5:
         raise ArgumentError(f"negative {negative} is not from 1 to 5")
+    for name, value, least in (("width", width, 1), ("reach", reach, 1), ("held_out", held_out, 0)):
+        if value < least:
+            raise ArgumentError(f"{name} {value} is below {least}")
+    if not subsample >= 0:
+        raise ArgumentError(f"subsample {subsample} is below 0, which keeps all")
     if data is None:
         made = sentences(0, 24_000)
         train, held = made[1000:], made[:1000]
     else:
         train, held = Lines(data, held_out), Lines(data, held_out, True) if held_out else []  # type: ignore[assignment]
+        if held_out and next(iter(train), None) is None:
+            raise ArgumentError(f"held_out {held_out} leaves no line of {data} to train on; 0 trains on all")
     vocabulary = Vocabulary.of(train, min_count)
     corpus = Corpus.of(train, vocabulary)
     cuts = corpus.cuts(TICKET)

@@ -40,7 +40,10 @@ class Numbering:
             named, count = np.empty(min(len(marks), sum(drawn[array].size for array in arrays)), np.int64), 0
             for array in arrays:
                 flat = np.ascontiguousarray(drawn[array])
-                own = renumbered[array] = np.empty_like(flat)
+                wide = (
+                    np.iinfo(flat.dtype).max < len(marks) - 1
+                )  # for the rows of a ticket, which other arrays name too
+                own = renumbered[array] = np.empty(flat.shape, np.int64 if wide else flat.dtype)
                 flats = flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1)
                 count = compiled("numbers").number_rows(*flats)
                 if count < 0:

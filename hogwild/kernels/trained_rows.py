@@ -48,7 +48,7 @@ class TrainedRows:
 def compile_passes(values: Array) -> None:
     """Have the passes over a table of that dtype and form compiled, and kept on disk, before any worker needs them."""
     passes, rows, words = compiled("passes"), np.zeros(1, np.int64), np.zeros((1, 1), np.int64)
-    table = np.zeros_like(values[:1])
+    table = np.zeros((1, *values.shape[1:]), values.dtype)  # also where `values` has no row
     own, kept, after = (table, np.zeros(1, np.int64), np.zeros((1, 2), np.int64)), (words, table[None]), table.copy()
     passes.read_rows(*own, *kept, rows, 0, after)
     passes.write_rows(*own, words, *kept, 1, rows, 0, after, True)

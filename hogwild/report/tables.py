@@ -21,6 +21,7 @@ from hogwild.report.run_words import optimizer_in_words, resumed_in_words
 from hogwild.report.words import count, duration, figure, plural, short_digest, size
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits, title_of
+from hogwild.run.best import kept_lowest
 from hogwild.run.notes import read_notes
 from hogwild.run.result import Run
 
@@ -59,7 +60,8 @@ def _results(run: Run, usual_lr: str) -> Iterable[tuple[str, str]]:
         yield name, figure(value)
     yield from read_notes(run.out).items()
     if run.best is not None:
-        yield f"best {run.best.metric}", f"{figure(run.best.value)} at update {count(run.best.update)}"
+        which = "lowest" if kept_lowest(run.config.keep_best or "", run.best.metric) else "highest"
+        yield f"best {run.best.metric}", f"{figure(run.best.value)} at update {count(run.best.update)}, the {which}"
     yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}"
     if skipped := sum(usage.skipped for usage in run.workers):
         yield "left out", f"{plural(skipped, 'gradient')}, not finite"

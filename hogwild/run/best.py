@@ -27,7 +27,11 @@ from hogwild.run.metrics import Row, finite_or_none, metrics_in
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.optimizer_state import AVERAGE
 
-_LOW_IS_GOOD = {"loss", "error", "err", "seconds", "perplexity", "nll", "mse", "mae", "rmse", "cost", "regret"}
+_LOW_IS_GOOD = {
+    *("loss", "error", "err", "errors", "seconds", "cost", "regret", "distance", "deviation", "residual"),
+    *("nll", "entropy", "crossentropy", "ce", "bce", "xent", "logloss", "kl", "perplexity", "ppl", "brier"),
+    *("mse", "mae", "rmse", "msle", "rmsle", "mape", "wer", "cer", "eer", "fid"),
+}
 _MODES = {"min": True, "max": False}
 
 
@@ -163,6 +167,12 @@ def _meant(wanted: str, names: Collection[str]) -> str:
         return "those of a moving average need one, as by ema=0.999"
     close = get_close_matches(wanted, names, 1)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"
+
+
+def kept_lowest(wanted: str, metric: str) -> bool:
+    """True where the version with the lowest value of that metric was kept, as `keep_best` wanted it."""
+    name, _, mode = wanted.rpartition(":")
+    return _MODES[mode] if name == metric and mode in _MODES else lowest_is_best(metric)
 
 
 def lowest_is_best(name: str) -> bool:

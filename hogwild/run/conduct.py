@@ -11,7 +11,10 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
 
-from hogwild.errors import warn_caller
+import torch
+
+from hogwild.errors import NonFiniteError, some_of, warn_caller
+from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import leaving_together
 from hogwild.run.audit import Audit, close_account
 from hogwild.run.averages import as_one_of_several
@@ -35,9 +38,12 @@ from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory
+from hogwild.workers.kernel_loop import LOWER
 from hogwild.workers.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.supervisor import Supervisor
 from hogwild.workers.torch_threads import torch_threads
+
+_ROWS = 1 << 16  # of a table that are looked at at once
 
 
 def run_job(job: Job, began: float) -> Run:
@@ -107,6 +113,7 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             evaluator.evaluate_start(run.start.version)
             supervisor.supervise()
             evaluator.take_newest()
+            _refuse_not_finite(job)
             if machines is not None:
                 machines.tell_end(digest_bytes(job.model.state_dict()).hex())
             evaluator.evaluate_newest()
@@ -132,6 +139,25 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
         if job.out is not None:
             result.write(job.out)
         ending.run = result
+
+
+def _refuse_not_finite(job: Job) -> None:
+    """Refuse what a kernel that writes in place has made, where its tables are not finite.
+
+    Raises:
+        NonFiniteError: they are not.
+    """
+    kernel = job.source
+    if not isinstance(kernel, Kernel) or job.rule.versioned or job.config.at("on_nonfinite", job.updates) == "ignore":
+        return
+    tables = kernel.parameters_in(job.model)
+    bad = [
+        name
+        for name, own in tables.items()
+        if not all(part.isfinite().all() for part in torch.split(own.detach(), _ROWS))
+    ]
+    if bad:
+        raise NonFiniteError(f"rows of {some_of(bad)} are not finite after {job.updates} updates ({LOWER})")
 
 
 def _of_all(result: Run, machines: Machines, usage: list[WorkerUsage]) -> Run:

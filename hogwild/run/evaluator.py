@@ -250,8 +250,10 @@ class Evaluator:
         if average:
             take()  # the first may have moved buffers
             self._take_parameters(average)
-            averaged = self._metrics_of(self._evaluate, version)
-            metrics |= {f"{AVERAGE}_{name}": value for name, value in averaged.items()}
+            averaged = {f"{AVERAGE}_{name}": own for name, own in self._metrics_of(self._evaluate, version).items()}
+            if taken := [name for name in averaged if name in metrics]:
+                raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, as one of the moving average is named")
+            metrics |= averaged
             take()
         if self._has_evaluated(version):
             self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written

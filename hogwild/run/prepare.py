@@ -38,6 +38,7 @@ from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan
 from hogwild.workers.bit_flags import refuse_thread_settings
+from hogwild.workers.kernel_loop import lr_of
 from hogwild.workers.kinds import TEAMS
 
 _SEALS = 100  # versions whose bits a journal notes, at most about
@@ -235,8 +236,8 @@ def _with_compensation(origin: Origin, job: Job, curved: Curvature | None, plan:
 
 def _try(job: Job, anatomy: Anatomy) -> DryRun:
     if isinstance(job.source, Kernel):
-        same, seed = job.rule.same_bits, job.config.seed
-        return try_kernel(job.source, job.model, anatomy.trained, seed, job.config.workers, same_bits=same)
+        same, config, lr = job.rule.same_bits, job.config, lr_of(job.source, job.config, 0)
+        return try_kernel(job.source, job.model, anatomy.trained, lr, config.seed, config.workers, same_bits=same)
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     config, long = job.config, LONG if is_to_be_measured(job) else None

@@ -22,9 +22,17 @@ T = TypeVar("T")
 
 
 def try_kernel(
-    kernel: Kernel, model: nn.Module, trained: Mapping[str, nn.Parameter], seed: int, workers: int, *, same_bits: bool
+    kernel: Kernel,
+    model: nn.Module,
+    trained: Mapping[str, nn.Parameter],
+    lr: float,
+    seed: int,
+    workers: int,
+    *,
+    same_bits: bool,
 ) -> DryRun:
-    """Draw ticket 0 and step copies of the rows it names, as it will be done in the run.
+    """Draw ticket 0 and step copies of the rows it names at the rate `lr` × the kernel's schedule, as it will be done
+    in the run.
 
     Raises:
         ArgumentError: draw or step raised, names what the model has not, or its loss is not finite.
@@ -42,10 +50,10 @@ def try_kernel(
         if same_bits:
             for rows_of_one in before.values():
                 compile_passes(rows_of_one.numpy())
-        _, loss = _named("step", lambda: run_on_copies(kernel, before, renumbered, kernel.lr * kernel.schedule(0.0)))
+        _, loss = _named("step", lambda: run_on_copies(kernel, before, renumbered, lr * kernel.schedule(0.0)))
         again = batch_digest(_named("draw", lambda: kernel.batch(0, info.generator)))
     if not math.isfinite(loss):
-        raise ArgumentError(f"step returned the loss {loss} at ticket 0; lower lr, {kernel.lr}, or the initial weights")
+        raise ArgumentError(f"step returned the loss {loss} at ticket 0; lower lr, {lr:g}, or the initial weights")
     if same_bits and again != digest:
         raise NotReproducible(
             "draw gives other arrays when it is asked for ticket 0 again; all it draws must follow from ticket and seed"

@@ -15,9 +15,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hogwild.config import RunConfig
+from hogwild.errors import NonFiniteError, some_of
 from hogwild.kernels.kernel import Array, Drawn, Kernel
 from hogwild.kernels.overlay import Numbering
 from hogwild.shared.tickets import Ticket
@@ -26,6 +29,8 @@ from hogwild.shared.words import Field, Hook
 if TYPE_CHECKING:
     from hogwild.workers.worker import Worker
 
+_LOOK_EVERY = 32  # tickets of which one is looked at, whether what it has written is finite
+LOWER = "a lower learning rate, or other initial weights, may help"
 Rows = dict[str, tuple[Tensor, Tensor]]
 Numbered = tuple[dict[str, Array], dict[str, Array]]
 
@@ -79,7 +84,28 @@ def _train_in_place(worker: Worker, kernel: Kernel) -> None:
         kernel.check(drawn, rows)
         step = partial(kernel.step, tables, drawn, _rate(worker, kernel, ticket))
         _commit(worker, partial(worker.rule.train_in_place, ticket, step))
+        if ticket.update % _LOOK_EVERY == 0:
+            _refuse_not_finite(worker, kernel, ticket, tables, drawn)
         ticket = worker.claim()
+
+
+def _refuse_not_finite(
+    worker: Worker, kernel: Kernel, ticket: Ticket, tables: Mapping[str, Array], drawn: Drawn
+) -> None:
+    """End the run where the rows that a ticket has touched are not finite, unless it ignores that.
+
+    A look at all rows of all tickets would take longer than some steps; those that are not finite spread.
+    """
+    touched = [(name, drawn[array].ravel()) for name, arrays in kernel.tables.items() for array in arrays]
+    bad = dict.fromkeys(name for name, rows in touched if not np.isfinite(tables[name][rows]).all())
+    if bad and not worker.seat.ignores_nonfinite(ticket.update):
+        where = f"at update {ticket.update} (batch {ticket.batch}), worker {worker.index}"
+        raise NonFiniteError(
+            f"rows of {some_of([*bad])} are not finite {where}; the shared model has been written by it ({LOWER})",
+            worker=worker.index,
+            update=ticket.update,
+            batch=ticket.batch,
+        )
 
 
 def _commit(worker: Worker, commit: Callable[[], None]) -> None:
@@ -146,6 +172,12 @@ def _differences(before: Mapping[str, Tensor], after: Mapping[str, Tensor], time
     return before
 
 
+def lr_of(kernel: Kernel, config: RunConfig, update: int) -> float:
+    """The learning rate of a run at that update, which the kernel's schedule multiplies."""
+    lr = config.at("lr", update)
+    return kernel.lr if lr is None else float(lr)
+
+
 def _rate(worker: Worker, kernel: Kernel, ticket: Ticket) -> float:
-    lr = worker.task.config.at("lr", ticket.update)
-    return (kernel.lr if lr is None else lr) * kernel.schedule(ticket.batch / worker.task.batches)
+    lr = lr_of(kernel, worker.task.config, ticket.update)
+    return lr * kernel.schedule(ticket.batch / worker.task.batches)

@@ -71,6 +71,11 @@ def test_likes_are_read_from_csv_and_npz(tmp_path):
     (tmp_path / "wrong.csv").write_text("ann, tea\nbob\n")
     with pytest.raises(ArgumentError, match="wrong.csv:2: 'bob' is no pair"):
         bpr.read(tmp_path / "wrong.csv")
+    (tmp_path / "quoted.csv").write_text('"ann, b.", tea\n"bob",milk\n')
+    assert bpr.read(tmp_path / "quoted.csv").user_count == 2
+    (tmp_path / "rated.csv").write_text("ann,tea,5\n")
+    with pytest.raises(ArgumentError, match="rated.csv:1: 'ann,tea,5' is no pair"):
+        bpr.read(tmp_path / "rated.csv")
     with pytest.raises(ArgumentError, match="--data names a .csv"):
         bpr.read(tmp_path / "nothing.csv")
 
@@ -89,3 +94,12 @@ def test_the_same_bits(tmp_path, capsys, fonts):
         assert main(["run", "bpr", *flags, "--out", str(tmp_path / more[1]), *more]) == 0
         digests.add(json.loads(capsys.readouterr().out)["digest"])
     assert len(digests) == 1
+
+
+def test_few_likes_train_at_the_rate_of_the_run(tmp_path, capsys, fonts):
+    """The kernel's own, 1, is too high for them: its loss is infinite at once."""
+    random = np.random.default_rng(0)
+    lines = [f"u{user},i{item}" for user, item in random.integers((30, 20), size=(400, 2))]
+    (tmp_path / "likes.csv").write_text("\n".join(lines))
+    flags = ["--data", str(tmp_path / "likes.csv"), "--epochs", "1", "--quiet", "--out", str(tmp_path / "run")]
+    assert main(["run", "bpr", *flags]) == 0, capsys.readouterr().err

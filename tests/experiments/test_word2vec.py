@@ -160,3 +160,18 @@ def test_a_text_that_is_not_there_is_told(tmp_path):
     (tmp_path / "few").write_text("a b c")
     with pytest.raises(ArgumentError, match="0 of 3 words come 5 times"):
         word2vec.build(0, tmp_path / "few", held_out=0)
+
+
+def test_a_text_of_one_line_has_none_to_hold_out(tmp_path):
+    (tmp_path / "line").write_text("a b " * 50)
+    with pytest.raises(ArgumentError, match="held_out 50 leaves no line of .* to train on; 0 trains on all"):
+        word2vec.build(0, tmp_path / "line", min_count=1)
+    problem = word2vec.build(0, tmp_path / "line", min_count=1, held_out=0)
+    (saving,) = problem.callbacks
+    assert word2vec.nearest(problem.model.input, saving.vocabulary, saving.shown) == {"nearest to a": "b"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("width", 0), ("reach", 0), ("held_out", -1), ("subsample", -1.0)])
+def test_parameters_that_mean_nothing_are_refused(name, value):
+    with pytest.raises(ArgumentError, match=f"{name} {value} is below"):
+        word2vec.build(0, None, **{name: value})

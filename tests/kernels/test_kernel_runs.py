@@ -15,6 +15,8 @@ pytest.importorskip("numba")
 
 import hogwild
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
+from hogwild.kernels import trained_rows
+from hogwild.run.try_kernel import try_kernel
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 SAME_BITS = ("ordered", "sync")
@@ -220,3 +222,99 @@ def test_without_numba_the_error_names_the_extra(monkeypatch):
 def test_a_kernel_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.kernel().lr = 2.0
+
+
+# --- rows that are odd, and valid
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_a_first_ticket_that_names_no_row_of_a_table(update):
+    def draw(ticket, seed):
+        return {"near": np.arange(5), "far": np.arange(0 if ticket == 0 else 3)}
+
+    def step(tables, drawn, rate):
+        for name in ("near", "far"):
+            tables[name + ".weight"][drawn[name]] += np.float32(1)
+        return 0.5
+
+    model = torch.nn.ModuleDict({name: torch.nn.Embedding(30, 64) for name in ("near", "far")})
+    for table in model.values():
+        torch.nn.init.zeros_(table.weight)
+    kernel = hogwild.Kernel(draw, step, {"near": "near.weight", "far": "far.weight"}, tickets=8)
+    hogwild.train_kernel(model, kernel, epochs=1, update=update)
+    assert {name: table.weight.sum().item() for name, table in model.items()} == {
+        "near": 64 * 5 * 8,
+        "far": 64 * 3 * 7,
+    }
+
+
+def test_passes_are_compiled_for_a_table_of_which_no_row_is_at_hand(monkeypatch):
+    """Compiled code asks no array how long it is: one without rows was written beyond its end."""
+    seen = []
+
+    class Passes:
+        def read_rows(self, table, *rest):
+            seen.append(table.shape)
+
+        write_rows = read_rows
+
+    monkeypatch.setattr(trained_rows, "compiled", lambda name: Passes())
+    trained_rows.compile_passes(np.zeros((0, 4), np.float32))
+    assert seen == [(1, 4), (1, 4)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint64])
+@pytest.mark.parametrize("update", ["hogwild", "snapshot", *SAME_BITS])
+def test_narrow_indices_name_the_rows_that_they_name(update, dtype):
+    """Rows are numbered anew within a ticket, over all arrays of a table: more than a narrow one can count."""
+
+    def draw(ticket, seed):
+        random = np.random.default_rng(seed)
+        return {"many": random.permutation(1000)[:400], "few": random.integers(100, size=20).astype(dtype)}
+
+    def step(tables, drawn, rate):
+        np.add.at(tables["weight"], drawn["few"], np.float32(1))
+        return 0.0
+
+    model = torch.nn.Embedding(1000, 4)
+    torch.nn.init.zeros_(model.weight)
+    kernel = hogwild.Kernel(draw, step, {"many": "weight", "few": "weight"}, tickets=4)
+    hogwild.train_kernel(model, kernel, epochs=1, update=update, workers=1)
+    counted = model.weight.detach()[:, 0]
+    assert counted[:100].sum() == 20 * 4 and not counted[100:].any()
+
+
+def test_the_ticket_that_is_tried_has_the_rate_of_the_run():
+    def step(tables, drawn, rate):
+        return math.inf if rate > 0.1 else 0.5
+
+    kernel = hogwild.Kernel(lambda ticket, seed: {"rows": np.arange(3)}, step, {"rows": "weight"}, tickets=4)
+    model = torch.nn.Embedding(9, 2)
+    found = dict(model.named_parameters())
+    assert try_kernel(kernel, model, found, 0.05, 0, 1, same_bits=False).rows == {0: 3}
+    with pytest.raises(ArgumentError, match=r"loss inf at ticket 0; lower lr, 0\.5, or"):
+        try_kernel(kernel, model, found, 0.5, 0, 1, same_bits=False)
+
+
+def growing(rows=(0, 1, 2), first=0):
+    """A kernel whose rows are infinite from that ticket on, and whose loss says nothing."""
+
+    def step(tables, drawn, rate):
+        if drawn["ticket"] >= first:
+            tables["weight"][drawn["rows"]] = np.inf
+        return 1.0
+
+    def draw(ticket, seed):
+        return {"rows": np.array(rows), "ticket": ticket}
+
+    return hogwild.Kernel(draw, step, {"rows": "weight"}, tickets=200)
+
+
+@pytest.mark.parametrize(("first", "told"), [(1, "at update 32 "), (195, "after 200 updates")])
+@pytest.mark.parametrize("update", ["hogwild", "locked"])
+def test_tables_that_are_not_finite_end_a_run_in_place(update, first, told):
+    model = torch.nn.Embedding(9, 2)
+    with pytest.raises(NonFiniteError, match=f"rows of weight are not finite {told}"):
+        hogwild.train_kernel(model, growing(first=first), epochs=1, update=update, workers=1)
+    run = hogwild.train_kernel(model, growing(), epochs=1, update=update, on_nonfinite="ignore")
+    assert run.updates == 200 and not model.weight.isfinite().all()

@@ -63,7 +63,11 @@ def test_max_or_min(wanted, lowest):
 
 
 @pytest.mark.parametrize(
-    ("name", "lowest"), [("test_loss", True), ("error", True), ("rmse", True), ("accuracy", False), ("glossy", False)]
+    ("name", "lowest"),
+    [
+        *((name, True) for name in ("test_loss", "error", "rmse", "cross_entropy", "val_ce", "bce", "wer", "fid")),
+        *((name, False) for name in ("accuracy", "glossy", "f1", "auc", "once")),
+    ],
 )
 def test_a_name_that_tells_losses_and_errors(name, lowest):
     keeper = BestKeeper(name, None, "", None)

@@ -84,6 +84,15 @@ def test_a_metric_that_is_no_number_is_named(value, form):
         problems.train(evaluate=lambda model: {"accuracy": value}, updates=3)
 
 
+def test_a_metric_is_not_called_as_one_of_the_moving_average_is():
+    def evaluate(model):
+        return {"a": 1.0, "ema_a": 2.0}
+
+    with pytest.raises(hogwild.ArgumentError, match="evaluate returned a metric 'ema_a', as one of the moving average"):
+        problems.train(evaluate=evaluate, updates=3, ema=0.9)
+    assert problems.train(evaluate=evaluate, updates=3).metrics["ema_a"] == 2.0
+
+
 @pytest.mark.parametrize("name", ["update", "seconds"])
 def test_a_metric_is_not_called_what_every_row_has(name):
     with pytest.raises(hogwild.ArgumentError, match=f"evaluate returned a metric '{name}', which every row has"):
