@@ -59,6 +59,10 @@ class RunDirectoryError(HogwildError, ValueError):
     """A file of a run directory is missing, damaged, or not what it should be."""
 
 
+class Terminated(SystemExit):
+    """SIGTERM, where it ends the program as an exception: no code that catches the end of somebody's file means it."""
+
+
 def one_line(error: BaseException) -> str:
     """The message of an exception on one line, or its type where it has none."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -208,10 +208,20 @@ def measure_cases(plan: Plan, tell: TellProgress = silent) -> Iterator[CaseResul
         limit = max(60.0, 120 * plan.seconds)
         work = Work(case.problem, share(case.problem.generate()), case.batch_size, case.optimizer, 0, limit=limit)
         work = replace(work, batches=_batches(plan, work))
-        attempts = _repeats(plan, work, plan.repeats, say, case.name)
         longer = replace(work, batches=_LONGER * work.batches, looks=_LOOKS, limit=_LONGER * limit)
-        curves = _repeats(plan, longer, plan.curves, say, f"{case.name}: loss over time")
+        attempts, curves = _none_yet(plan), _none_yet(plan)
+        try:
+            _repeat(plan, work, plan.repeats, say, case.name, attempts)
+            _repeat(plan, longer, plan.curves, say, f"{case.name}: loss over time", curves)
+        except (KeyboardInterrupt, SystemExit):
+            if whole := min(map(len, attempts.values())):  # repeats in which every contender had its turn
+                yield CaseResult(case, work.batches, {name: mine[:whole] for name, mine in attempts.items()}, curves)
+            raise
         yield CaseResult(case, work.batches, attempts, curves)
+
+
+def _none_yet(plan: Plan) -> dict[str, list[Attempt]]:
+    return {contender.name: [] for contender in plan.contenders}
 
 
 def _batches(plan: Plan, work: Work) -> int:
@@ -229,16 +239,16 @@ def _batches(plan: Plan, work: Work) -> int:
         batches *= _GROWTH
 
 
-def _repeats(plan: Plan, work: Work, repeats: int, say: BenchTeller, title: str) -> dict[str, list[Attempt]]:
+def _repeat(
+    plan: Plan, work: Work, repeats: int, say: BenchTeller, title: str, attempts: dict[str, list[Attempt]]
+) -> None:
     """Every contender once in each repeat. One that was refused is not asked again; one that failed is."""
-    attempts: dict[str, list[Attempt]] = {contender.name: [] for contender in plan.contenders}
     for repeat in range(repeats):
         for contender in plan.contenders:
             mine = attempts[contender.name]
             refusal = next((a for a in mine if isinstance(a, FailedMeasurement) and a.refused), None)
             with say.one(f"{title}: repeat {repeat + 1} of {repeats}, {contender.name}"):
                 mine.append(refusal or attempt(contender, replace(work, seed=repeat)))
-    return attempts
 
 
 def attempt(contender: Contender, work: Work) -> Attempt:

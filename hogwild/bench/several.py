@@ -176,23 +176,32 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd, say: Benc
     ours: dict[int, list[float]] = {staleness: [] for staleness in crowd.staleness}
     apart: list[float] = []
     theirs: list[float] = []
-    with network(nodes, crowd.delay) if crowd.delay else nullcontext() as made:
-        hosts = made.hosts if made is not None else []
-        for seed in range(plan.repeats):
-            repeat = f"{title}: repeat {seed + 1} of {plan.repeats}"
-            for staleness, speeds in ours.items():
-                with say.one(f"{repeat}, together, staleness {staleness}"):
-                    way = _together_at(staleness, plan.compensation, rounds * nodes)
-                    speeds.append(_speeds(replace(work, batches=rounds * nodes, seed=seed), nodes, way, hosts)[0])
-            with say.one(f"{repeat}, apart"):
-                apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
-            with say.one(f"{repeat}, ddp"):
-                done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
-                theirs.append(done.batches / done.seconds)
+    interruption: BaseException | None = None
+    try:
+        with network(nodes, crowd.delay) if crowd.delay else nullcontext() as made:
+            hosts = made.hosts if made is not None else []
+            for seed in range(plan.repeats):
+                repeat = f"{title}: repeat {seed + 1} of {plan.repeats}"
+                for staleness, speeds in ours.items():
+                    with say.one(f"{repeat}, together, staleness {staleness}"):
+                        way = _together_at(staleness, plan.compensation, rounds * nodes)
+                        speeds.append(_speeds(replace(work, batches=rounds * nodes, seed=seed), nodes, way, hosts)[0])
+                with say.one(f"{repeat}, apart"):
+                    apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
+                with say.one(f"{repeat}, ddp"):
+                    done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
+                    theirs.append(done.batches / done.seconds)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if not theirs:
+            raise
+        interruption = error
+    whole = len(theirs)  # repeats
     for staleness, speeds in ours.items():
-        ratios = [one / other for one, other in zip(speeds, theirs, strict=True)]
-        speed, other, over, average = map(Spread.over, (speeds, theirs, ratios, apart))
+        ratios = [one / other for one, other in zip(speeds, theirs, strict=False)]
+        speed, other, over, average = map(Spread.over, (speeds[:whole], theirs, ratios, apart[:whole]))
         yield SeveralResult(case, nodes, crowd.delay, staleness, speed, nodes / plan.pad, other, over, average)
+    if interruption is not None:
+        raise interruption
 
 
 def _speeds(work: Work, nodes: int, way: Way, hosts: Sequence[Host]) -> list[float]:

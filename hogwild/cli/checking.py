@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hogwild.cli.output import saving_nothing, show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
+from hogwild.cli.wanted import refuse_what_python_made
 from hogwild.determinism.check import CheckSettings, check_subject
 from hogwild.determinism.foreign import ForeignCommand
 from hogwild.determinism.fresh import Fresh
@@ -56,6 +57,7 @@ def experiment_subject(
     Raises:
         ArgumentError: there is no such training, or a setting cannot work.
     """
+    refuse_what_python_made(experiment)
     found, saved = find(experiment)
     if isinstance(found, Study):
         raise ArgumentError(f"{found.name} is a study, and only trainings can be checked (hogwild list)")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TextIO
 import tyro
 
 from hogwild.cli.own import with_own_flags
-from hogwild.errors import ArgumentError, flag_of
+from hogwild.errors import ArgumentError, Terminated, flag_of
 
 _ABOUT = """Train one model from many workers at once, and know exactly what that did.
 
@@ -117,7 +117,7 @@ def _parse_command(
                 config=_CONFIG,
             )
     except SystemExit as end:
-        if end.code in (0, None):
+        if end.code in (0, None) or isinstance(end, Terminated):
             raise
         raise ArgumentError(f"{_condensed(complaint.getvalue())} (hogwild {name} --help)") from end
     if unknown:

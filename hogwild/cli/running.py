@@ -17,10 +17,10 @@ from rich.console import Console
 
 from hogwild.cli.output import show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
+from hogwild.cli.wanted import refuse_what_python_made
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
-from hogwild.experiment import Study, StudySettings, Training, find, names, settings_of, why_usual_lr
-from hogwild.experiment.code import place_of
+from hogwild.experiment import Study, StudySettings, Training, find, settings_of, why_usual_lr
 from hogwild.nodes.invitation import invitation_to
 from hogwild.nodes.party import Party, leaving_together, meet, party_from_environment
 from hogwild.report.objects import study_object, to_json
@@ -29,7 +29,6 @@ from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
 from hogwild.rules.registry import title_of
 from hogwild.run.directory import new_directory, refuse_taken
-from hogwild.run.origin import refuse_made_by_python
 from hogwild.run.record import has_ended
 from hogwild.run.result import INTERRUPTED
 from hogwild.run.training import train_experiment
@@ -87,8 +86,7 @@ def run_command(
     quiet: bool,
 ) -> int:
     """Train or study what is wanted, save, and report; returns the exit status."""
-    if place_of(wanted) is None:
-        _refuse_made_by_python(wanted, saved.resume)
+    refuse_what_python_made(wanted, saved.resume)
     found, earlier = find(wanted)
     if isinstance(found, Study):
         return _study(found, given, out=saved.out, full=full, json=json, quiet=quiet)
@@ -101,17 +99,6 @@ def run_command(
         if party is not None and not party.leads:
             return _help_train(found, config, saved, party)
         return _train(found, config, saved, usual, party, json=json, quiet=quiet)
-
-
-def _refuse_made_by_python(wanted: str, resume: Path | None) -> None:
-    """Refuse the config.toml or the folder of a run that only the program that made it can train."""
-    path = Path(wanted)
-    folder = path if path.is_dir() else path.parent
-    if wanted in names() or not (folder / "config.toml").is_file() or (path.is_file() and path.name != "config.toml"):
-        return
-    again = f", resume={str(folder)!r}, out={str(folder)!r}" if resume is not None else ""
-    instead = f"hogwild.train(model, data, loss, optimizer=...{again})"
-    refuse_made_by_python(folder, instead, lambda name: name not in names())
 
 
 def _help_train(training: Training, config: RunConfig, saved: Saved, party: Party) -> int:

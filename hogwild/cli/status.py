@@ -26,6 +26,7 @@ from hogwild.errors import (
     NonFiniteError,
     NotReproducible,
     RunDirectoryError,
+    Terminated,
     WorkerError,
     flag_of,
     printable,
@@ -118,7 +119,7 @@ def _sigterm_as_exit() -> Iterator[None]:
         return
 
     def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise SystemExit(TERMINATED)
+        raise Terminated(TERMINATED)
 
     before = signal.signal(signal.SIGTERM, leave)
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hogwild.cli.output import show
 from hogwild.cli.status import DONE, FAILED_TRAINING, as_typed
+from hogwild.cli.wanted import refuse_what_python_made
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Study, find
 from hogwild.report.sweep_table import following_sweep, sweep_report
@@ -36,6 +37,7 @@ def sweep_command(
     quiet: bool,
 ) -> int:
     """Plan a sweep, or find it planned, make its runs, and report; returns the exit status."""
+    refuse_what_python_made(experiment)
     training, saved = find(experiment)
     if isinstance(training, Study):
         raise ArgumentError(f"{training.name} is a study, and only trainings can be swept (hogwild list)")

@@ -23,7 +23,7 @@ from types import ModuleType
 import cloudpickle
 
 from hogwild.data.seeding import preserved_generators, seed_generators
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, Terminated, one_line
 
 _FILE = re.compile(r"(?P<file>.+\.py)(:(?P<builder>\w+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<builder>\w+)")
@@ -162,7 +162,7 @@ def told_where(path: Path, works: str, seed: int = 0) -> Iterator[None]:
         seed_generators(seed)
         try:
             yield
-        except (KeyboardInterrupt, GeneratorExit):
+        except (KeyboardInterrupt, GeneratorExit, Terminated):
             raise
         except SystemExit as error:
             raise ArgumentError(

@@ -321,9 +321,17 @@ def setting_names(runs: Sequence[FoundRun]) -> list[str]:
 
 def differing_settings(runs: Sequence[FoundRun]) -> list[str]:
     """Those of the settings that are not equal in all runs."""
+    first = runs[0] if runs else None
     return [
-        name for name in setting_names(runs) if any(setting_of(run, name) != setting_of(runs[0], name) for run in runs)
+        name
+        for name in setting_names(runs)
+        if first is not None and any(_unlike(setting_of(run, name), setting_of(first, name)) for run in runs)
     ]
+
+
+def _unlike(one: Any, other: Any) -> bool:
+    """True where two values differ; NaN is NaN."""
+    return bool(one != other and not (one != one and other != other))
 
 
 def _settings(folder: Path, origin: Origin | None) -> dict[str, Any]:

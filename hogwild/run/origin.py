@@ -25,6 +25,7 @@ from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.rates import RateTable
 from hogwild.optim.stability import GROWS
+from hogwild.rules.registry import is_ours
 from hogwild.run.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.environment import environment
 from hogwild.run.job import Job
@@ -217,6 +218,7 @@ def describe(
             "class": class_name(optimizer),
             "groups": [_group(group, names) for group in optimizer.param_groups],
         },
+        "rule": None if is_ours(job.rule) else class_name(job.rule),  # which may have the name of one of ours
         "lr_schedule": _schedule(job),
         "model": structure_of(job.model, trained),
         "loss": name_of(job.source.step if isinstance(job.source, Kernel) else job.loss),
@@ -347,6 +349,8 @@ def training_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) ->
     was = {name: part if isinstance(part := recorded.get(name), Mapping) else {} for name in now}
     found = structure_differences(was["model"], now["model"])
     yield from ((f"model {what}", before, after) for what, before, after in found)
+    if "rule" in recorded and recorded["rule"] != now.get("rule"):
+        yield "the class of the rule", recorded["rule"], now.get("rule")
     before, after = was["optimizer"], now["optimizer"]
     if before.get("class") != after["class"]:
         yield "optimizer", before.get("class"), after["class"]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
-from hogwild.config import RunConfig
+from hogwild.config import KINDS, RunConfig
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.run.audit import Audit, ParameterAudit
 from hogwild.run.best import Best, load_best
@@ -157,6 +157,8 @@ def read_json_record(path: Path) -> dict[str, Any]:
         wrong = [key for key, form in _FORMS.items() if not isinstance(record[key], form)]
         if not isinstance(record.get("run", ""), str):
             wrong.append("run")
+        if record.get("kind", "") not in ("", *KINDS):
+            wrong.append("kind")
         if wrong or set(record["sha256"]) - {AVERAGED, METRICS} != set(SEALED_FILES):
             raise RunDirectoryError(f"{path} is not the record of a run: {', '.join(wrong) or 'sha256'} is malformed")
     except (FileNotFoundError, NotADirectoryError) as error:

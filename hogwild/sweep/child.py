@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hogwild.errors import Terminated
 from hogwild.workers.spawn import start_server_early
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _end_with_the_sweep() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise SystemExit(_TERMINATED)
+    raise Terminated(_TERMINATED)
 
 
 def _train(folder: Path, name: str, tell: Callable[[dict[str, Any]], None]) -> Run:

@@ -267,6 +267,24 @@ def test_progress_names_what_runs_and_counts(capsys: pytest.CaptureFixture[str])
     assert out == "" and "1 of 6 measurements" in err
 
 
+@pytest.mark.parametrize(("at", "repeats", "curves"), [(5, 2, 0), (8, 4, 0), (11, 4, 1)])
+def test_an_interrupted_case_has_the_repeats_that_are_whole(at: int, repeats: int, curves: int) -> None:
+    plan = Plan([CASE], [paced("serial", lambda work: 0.01), paced("a", lambda work: 0.01)], repeats=4, curves=3)
+
+    def tell(step: BenchProgress) -> None:
+        if step.done == at:
+            raise KeyboardInterrupt
+
+    found: list[CaseResult] = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - what came before it is kept
+        for case in measure.measure_cases(plan, tell):
+            found.append(case)  # noqa: PERF402
+    (case,) = found
+    assert {name: len(mine) for name, mine in case.attempts.items()} == {"serial": repeats, "a": repeats}
+    assert min(map(len, case.curves.values())) == curves
+    json.dumps(bench_summary(IDLE, plan, found), allow_nan=False)
+
+
 # --- settings
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from slow_links import links
 
+from hogwild.bench import several
 from hogwild.bench.measure import Spread
 from hogwild.bench.plan import BenchSettings, several_plan_of
 from hogwild.bench.several import SeveralResult, busy_at, measure_several
@@ -99,3 +101,25 @@ def test_the_table_fits_a_terminal():
 def test_what_cannot_be_measured(command, told):
     with pytest.raises(ArgumentError, match=told):
         command.run()
+
+
+def test_an_interrupted_crowd_has_the_repeats_that_are_whole(monkeypatch):
+    speeds, done = iter(range(100, 200)), SimpleNamespace(batches=40, seconds=1.0)
+    monkeypatch.setattr(several, "start_server", lambda: None)
+    monkeypatch.setattr(several, "_speeds", lambda *_: [float(next(speeds))])
+    monkeypatch.setattr(several, "ddp", lambda *_, **__: done)
+    plan = several_plan_of(replace(QUICK, repeats=5), 20.0, (2,), (0,), (3, 5))
+
+    def tell(step):
+        if step.done == 10:  # of 20: two whole repeats of four, and two measurements of the third
+            raise KeyboardInterrupt
+
+    found = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - what came before it is kept
+        for row in measure_several(plan, tell):
+            found.append(row)  # noqa: PERF402
+    assert [(row.staleness, row.updates_per_second.number, row.over_ddp.number) for row in found] == [
+        (3, 2, 2),
+        (5, 2, 2),
+    ]
+    assert found[0].averaging.number == 2

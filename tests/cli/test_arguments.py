@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 import torch
+import tyro
 
 from hogwild.cli import COMMANDS, main
 from hogwild.cli.parsing import parse
 from hogwild.config import RunConfig
 from hogwild.determinism.check import WINDOW
 from hogwild.determinism.probe import SIZE
+from hogwild.errors import Terminated
 from hogwild.rules.registry import NAMES
 
 FLAGS = [
@@ -277,3 +279,14 @@ def test_help_fits_a_terminal_of_80_letters(
     assert main([*command.split(), "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 10 and [line for line in lines if len(line) > 80] == []
+
+
+def test_sigterm_while_arguments_are_parsed_is_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*_: object, **__: object) -> None:
+        raise Terminated(143)
+
+    monkeypatch.setattr(tyro, "cli", ended)
+    assert main(["run", "digits"]) == 143
+    assert capsys.readouterr() == ("", "")

@@ -15,6 +15,7 @@ from saved import save_run, seem_killed
 
 from hogwild.cli import main
 from hogwild.report.words import figure
+from hogwild.run.found import FoundRun, differing_settings
 
 
 @pytest.fixture(scope="module")
@@ -251,3 +252,29 @@ def test_what_cannot_be_shown_is_refused(
     (changed / "journal.npy").write_bytes(b"another")
     arguments = [str(changed) if one == "changed" else one for one in arguments]
     assert told in refused(capsys, "show", *arguments)
+
+
+@pytest.mark.parametrize("command", ["run", "check", "sweep"])
+def test_what_a_python_program_made_is_trained_by_no_command(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name may be that of an experiment, which is another training."""
+    save_run(tmp_path / "mine", name="digits")
+    told = f"the run in {tmp_path / 'mine'} was made by hogwild.train from a Python program, which alone knows"
+    assert told in refused(capsys, command, str(tmp_path / "mine"), *(["--seed", "0"] if command == "sweep" else []))
+
+
+def test_a_setting_that_is_nan_in_both_runs_is_no_difference(tmp_path: Path) -> None:
+    runs = [
+        FoundRun(tmp_path / name, "done", settings={"fill": float("nan"), "lr": lr})
+        for name, lr in (("a", 1), ("b", 2))
+    ]
+    assert differing_settings(runs) == ["lr"]
+
+
+@pytest.mark.parametrize("kind", [[], "fibres", None])
+def test_a_record_of_an_unknown_kind_is_told(kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shutil.copytree("runs/lr0.1-0", tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "kind": kind}))
+    assert "is not the record of a run: kind is malformed" in refused(capsys, "show", str(run))

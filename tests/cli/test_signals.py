@@ -87,6 +87,26 @@ def test_a_signal_saves_what_was_trained(
     assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
 
 
+SLOW = """
+import pathlib, time
+import hogwild
+def build() -> hogwild.Problem:
+    pathlib.Path("there").touch()
+    time.sleep(60)
+hogwild.define_experiment(build, epochs=1, optimizer="sgd", lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("text", [SLOW, SLOW + "build()\n"], ids=["its builder", "itself"])
+def test_sigterm_is_no_fault_of_the_file_that_runs_meanwhile(text: str, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(text)
+    with _started(["run", "slow.py", "--kind", "threads"], tmp_path) as process:
+        _wait_for(tmp_path / "there")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, "") and "sys.exit" not in err and "Traceback" not in err
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 @pytest.mark.parametrize("after", [0.2])
 def test_ctrl_c_while_the_fork_server_imports_torch_prints_no_traceback(after: float, tmp_path: Path) -> None:

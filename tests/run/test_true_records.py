@@ -13,6 +13,7 @@ import torch
 from traits import NAMES
 
 import hogwild
+from hogwild.rules import Ordered
 from hogwild.run.divergence import divergence, usable, usual_loss
 
 INF, NAN = float("inf"), float("nan")
@@ -139,3 +140,26 @@ def test_a_record_of_before_metrics_were_sealed_is_read(tmp_path):
     del record["sha256"]["metrics.jsonl"], record["updates_per_epoch"]
     (tmp_path / "run.json").write_text(json.dumps(record))
     assert hogwild.load_run(tmp_path).metrics
+
+
+class Half(Ordered):
+    """A rule of one's own with the name of the one that it is made of."""
+
+    def prepare(self, ticket, gradient):
+        gathered = super().prepare(ticket, gradient)
+        if gathered is not None:
+            gathered.scale(0.5)
+        return gathered
+
+
+@pytest.mark.parametrize(("first", "then"), [(Half(), "ordered"), ("ordered", Half())])
+def test_a_run_goes_on_under_the_rule_that_it_was_made_with(first, then, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(
+            update=first, updates=40, evaluate=problems.accuracy, evaluate_every=10, out=tmp_path,
+            callbacks=[problems.interrupting_at(10)],
+        )  # fmt: skip
+    with pytest.raises(hogwild.ArgumentError, match=r"the class of the rule is .*; a resumed run needs the same"):
+        problems.train(update=then, updates=40, evaluate=problems.accuracy, evaluate_every=10, resume=tmp_path)
+    again = problems.train(update=first, updates=40, evaluate=problems.accuracy, evaluate_every=10, resume=tmp_path)
+    assert again.digest == problems.train(update=first, updates=40).digest
