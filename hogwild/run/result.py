@@ -105,8 +105,8 @@ class Run:
         state: the final state dict, in memory of its own.
         digest: of the final state.
         updates: applied to the model, this run's and those it resumed from.
-        samples: trained on in this run; of one that was resumed, since then. Of a source of one's own every batch counts
-            as large as the first, of a loop of one's own every ticket as one.
+        samples: trained on in this run; of one that was resumed, since then. Of a source of one's own every batch
+            counts as large as the first, of a loop of one's own every ticket as one.
         seconds: from the first claim to the last commit, summed over the parts of a run that was resumed.
         startup_seconds: from the call of `train` to the first claim.
         journal: one row per update, in commit order; fields as in `hogwild.shared.journal.ROW`.
