@@ -15,7 +15,7 @@ from hogwild.determinism.damage import Damage
 from hogwild.determinism.distance import json_number, refuse_limit
 from hogwild.determinism.explain import DifferenceSource, blame
 from hogwild.determinism.first import FirstDifference
-from hogwild.errors import as_html
+from hogwild.errors import as_html, some_of
 from hogwild.rules.registry import NAMES, SAME_BITS, gives_same_bits
 from hogwild.run.audit import Audit
 
@@ -232,12 +232,13 @@ class Verdict:
 
     def _identical(self) -> str:
         if self.identical:
-            return f"yes: one digest in {len(self.runs)} runs, {self.runs[0].digest[:16]}…"
+            same = f"yes: one digest in {len(self.runs)} runs, {self.runs[0].digest[:16]}…"
+            return "; ".join([same, *self._not_compared()])
         return f"no: {self.digests} digests in {len(self.runs)} runs"
 
     def _parameters(self) -> str:
         found = self.worst.divergence
-        parts = [f"relative L2 {found.relative_l2:.3g} between the worst pair"]
+        parts = [f"relative L2 {found.relative_l2:.3g} between the worst pair", *self._by_the_tolerance()]
         if found.worst is not None:
             parts.append(f"most in {found.worst}")
         for name, entries in (("missing", found.missing), ("unexpected", found.unexpected)):
@@ -245,7 +246,22 @@ class Verdict:
                 parts.append(f"{name} {', '.join(entries[:3])}")
         if found.reshaped or found.retyped:
             parts.append(f"other shape or dtype in {', '.join(m.name for m in (*found.reshaped, *found.retyped)[:3])}")
-        return "; ".join(parts)
+        if found.changed_integers:
+            allowed = ", which no tolerance allows" if self.tolerance is not None else ""
+            parts.append(f"integers differ in {some_of(found.changed_integers)}{allowed}")
+        return "; ".join([*parts, *self._not_compared()])
+
+    def _by_the_tolerance(self) -> Iterator[str]:
+        """How far apart runs are by its measure, where that is another one."""
+        if self.tolerance is None or self.tolerance.measure == "relative_l2":
+            return
+        found = [getattr(pair.divergence, self.tolerance.measure) for pair in self.comparisons]
+        if known := [value for value in found if value is not None]:
+            yield f"{self.tolerance.measure} {max(known):.3g} at most"
+
+    def _not_compared(self) -> Iterator[str]:
+        if self.worst.divergence.unmeasured:
+            yield f"not compared: {some_of(self.worst.divergence.unmeasured)}, no tensors"
 
     def _predictions(self) -> Iterator[tuple[str, str]]:
         pairs = [pair.predictions for pair in self.comparisons if pair.predictions is not None]

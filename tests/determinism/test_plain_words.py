@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import problems
 import pytest
+import torch
 
 import hogwild
 from hogwild.cli import checking, main
@@ -106,3 +108,18 @@ def test_under_a_rule_that_promises_them_no_other_is_named() -> None:
         batch_size=16, runs=2, controls=False,
     )  # fmt: skip
     assert "trained under" not in str(found)
+
+
+def test_what_no_tolerance_allows_and_what_was_measured_is_said() -> None:
+    counter = itertools.count()
+
+    def train() -> dict[str, torch.Tensor]:
+        number = next(counter)
+        return {"w": torch.tensor([1.0 + number / 4]), "batches": torch.tensor(100 + number)}
+
+    verdict = hogwild.check(train, runs=2, tolerance=5.0, measure="max_abs")
+    told = dict(verdict.lines())["parameters"]
+    assert not verdict.passed and "max_abs 0.25 at most" in told
+    assert "integers differ in batches, which no tolerance allows" in told
+    told = dict(hogwild.check(train, runs=2).lines())["parameters"]
+    assert told.endswith("integers differ in batches") and "max_abs" not in told
