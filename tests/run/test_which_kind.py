@@ -21,7 +21,7 @@ from hogwild.run import which_kind
 from hogwild.run.dry_run import dry_run
 from hogwild.run.which_kind import LONG
 from hogwild.testing import Fault, Hook, PlantedFault, planted
-from hogwild.workers import interpreter, kinds
+from hogwild.workers import interpreter
 from hogwild.workers.interpreter import Measured, has_gil, measured
 
 SHORT, FREE, HELD = Measured(LONG / 2, 0.0), Measured(2 * LONG, 0.1), Measured(2 * LONG, 0.8)
@@ -31,7 +31,7 @@ MOST = 0.3  # of a step for which another thread may wait
 @pytest.fixture
 def gil(monkeypatch, request):
     """The interpreter is said to have the lock, or to have none."""
-    for module in (which_kind, kinds):
+    for module in (which_kind, interpreter):
         monkeypatch.setattr(module, "has_gil", lambda: request.param)
 
 
@@ -244,7 +244,7 @@ def test_a_check_repeats_by_the_kind_of_its_first_run(gil):
 def test_no_bit_hangs_on_it(update, monkeypatch):
     digests = {problems.train(kind="processes", update=update).digest}
     for lock in (True, False):
-        for module in (which_kind, kinds):
+        for module in (which_kind, interpreter):
             monkeypatch.setattr(module, "has_gil", lambda lock=lock: lock)
         digests.add(problems.train(kind="auto", update=update).digest)
     assert len(digests) == 1
