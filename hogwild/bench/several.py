@@ -173,35 +173,43 @@ def _measured(plan: SeveralPlan, case: Case, work: Work, crowd: Crowd, say: Benc
     nodes, title = crowd.nodes, f"{case.name}: {crowd.nodes} machines, {1e3 * crowd.delay:g} ms apart"
     rounds = max(_LEAST_ROUNDS, round(plan.seconds / plan.pad))
     steps = max(_LEAST_STEPS, round(plan.seconds / (plan.pad + 2 * crowd.delay)))
-    ours: dict[int, list[float]] = {staleness: [] for staleness in crowd.staleness}
-    apart: list[float] = []
-    theirs: list[float] = []
-    interruption: BaseException | None = None
+    found = _Speeds({staleness: [] for staleness in crowd.staleness})
     try:
         with network(nodes, crowd.delay) if crowd.delay else nullcontext() as made:
             hosts = made.hosts if made is not None else []
             for seed in range(plan.repeats):
                 repeat = f"{title}: repeat {seed + 1} of {plan.repeats}"
-                for staleness, speeds in ours.items():
+                for staleness, speeds in found.together.items():
                     with say.one(f"{repeat}, together, staleness {staleness}"):
                         way = _together_at(staleness, plan.compensation, rounds * nodes)
                         speeds.append(_speeds(replace(work, batches=rounds * nodes, seed=seed), nodes, way, hosts)[0])
                 with say.one(f"{repeat}, apart"):
-                    apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
+                    found.apart.append(sum(_speeds(replace(work, batches=rounds, seed=seed), nodes, _APART, hosts)))
                 with say.one(f"{repeat}, ddp"):
                     done = ddp(replace(work, batches=steps * nodes, seed=seed), workers=nodes, hosts=hosts)
-                    theirs.append(done.batches / done.seconds)
-    except (KeyboardInterrupt, SystemExit) as error:
-        if not theirs:
-            raise
-        interruption = error
-    whole = len(theirs)  # repeats
-    for staleness, speeds in ours.items():
-        ratios = [one / other for one, other in zip(speeds, theirs, strict=False)]
-        speed, other, over, average = map(Spread.over, (speeds[:whole], theirs, ratios, apart[:whole]))
-        yield SeveralResult(case, nodes, crowd.delay, staleness, speed, nodes / plan.pad, other, over, average)
-    if interruption is not None:
-        raise interruption
+                    found.ddp.append(done.batches / done.seconds)
+    except (KeyboardInterrupt, SystemExit):
+        yield from found.results(plan, case, crowd)
+        raise
+    yield from found.results(plan, case, crowd)
+
+
+@dataclass(frozen=True)
+class _Speeds:
+    """What one crowd did: updates a second in each repeat, by DistributedDataParallel last of all."""
+
+    together: dict[int, list[float]]
+    apart: list[float] = field(default_factory=list)
+    ddp: list[float] = field(default_factory=list)
+
+    def results(self, plan: SeveralPlan, case: Case, crowd: Crowd) -> Iterator[SeveralResult]:
+        """Those of the repeats that are whole; nothing where none is."""
+        whole = len(self.ddp)
+        for staleness, speeds in self.together.items() if whole else ():
+            ratios = [one / other for one, other in zip(speeds, self.ddp, strict=False)]
+            speed, other, over, average = map(Spread.over, (speeds[:whole], self.ddp, ratios, self.apart[:whole]))
+            ideal = crowd.nodes / plan.pad
+            yield SeveralResult(case, crowd.nodes, crowd.delay, staleness, speed, ideal, other, over, average)
 
 
 def _speeds(work: Work, nodes: int, way: Way, hosts: Sequence[Host]) -> list[float]:

@@ -232,8 +232,7 @@ class Verdict:
 
     def _identical(self) -> str:
         if self.identical:
-            same = f"yes: one digest in {len(self.runs)} runs, {self.runs[0].digest[:16]}…"
-            return "; ".join([same, *self._not_compared()])
+            return f"yes: one digest in {len(self.runs)} runs, {self.runs[0].digest[:16]}…"
         return f"no: {self.digests} digests in {len(self.runs)} runs"
 
     def _parameters(self) -> str:
@@ -249,7 +248,7 @@ class Verdict:
         if found.changed_integers:
             allowed = ", which no tolerance allows" if self.tolerance is not None else ""
             parts.append(f"integers differ in {some_of(found.changed_integers)}{allowed}")
-        return "; ".join([*parts, *self._not_compared()])
+        return "; ".join(parts)
 
     def _by_the_tolerance(self) -> Iterator[str]:
         """How far apart runs are by its measure, where that is another one."""
@@ -258,10 +257,6 @@ class Verdict:
         found = [getattr(pair.divergence, self.tolerance.measure) for pair in self.comparisons]
         if known := [value for value in found if value is not None]:
             yield f"{self.tolerance.measure} {max(known):.3g} at most"
-
-    def _not_compared(self) -> Iterator[str]:
-        if self.worst.divergence.unmeasured:
-            yield f"not compared: {some_of(self.worst.divergence.unmeasured)}, no tensors"
 
     def _predictions(self) -> Iterator[tuple[str, str]]:
         pairs = [pair.predictions for pair in self.comparisons if pair.predictions is not None]

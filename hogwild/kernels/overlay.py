@@ -40,9 +40,8 @@ class Numbering:
             named, count = np.empty(min(len(marks), sum(drawn[array].size for array in arrays)), np.int64), 0
             for array in arrays:
                 flat = np.ascontiguousarray(drawn[array])
-                wide = (
-                    np.iinfo(flat.dtype).max < len(marks) - 1
-                )  # for the rows of a ticket, which other arrays name too
+                # the numbers are those of all rows of the ticket, more than a narrow array may be able to hold
+                wide = np.iinfo(flat.dtype).max < len(marks) - 1
                 own = renumbered[array] = np.empty(flat.shape, np.int64 if wide else flat.dtype)
                 flats = flat.reshape(-1), marks, self._stamp, named, count, own.reshape(-1)
                 count = compiled("numbers").number_rows(*flats)

@@ -150,11 +150,10 @@ def _wanted_in(wanted: str, row: Row) -> tuple[str, bool]:
     """(the metric, whether the lowest is best) that is meant, of those in a row."""
     names = metrics_in(row)
     name, _, mode = wanted.rpartition(":")
-    if name in names and mode in _MODES:
-        return name, _MODES[mode]
-    if wanted not in names:
+    metric = name if name in names and mode in _MODES else wanted
+    if metric not in names:
         raise ArgumentError(f"keep_best {wanted!r} is no metric that evaluate returns; {_meant(wanted, names)}")
-    return wanted, lowest_is_best(wanted)
+    return metric, kept_lowest(wanted, metric)
 
 
 def _meant(wanted: str, names: Collection[str]) -> str:

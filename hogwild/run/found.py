@@ -137,14 +137,12 @@ def the_run_in(folder: Path) -> FoundRun:
         ArgumentError: it is none.
         RunDirectoryError: it is broken.
     """
-    runs = find_runs([folder]).runs
-    if not any(run.path == folder for run in runs):
-        many = f"{len(runs)} runs" if len(runs) > 1 else "one"
-        holds = (
-            f"{many}; hogwild runs {quote(str(folder))} lists {'them' if len(runs) > 1 else 'it'}" if runs else "none"
-        )
-        raise ArgumentError(f"{str(folder)!r} is not the folder of a run, and holds {holds}")
-    found = next(run for run in runs if run.path == folder)
+    runs = {run.path: run for run in find_runs([folder]).runs}
+    found = runs.get(folder)
+    if found is None:
+        lists = f"; hogwild runs {quote(str(folder))} lists {'them' if len(runs) > 1 else 'it'}" if runs else ""
+        holds = f"{len(runs)} runs" if len(runs) > 1 else "one" if runs else "none"
+        raise ArgumentError(f"{str(folder)!r} is not the folder of a run, and holds {holds}{lists}")
     if found.status == BROKEN:
         raise RunDirectoryError(found.why)
     return found
