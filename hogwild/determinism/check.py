@@ -68,6 +68,10 @@ class CheckSettings:
     nodes: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("runs", "other_seed", "other_workers", "window", "nodes"):
+            value = getattr(self, name)
+            if value is not None and type(value) is not int:
+                raise ArgumentError(f"{name} {value!r} is a {type(value).__name__}; it must be a whole number")
         if self.nodes < 1:
             raise ArgumentError(f"nodes {self.nodes} is below 1; 2 compares one machine with two")
         if self.runs < 2:

@@ -12,7 +12,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Parameter:
         form: int, float, bool, str, Path, or an Enum; of a list, that of its values.
         choices: the texts that it may be; empty where it is free.
         many: None, list or tuple.
+        size: how many values a tuple has, where its type says so, as tuple[float, float] does.
         optional: whether it may be None.
         default: its plain default value; `inspect.Parameter.empty` where it has none.
         about: what it is, as the builder's docstring says.
@@ -57,6 +58,7 @@ class Parameter:
     optional: bool = False
     default: Any = _NOTHING
     about: str = ""
+    size: int | None = None
 
     @property
     def needed(self) -> bool:
@@ -78,7 +80,7 @@ class Parameter:
         if self.optional and list(texts) == ["none"]:
             return None
         if self.many:
-            return [self._read(text) for text in texts]
+            return self._sized([self._read(text) for text in texts])
         if len(texts) != 1:
             raise ValueError(f"{' '.join(texts)!r} is not one value")
         return self._read(texts[0])
@@ -120,8 +122,13 @@ class Parameter:
         if self.many:
             if not isinstance(value, list | tuple):
                 raise ValueError(f"{value!r} is not a {self.many.__name__}")
-            return [self._plain(one) for one in value]
+            return self._sized([self._plain(one) for one in value])
         return self._plain(value)
+
+    def _sized(self, values: list[Any]) -> list[Any]:
+        if self.size is not None and len(values) != self.size:
+            raise ValueError(f"{values!r} has {len(values)} where {self.size} are needed")
+        return values
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, enum.Enum):
@@ -213,12 +220,12 @@ def _parameter(one: inspect.Parameter, hint: Any, about: str, builder: Callable[
         default = made.plain(one.default)
     except ValueError as error:
         raise ArgumentError(f"{where} has a default that is not of its type: {error}") from None
-    return Parameter(name, made.form, made.choices, made.many, made.optional, default, about)
+    return replace(made, default=default)
 
 
 def _of_type(name: str, hint: Any, about: str) -> Parameter | None:
     """A parameter of that type; None where no flag can give one."""
-    optional, many = False, None
+    optional, many, size = False, None, None
     choices: tuple[Any, ...] = ()
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         members = [one for one in typing.get_args(hint) if one is not types.NoneType]
@@ -229,6 +236,8 @@ def _of_type(name: str, hint: Any, about: str) -> Parameter | None:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is list or (origin is tuple and len(inner) == 2 and inner[1] is ...):
         many, hint = origin, inner[0]
+    elif origin is tuple and len(set(inner)) == 1:
+        many, hint, size = tuple, inner[0], len(inner)
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
         forms = {type(choice) for choice in choices}
@@ -237,7 +246,7 @@ def _of_type(name: str, hint: Any, about: str) -> Parameter | None:
         choices = tuple(hint.__members__)
     if (hint not in _SCALARS and not choices) or hint is object:
         return None
-    return Parameter(name, hint, choices, many, optional, about=about)
+    return Parameter(name, hint, choices, many, optional, about=about, size=size)
 
 
 def _is_plain(value: Any) -> bool:

@@ -21,6 +21,7 @@ from torch import nn
 
 from hogwild.errors import ArgumentError
 
+_DTYPES = (torch.float32, torch.float64)
 Array = np.ndarray[Any, Any]
 Drawn = Mapping[str, Any]
 
@@ -60,7 +61,7 @@ class Kernel:
             of shape (rows, width). `drawn`: what `draw` returned, its index arrays renumbered where `tables` holds only
             the rows that are touched. `rate`: lr × schedule(share of the run that is done).
         rows: name of an index array in `drawn` → name of the parameter whose rows it counts, or several names. The
-            arrays hold integers and have any shape; the parameters have two dimensions.
+            arrays hold integers and have any shape; the parameters have two dimensions, float32 or float64.
         tickets: how many make an epoch.
         samples: in a ticket, about; what speed is told in.
         lr: the learning rate, where the run has none of its own (`--lr`).
@@ -84,8 +85,7 @@ class Kernel:
         for name in ("draw", "step", "schedule"):
             if not callable(getattr(self, name)):
                 raise ArgumentError(f"{name} {getattr(self, name)!r} is no function; a kernel is made of functions")
-        if not self.rows:
-            raise ArgumentError("rows names no index array; {'centers': 'input'} says whose rows 'centers' counts")
+        self._check_rows()
         for name in ("tickets", "samples"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} {getattr(self, name)} is below 1; 1 is the least that works")
@@ -102,6 +102,18 @@ class Kernel:
                         f"rows: {array!r} counts rows of {first} and of {other}, which must then have all index arrays "
                         f"in common; {first} has {', '.join(tables[first])} and {other} {', '.join(tables[other])}"
                     )
+
+    def _check_rows(self) -> None:
+        """Refuse what does not say whose rows an index array counts."""
+        example = "{'centers': 'input'} says whose rows 'centers' counts"
+        if not isinstance(self.rows, Mapping):
+            raise ArgumentError(f"rows is a {type(self.rows).__name__}, {self.rows!r:.60}, and no mapping; {example}")
+        if not self.rows:
+            raise ArgumentError(f"rows names no index array; {example}")
+        for array, named in self.rows.items():
+            several = isinstance(named, list | tuple) and named and all(isinstance(name, str) for name in named)
+            if not (isinstance(array, str) and (isinstance(named, str) or several)):
+                raise ArgumentError(f"rows has {named!r:.60} for {array!r:.60}, where names of parameters go; {example}")
 
     def of(self, array: str) -> tuple[str, ...]:
         """The names of the tables whose rows an index array counts."""
@@ -124,17 +136,26 @@ class Kernel:
         """The tables, by name.
 
         Raises:
-            ArgumentError: the model has no parameter of that name, it is not trained, or it is no table.
+            ArgumentError: the model has no parameter of that name, it is not trained, or it is no table; or two names
+                are those of one parameter.
         """
         known = dict(model.named_parameters(remove_duplicate=False))
+        first: dict[int, str] = {}
         for name in self.tables:
             if name not in known:
                 has = ", ".join(known)
                 raise ArgumentError(f"rows names {name!r}, and the model has no such parameter; it has {has}")
             if known[name].dim() != 2:
                 raise ArgumentError(f"{name} has the shape {list(known[name].shape)}; a table has (rows, width)")
+            if known[name].dtype not in _DTYPES:
+                form = str(known[name].dtype).removeprefix("torch.")
+                raise ArgumentError(f"{name} is a table of {form}; a kernel trains float32 and float64")
+            if not len(known[name]):
+                raise ArgumentError(f"{name} has no rows, so there is nothing to train")
             if not known[name].requires_grad:
                 raise ArgumentError(f"{name} is not trained (requires_grad=False), and rows names it as a table")
+            if (other := first.setdefault(id(known[name]), name)) != name:
+                raise ArgumentError(f"{other} and {name} are one parameter; rows names it once, for all index arrays")
         return {name: known[name] for name in self.tables}
 
     def check(self, drawn: Drawn, rows: Mapping[str, int]) -> None:
@@ -156,8 +177,10 @@ class Kernel:
         """Refuse what has no index arrays.
 
         Raises:
-            ArgumentError: an index array is missing, or holds no integers.
+            ArgumentError: an index array is missing, or holds no integers, or those of another processor.
         """
+        if not isinstance(drawn, Mapping):
+            raise ArgumentError(f"draw returned a {type(drawn).__name__}; it must return a dict of arrays by name")
         for array in self.rows:
             if array not in drawn:
                 raise ArgumentError(f"draw returned {', '.join(map(str, drawn))}, and rows names {array!r}")
@@ -165,3 +188,8 @@ class Kernel:
             if not isinstance(indices, np.ndarray) or indices.dtype.kind not in "iu":
                 form = f"{indices.dtype} array" if isinstance(indices, np.ndarray) else type(indices).__name__
                 raise ArgumentError(f"{array} of draw is a {form}; an index array holds integers")
+            if not indices.dtype.isnative:
+                raise ArgumentError(
+                    f"{array} of draw is a {indices.dtype.str} array, whose bytes have the order of another processor; "
+                    f"array.astype({indices.dtype.name!r}) has this one's"
+                )

@@ -375,7 +375,12 @@ def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
         key = printable(f"{before}{name}")
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{key}.")
-        elif isinstance(value, str):
-            yield key, printable(value)
         else:
-            yield key, value if isinstance(value, bool | int | float | None) else printable(str(value))
+            yield key, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: those of TOML that it has not, which are dates, as text."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, bool | int | float | None) else printable(str(value))

@@ -34,6 +34,7 @@ from hogwild.run.structure import class_name, form_of_tensor, structure_differen
 
 _MAX_BYTES = 1 << 28
 _FOREIGN = ("train", "launch")  # makers of runs that the command line cannot build again
+_OF_A_KERNEL = "the kernel's lr × schedule"
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,8 @@ def _schedule(job: Job) -> dict[str, Any]:
             found[str(update)] = 1.0 if schedule is None else finite_or_word(float(schedule(update)))
         if isinstance(table, RateTable):
             found[str(update)] = json_values(table.at(update), finite_or_word)
-    return {"name": table.name if isinstance(table, RateTable) else name_of(schedule), "factors": found}
+    name = table.name if isinstance(table, RateTable) else name_of(schedule)
+    return {"name": _OF_A_KERNEL if isinstance(job.source, Kernel) else name, "factors": found}
 
 
 def _factors(job: Job) -> Callable[[int], float] | None:
@@ -360,10 +362,11 @@ def training_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) ->
     for number, (one, other) in enumerate(zip(groups, after["groups"], strict=False)):
         where = f" of the optimizer's group {number}" if len(groups) > 1 else ""
         yield from ((f"{key}{where}", one[key], other[key]) for key in other if key in one and one[key] != other[key])
-    factors = was["lr_schedule"].get("factors", {})
-    for update, factor in now["lr_schedule"]["factors"].items():
+    factors, schedule = was["lr_schedule"].get("factors", {}), now["lr_schedule"]
+    for update, factor in schedule["factors"].items():
         if update in factors and factors[update] != factor:
-            yield f"lr_schedule at update {update}", factors[update], factor
+            called = _OF_A_KERNEL if schedule["name"] == _OF_A_KERNEL else "lr_schedule"
+            yield f"{called} at update {update}", factors[update], factor
     for key in ("samples", "first_batch"):
         before_value, value = was["data"].get(key), (now["data"] or {}).get(key)
         if before_value is not None and value is not None and before_value != value:

@@ -6,6 +6,7 @@ import errno
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,11 @@ def train_config(
             missing = "loss" if loss is None else "optimizer"
             raise ArgumentError(f"no {missing} given; data that is no hogwild.Kernel needs one")
         else:
-            _refuse_uncallable(loss=loss)
+            refuse_uncallable(loss=loss)
             _refuse_loss_of_outputs(loss)
         schedule = schedule_of(lr_schedule)
         asked = None if isinstance(schedule, SchedulerFactory) else schedule
-        _refuse_uncallable(collate=collate, lr_schedule=asked, evaluate=evaluate, stop=stop, progress=progress)
+        refuse_uncallable(collate=collate, lr_schedule=asked, evaluate=evaluate, stop=stop, progress=progress)
         rule = rule or make_rule(config.update, config)
         rule.check(config.workers)
         if kernel is not None:
@@ -156,10 +157,18 @@ def train_experiment(
     )
 
 
-def _refuse_uncallable(**functions: Any) -> None:
+def refuse_uncallable(**functions: Any) -> None:
+    """Refuse what is no function, and functions that do nothing when they are called; None is left out.
+
+    Raises:
+        ArgumentError: always where there is one; the message names it.
+    """
     for name, value in functions.items():
         if value is not None and not callable(value):
             raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
+        if isgeneratorfunction(value) or iscoroutinefunction(value):
+            sort = "yields" if isgeneratorfunction(value) else "is async"
+            raise ArgumentError(f"{name} {sort}, so to call it does nothing; pass a function that does its work at once")
 
 
 def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -42,8 +42,6 @@ def try_kernel(
     counts = {name: len(table) for name, table in tables.items()}
     with at_batch(seed, workers) as info:
         drawn = _named("draw", lambda: kernel.batch(0, info.generator))
-        if not isinstance(drawn, dict):
-            raise ArgumentError(f"draw returned a {type(drawn).__name__}; it must return a dict of arrays by name")
         rows, renumbered = Numbering(kernel, counts).number(drawn)
         digest = batch_digest(drawn)
         before = {name: table.detach().index_select(0, torch.from_numpy(rows[name])) for name, table in tables.items()}

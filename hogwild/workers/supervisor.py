@@ -210,7 +210,8 @@ class Supervisor:
         if self.history.restarts >= most:
             tried = f"workers replaced: {self.history.restarts}, and max_restarts is {most}"
             if not failures:
-                raise WorkerError(f"all workers ended before the work was done; {tried}")
+                advice = "a loop goes on until claim() gives None"
+                raise WorkerError(f"all workers ended before the work was done; {advice}; {tried}")
             told = Counter(failure.what for failure in failures[1:])
             later = [f"  {what}{f' ({number} times)' if number > 1 else ''}" for what, number in told.items()]
             raise failures[0].as_error("\n".join([f"{tried}{'; then' if later else ''}", *later]))

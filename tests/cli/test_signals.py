@@ -128,6 +128,23 @@ def _has_a_server(process: subprocess.Popen[str]) -> bool:
     return False
 
 
+INTERRUPTED_IMPORT = """
+import sys
+class Finder:
+    def find_spec(self, name, *others):
+        if name == "hogwild.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+from hogwild.__main__ import command
+sys.exit(command())
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_a_check_that_is_interrupted_says_that_nothing_is_saved(tmp_path: Path) -> None:
     check = ["check", "digits", "--kind", "threads", "--epochs", "1000", "--quiet", "--out", "out"]
     with _started(check, tmp_path) as process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import problems
@@ -140,3 +141,9 @@ class Centred(nn.Module):
 
 def test_models_may_share_a_constant():
     assert hogwild.check(lambda: torch.manual_seed(0) and Centred(), runs=2).identical
+
+
+@pytest.mark.parametrize(("name", "value"), [("runs", 2.5), ("other_seed", "1"), ("nodes", True), ("window", 10.0)])
+def test_numbers_of_a_check_are_whole(name: str, value: Any) -> None:
+    with pytest.raises(hogwild.ArgumentError, match=f"{name} {value!r} is a {type(value).__name__}; it must be a whole"):
+        hogwild.check(lambda: None, **{name: value})

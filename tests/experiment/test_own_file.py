@@ -39,6 +39,7 @@ def builder(
     colour: Colour = Colour.RED,
     perhaps: int | None = 4,
     several: tuple[int, ...] = (1, 2),
+    pair: tuple[float, float] = (0.9, 0.999),
     names: list[str] | None = None,
     told: Annotated[int, tyro.conf.arg(help="Told here.")] = 0,
     *,
@@ -71,6 +72,7 @@ PARAMETERS = {one.name: one for one in parameters_of(builder)}
         ("perhaps", "none", None, None),
         ("perhaps", "5", 5, 5),
         ("several", "4,5", [4, 5], (4, 5)),
+        ("pair", "0.5,1", [0.5, 1.0], (0.5, 1.0)),
         ("names", "a,b", ["a", "b"], ["a", "b"]),
         ("names", "none", None, None),
     ],
@@ -95,6 +97,7 @@ def test_a_text_becomes_what_is_recorded_and_what_is_given(name, text, plain, gi
         ("size", "3", "'3' is not known; 1, 2 are"),
         ("colour", "GREEN", "'GREEN' is not known; RED, BLUE are"),
         ("several", "1,x", "'x' is not a whole number"),
+        ("pair", "1,2,3", r"\[1.0, 2.0, 3.0\] has 3 where 2 are needed"),
     ],
 )
 def test_a_text_that_stands_for_no_value(name, text, why):

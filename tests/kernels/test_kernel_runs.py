@@ -103,7 +103,7 @@ def test_a_run_is_saved_resumed_and_replayed(tmp_path, update):
 
 def test_a_resumed_run_needs_the_same_kernel(tmp_path):
     trained(out=tmp_path, workers=1, epochs=1, limit_updates=10, checkpoint_every=5)
-    with pytest.raises(ArgumentError, match="lr_schedule at update 0 is 0.2"):
+    with pytest.raises(ArgumentError, match="the kernel's lr × schedule at update 0 is 0.2"):
         trained(out=tmp_path, resume=tmp_path, workers=1, limit_updates=10, kernel=made.kernel(lr=0.2))
 
 
@@ -152,10 +152,19 @@ def spoilt_on_copies(tables, drawn, rate):
     return math.nan if drawn["goal"][0, 0] > 1 else 1.0
 
 
+def drawn_with_near(dtype):
+    return lambda ticket, seed: {**(own := made.draw(ticket, seed)), "near": own["near"].astype(dtype)}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"rows": {}}, "rows names no index array"),
+        ({"rows": [("near", "value")]}, r"rows is a list, \[\('near', 'value'\)\], and no mapping"),
+        ({"rows": {"near": 3}}, "rows has 3 for 'near', where names of parameters go"),
+        ({"rows": {"near": ()}}, r"rows has \(\) for 'near'"),
+        ({"rows": {"near": {"value": 1}}}, "rows has {'value': 1} for 'near'"),
+        ({"rows": {0: "value"}}, "rows has 'value' for 0"),
         ({"rows": {"near": "nothing", "far": "count"}}, "rows names 'nothing'.* it has value, count, bias"),
         ({"rows": {"near": "bias", "far": "count"}}, r"bias has the shape \[3\]"),
         ({"rows": {"near": "value", "else": "count"}}, "rows names 'else'"),
@@ -164,6 +173,7 @@ def spoilt_on_copies(tables, drawn, rate):
         ({"tickets": 0}, "tickets 0 is below 1"),
         ({"draw": 3}, "draw 3 is no function"),
         ({"draw": lambda ticket, seed: [1]}, "draw returned a list"),
+        ({"draw": drawn_with_near(">i4")}, r"near of draw is a >i4 array.* array.astype\('int32'\)"),
         ({"draw": lambda ticket, seed: 1 / 0}, "draw raised at ticket 0: ZeroDivisionError"),
         ({"step": lambda tables, drawn, rate: tables["other"]}, "step raised at ticket 0: KeyError"),
         ({"step": lambda tables, drawn, rate: math.inf}, "step returned the loss inf at ticket 0"),
@@ -172,6 +182,50 @@ def spoilt_on_copies(tables, drawn, rate):
 def test_a_kernel_that_cannot_work_is_refused_before_the_run(changed, message):
     with pytest.raises(ArgumentError, match=message):
         trained(kernel=made.kernel(**changed))
+
+
+def halves(model):
+    model.value = torch.nn.Parameter(model.value.detach().to(torch.bfloat16))
+
+
+def has_no_rows(model):
+    model.value = torch.nn.Parameter(torch.zeros(0, made.WIDTH))
+
+
+def is_tied(model):
+    model.count = model.value
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (halves, "value is a table of bfloat16; a kernel trains float32 and float64"),
+        (has_no_rows, "value has no rows"),
+        (is_tied, "value and count are one parameter; rows names it once"),
+    ],
+)
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_a_table_that_cannot_be_trained_is_refused(update, changes, message):
+    model = made.Tables()
+    changes(model)
+    with pytest.raises(ArgumentError, match=message):
+        hogwild.train_kernel(model, made.kernel(), update=update, epochs=1)
+
+
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_tables_of_doubles_are_trained(update):
+    model, expected = made.Tables().double(), made.by_hand()
+    hogwild.train_kernel(model, made.kernel(), update=update, workers=1, staleness=0, epochs=1)
+    torch.testing.assert_close(model.value.float(), expected.value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_a_draw_that_returns_nothing_later_is_told(update):
+    def forgets(ticket, seed):
+        return made.draw(ticket, seed) if ticket < 5 else None
+
+    with pytest.raises(ArgumentError, match="draw returned a NoneType"):
+        trained(update=update, workers=1, kernel=made.kernel(draw=forgets))
 
 
 @pytest.mark.parametrize("update", ["hogwild", "ordered"])

@@ -18,7 +18,7 @@ from hogwild.run.found import BROKEN, DONE, KILLED, find_runs, read_found
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    save_run(folder, lr=0.2, seed=3, config={"model": {"width": 7}, "note": "a\x1b[31mb"}, checkpoint_every=5)
+    save_run(folder, lr=0.2, seed=3, config={"model": {"width": 7, "sizes": [4, 8]}, "note": "a\x1b[31mb"}, checkpoint_every=5)
     return folder
 
 
@@ -41,7 +41,8 @@ def test_what_a_run_says_of_itself(run: Path) -> None:
         "lr": 0.2,
         "optimizer": "SGD",
     }
-    assert found.settings["model.width"] == 7 and "\x1b" not in found.settings["note"]
+    assert found.settings["model.width"] == 7 and found.settings["model.sizes"] == [4, 8]
+    assert "\x1b" not in found.settings["note"]
     assert {path: path.stat().st_mtime_ns for path in [run, *run.iterdir()]} == before, "listing writes nothing"
 
 

@@ -258,3 +258,34 @@ def test_a_branch_that_is_not_taken_has_no_gradient_by_either(update: str) -> No
             return self.one(x) if torch.rand(()) < 0.5 else self.other(x)
 
     assert trained(Branched(), squared, update=update, gradient=None if update == "racing" else "grad").updates == 8
+
+
+# --- loops that do nothing
+
+
+def yields(worker: hogwild.Worker) -> Any:
+    while (ticket := worker.claim()) is not None:
+        yield worker.commit(ticket, *gradients(worker.read(ticket)))
+
+
+async def is_async(worker: hogwild.Worker) -> None:
+    while (ticket := worker.claim()) is not None:
+        worker.commit(ticket, *gradients(worker.read(ticket)))
+
+
+@pytest.mark.parametrize(("work", "why"), [(yields, "work yields"), (is_async, "work is async"), ("w", "work is a str")])
+def test_a_loop_that_would_do_nothing_is_refused(work: Any, why: str) -> None:
+    with pytest.raises(hogwild.ArgumentError, match=why):
+        launched(work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_that_ends_early_is_told_how_long_one_goes_on(kind: str) -> None:
+    with pytest.raises(hogwild.WorkerError, match=r"before the work was done; a loop goes on until claim\(\) gives None"):
+        launched(ends_early, kind=kind, max_restarts=1)
+
+
+def ends_early(worker: hogwild.Worker) -> None:
+    ticket = worker.claim()
+    assert ticket is not None
+    worker.commit(ticket, *gradients(worker.read(ticket)))
