@@ -17,6 +17,4 @@ def refuse_what_python_made(wanted: str, resume: Path | None = None) -> None:
     folder = path if path.is_dir() else path.parent
     if wanted in names() or not (folder / "config.toml").is_file() or (path.is_file() and path.name != "config.toml"):
         return
-    again = f", resume={str(folder)!r}, out={str(folder)!r}" if resume is not None else ""
-    instead = f"hogwild.train(model, data, loss, optimizer=...{again})"
-    refuse_made_by_python(folder, instead, lambda name: name not in names())
+    refuse_made_by_python(folder, lambda name: name not in names(), resumed=resume is not None)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
-from hogwild.errors import ArgumentError, RunDirectoryError
+from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, experiment_of, names
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import Factory
@@ -114,8 +114,7 @@ def replay(
     rule = _rule_of(record)
     config = _config_of(record)
     if model is None:
-        instead = f"hogwild.replay({str(run_dir)!r}, model=..., data=..., loss=..., optimizer=...)"
-        refuse_made_by_python(run_dir, instead, lambda name: name not in names())
+        refuse_made_by_python(run_dir, lambda name: name not in names(), replayed=True)
         own = _experiment(config)
         problem, optimizer = own.build(config.seed), own.optimizer
         model, data, loss = problem.model, problem.data, problem.loss
@@ -149,8 +148,14 @@ def _config_of(record: Record) -> RunConfig:
 
 
 def _rule_of(record: Record) -> Rule:
-    config = record.config
-    rule, origin = make_rule(config.update, config), record.origin
+    config, origin = record.config, record.origin
+    own = origin.training.get("rule") if origin is not None else None
+    if own is not None:
+        raise ArgumentError(
+            f"the run trained under a rule of its program's own, {config.update!r} ({printable(str(own))}), and those "
+            f"of hogwild alone are replayed; train again there, and compare both by hogwild compare"
+        )
+    rule = make_rule(config.update, config)
     if origin is not None and (nodes := origin.training.get("nodes")) is not None:
         raise ArgumentError(
             f"this is the journal of one of {nodes} machines that averaged (average_every {config.average_every}), "

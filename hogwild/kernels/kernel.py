@@ -113,7 +113,9 @@ class Kernel:
         for array, named in self.rows.items():
             several = isinstance(named, list | tuple) and named and all(isinstance(name, str) for name in named)
             if not (isinstance(array, str) and (isinstance(named, str) or several)):
-                raise ArgumentError(f"rows has {named!r:.60} for {array!r:.60}, where names of parameters go; {example}")
+                raise ArgumentError(
+                    f"rows has {named!r:.60} for {array!r:.60}, where names of parameters go; {example}"
+                )
 
     def of(self, array: str) -> tuple[str, ...]:
         """The names of the tables whose rows an index array counts."""

@@ -45,7 +45,7 @@ class Job:
     trace: Trace | None = None
     intra_op: int = 1
     overwrite: bool = False
-    maker: str = "train"  # who asks: train, launch, or an experiment
+    maker: str = "train"  # who asks: train, train_kernel, launch, or an experiment
     free: Mapping[str, Any] = field(default_factory=dict)  # settings of the caller's own, to be recorded
     looks_again: bool = True
     change: Mapping[str, Any] = field(default_factory=dict)  # settings that it goes on with on purpose

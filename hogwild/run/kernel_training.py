@@ -94,6 +94,7 @@ def train_kernel(
         progress=progress,
         began=began,
         overwrite=overwrite,
+        maker="train_kernel",
         free=config,
         change=change,
     )

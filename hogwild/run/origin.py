@@ -33,7 +33,16 @@ from hogwild.run.metrics import finite_or_word, json_values
 from hogwild.run.structure import class_name, form_of_tensor, structure_differences, structure_of
 
 _MAX_BYTES = 1 << 28
-_FOREIGN = ("train", "launch")  # makers of runs that the command line cannot build again
+_FOREIGN = {  # makers of runs that the command line cannot build again, and how each is called
+    "train": "hogwild.train(model, data, loss, optimizer=...{resume})",
+    "train_kernel": "hogwild.train_kernel(model, kernel{resume})",
+    "launch": "hogwild.launch(work, model, optimizer=...{resume})",
+}
+_REPLAYED = {
+    "train": "call hogwild.replay({folder}, model=..., data=..., loss=..., optimizer=...)",
+    "train_kernel": "call hogwild.replay({folder}, model=..., data=<the kernel>)",
+    "launch": "launch it again, for a loop is not replayed, and compare both by hogwild compare",
+}
 _OF_A_KERNEL = "the kernel's lr × schedule"
 
 
@@ -43,7 +52,7 @@ class Origin:
 
     Attributes:
         run: its identity, 32 hexadecimal digits; empty for one that was begun by version 0.2.0.
-        maker: what made it: "experiment", "train" or "launch".
+        maker: what made it: "experiment", "train", "train_kernel" or "launch".
         training: what it trains.
         environment: where it was begun.
         curvature, curvature_grows: of the loss where it began, where it was measured, and what was left for it to grow
@@ -174,29 +183,36 @@ def _short(run: str) -> str:
     return printable(run[:8]) or "without identity"
 
 
-def refuse_made_by_python(folder: Path, instead: str, nobody: Callable[[str], bool]) -> None:
+def refuse_made_by_python(
+    folder: Path, nobody: Callable[[str], bool], *, resumed: bool = False, replayed: bool = False
+) -> None:
     """Refuse a run that the command line cannot build again.
 
     Args:
         folder: its directory.
-        instead: what to call, to be followed by what was trained.
         nobody: name → True where no experiment has it; decides for what version 0.2.0 wrote.
+        resumed: it was to be gone on with.
+        replayed: it was to be computed again.
 
     Raises:
-        ArgumentError: it was made by `hogwild.train` or `hogwild.launch`.
+        ArgumentError: it was made by `hogwild.train`, `train_kernel` or `launch`; the message says what to call.
     """
     origin, path = read_origin(folder), folder / "config.toml"
     if origin is not None:
-        python, by = not origin.made_by_command, f"hogwild.{origin.maker}"
+        maker = origin.maker
     else:
         config = RunConfig.load(path)
         trained = any((folder / name).exists() for name in RUN_FILES if name != path.name)
-        python, by = not config.optimizer and (trained or nobody(config.name)), "hogwild.train"
-    if python:
-        raise ArgumentError(
-            f"the run in {folder} was made by {by} from a Python program, which alone knows what was trained; "
-            f"there call {instead}"
-        )
+        maker = "train" if not config.optimizer and (trained or nobody(config.name)) else "experiment"
+    if maker not in _FOREIGN:
+        return
+    named = repr(str(folder))
+    resume = f", resume={named}, out={named}" if resumed else ""
+    instead = _REPLAYED[maker].format(folder=named) if replayed else f"call {_FOREIGN[maker].format(resume=resume)}"
+    raise ArgumentError(
+        f"the run in {folder} was made by hogwild.{maker} from a Python program, which alone knows what was trained; "
+        f"there {instead}"
+    )
 
 
 # --- what is trained

@@ -168,7 +168,9 @@ def refuse_uncallable(**functions: Any) -> None:
             raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
         if isgeneratorfunction(value) or iscoroutinefunction(value):
             sort = "yields" if isgeneratorfunction(value) else "is async"
-            raise ArgumentError(f"{name} {sort}, so to call it does nothing; pass a function that does its work at once")
+            raise ArgumentError(
+                f"{name} {sort}, so to call it does nothing; pass a function that does its work at once"
+            )
 
 
 def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -145,5 +145,7 @@ def test_models_may_share_a_constant():
 
 @pytest.mark.parametrize(("name", "value"), [("runs", 2.5), ("other_seed", "1"), ("nodes", True), ("window", 10.0)])
 def test_numbers_of_a_check_are_whole(name: str, value: Any) -> None:
-    with pytest.raises(hogwild.ArgumentError, match=f"{name} {value!r} is a {type(value).__name__}; it must be a whole"):
+    with pytest.raises(
+        hogwild.ArgumentError, match=f"{name} {value!r} is a {type(value).__name__}; it must be a whole"
+    ):
         hogwild.check(lambda: None, **{name: value})

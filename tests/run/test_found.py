@@ -18,7 +18,13 @@ from hogwild.run.found import BROKEN, DONE, KILLED, find_runs, read_found
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    save_run(folder, lr=0.2, seed=3, config={"model": {"width": 7, "sizes": [4, 8]}, "note": "a\x1b[31mb"}, checkpoint_every=5)
+    save_run(
+        folder,
+        lr=0.2,
+        seed=3,
+        config={"model": {"width": 7, "sizes": [4, 8]}, "note": "a\x1b[31mb"},
+        checkpoint_every=5,
+    )
     return folder
 
 

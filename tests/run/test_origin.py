@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import hogwild
+from hogwild.cli.wanted import refuse_what_python_made
 from hogwild.run.environment import environment_differences
 
 SETTINGS = {"update": "ordered", "updates": 40}
@@ -87,6 +88,41 @@ def work(worker):
         replica = worker.read(update)
         loss = replica(torch.ones(2, 8)).square().mean()
         worker.commit(update, torch.autograd.grad(loss, list(replica.parameters())))
+
+
+def launched(out):
+    return hogwild.launch(
+        work, problems.mlp(), optimizer=problems.SGD, updates=3, out=out, kind="threads", update="ordered"
+    )
+
+
+def kernel_trained(out):
+    import kernels_made
+
+    return hogwild.train_kernel(kernels_made.Tables(), kernels_made.kernel(), updates=3, out=out, update="ordered")
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "replayed"),
+    [
+        (
+            launched,
+            r"call hogwild\.launch\(work, model, optimizer=\.\.\.{}\)",
+            "launch it again, .* by hogwild compare",
+        ),
+        (kernel_trained, r"call hogwild\.train_kernel\(model, kernel{}\)", r"hogwild\.replay\(.*, data=<the kernel>\)"),
+    ],
+)
+def test_who_asks_a_command_for_a_run_of_a_program_is_told_what_to_call(make, call, replayed, tmp_path):
+    if make is kernel_trained:
+        pytest.importorskip("numba")
+    make(tmp_path)
+    with pytest.raises(hogwild.ArgumentError, match=call.format("")):
+        refuse_what_python_made(str(tmp_path))
+    with pytest.raises(hogwild.ArgumentError, match=call.format(", resume=.*, out=.*")):
+        refuse_what_python_made(str(tmp_path), tmp_path)
+    with pytest.raises(hogwild.ArgumentError, match=replayed):
+        hogwild.replay(tmp_path)
 
 
 @pytest.mark.parametrize("config", [{"a": object()}, [1], {"a": {1, 2}}])

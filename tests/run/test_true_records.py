@@ -163,3 +163,13 @@ def test_a_run_goes_on_under_the_rule_that_it_was_made_with(first, then, tmp_pat
         problems.train(update=then, updates=40, evaluate=problems.accuracy, evaluate_every=10, resume=tmp_path)
     again = problems.train(update=first, updates=40, evaluate=problems.accuracy, evaluate_every=10, resume=tmp_path)
     assert again.digest == problems.train(update=first, updates=40).digest
+
+
+def test_a_run_under_a_rule_of_ones_own_is_not_replayed_by_the_one_of_its_name(tmp_path):
+    problems.train(update=Half(), updates=10, out=tmp_path)
+    with pytest.raises(
+        hogwild.ArgumentError, match=r"a rule of its program's own, 'ordered' \(test_true_records\.Half\)"
+    ):
+        hogwild.replay(
+            tmp_path, model=problems.mlp(), data=problems.data(), loss=problems.cross_entropy, optimizer=problems.SGD
+        )

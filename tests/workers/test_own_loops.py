@@ -273,7 +273,9 @@ async def is_async(worker: hogwild.Worker) -> None:
         worker.commit(ticket, *gradients(worker.read(ticket)))
 
 
-@pytest.mark.parametrize(("work", "why"), [(yields, "work yields"), (is_async, "work is async"), ("w", "work is a str")])
+@pytest.mark.parametrize(
+    ("work", "why"), [(yields, "work yields"), (is_async, "work is async"), ("w", "work is a str")]
+)
 def test_a_loop_that_would_do_nothing_is_refused(work: Any, why: str) -> None:
     with pytest.raises(hogwild.ArgumentError, match=why):
         launched(work)
@@ -281,7 +283,9 @@ def test_a_loop_that_would_do_nothing_is_refused(work: Any, why: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loop_that_ends_early_is_told_how_long_one_goes_on(kind: str) -> None:
-    with pytest.raises(hogwild.WorkerError, match=r"before the work was done; a loop goes on until claim\(\) gives None"):
+    with pytest.raises(
+        hogwild.WorkerError, match=r"before the work was done; a loop goes on until claim\(\) gives None"
+    ):
         launched(ends_early, kind=kind, max_restarts=1)
 
 
