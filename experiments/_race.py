@@ -28,11 +28,16 @@ import torch.multiprocessing
 from torch import Tensor, nn
 
 WORKERS = 2
-VALUES = 1000
-"""K: small enough for many passes, large enough that the two often add at the same time."""
+VALUES = 300_000
+"""K: so many that a `backward()`, which lets go of the interpreter's lock, takes longer than another thread needs to
+wake up; with 1,000, threads run one after the other, and meet where one is stopped by chance."""
 
-MEET = 500
-"""Passes after which the workers wait for each other; on a busy machine one may else be done before the other runs."""
+FEW = 1000
+"""K where it is the order of additions that counts, and many passes show more of that than many values."""
+
+MEET = 50 * VALUES
+"""Additions after which the workers wait for each other; on a busy machine one may else be done before the other
+runs."""
 
 KINDS = ("one Parameter", "replicas", "processes")
 """Threads on the same Parameter; threads, each with a Parameter of its own over the same memory; processes."""
@@ -63,10 +68,10 @@ class Shared:
         return made
 
 
-def shared(factors: tuple[float, float] = (1.0, 1.0)) -> Shared:
+def shared(factors: tuple[float, float] = (1.0, 1.0), values: int = VALUES) -> Shared:
     """Zeros to work on, in memory that other processes can map."""
-    factor = torch.tensor(factors[:WORKERS]).unsqueeze(1).expand(WORKERS, VALUES).contiguous()
-    tensors = [torch.zeros(VALUES), torch.zeros(VALUES), factor, torch.zeros(WORKERS, VALUES)]
+    factor = torch.tensor(factors[:WORKERS]).unsqueeze(1).expand(WORKERS, values).contiguous()
+    tensors = [torch.zeros(values), torch.zeros(values), factor, torch.zeros(WORKERS, values)]
     gate = torch.zeros(WORKERS, dtype=torch.int32)
     return Shared(*(one.share_memory_() for one in (*tensors, gate)))  # type: ignore[no-untyped-call]
 
@@ -107,14 +112,15 @@ def _mine(memory: Shared, worker: int, parameter: nn.Parameter | None) -> tuple[
 
 
 def _together(memory: Shared, worker: int, count: int) -> Iterator[int]:
-    """The numbers below `count`. Every MEET passes the workers wait for each other, so that they do meet.
+    """The numbers below `count`. Every MEET additions the workers wait for each other, so that they do meet.
 
     Raises:
         TimeoutError: another worker has not come for a minute.
     """
     torch.set_num_threads(1)
+    passes = MEET // len(memory.value)
     for done in range(count):
-        if done % MEET == 0:
+        if done % passes == 0:
             memory.gate[worker] += 1
             deadline = time.monotonic() + 60
             while int(memory.gate.min()) < int(memory.gate[worker]):
@@ -186,7 +192,7 @@ def applied(kind: str, count: int, attempts: int) -> list[float]:
 def distinct(work: Callable[..., None], kind: str, count: int, runs: int) -> int:
     """How many different results (in bits) `runs` equal runs have, whose workers' gradients are 0.1 and 1/3."""
     found = set()
-    for memory in race(work, kind, count, (shared((0.1, 1 / 3)) for _ in range(runs))):
+    for memory in race(work, kind, count, (shared((0.1, 1 / 3), FEW) for _ in range(runs))):
         result = memory.total.sum(dim=0) if work is collect else memory.grad
         found.add(result.numpy().tobytes())
     return len(found)

@@ -352,7 +352,7 @@ def _plot_races(found: Races, path: Path) -> Path:
 
 def run(settings: StudySettings) -> Findings:
     """The worked example, the mutations, the differential equation, and the race."""
-    passes, attempts, orders = (100_000, 5, 10) if settings.full else (20_000, 12, 4)
+    passes, attempts, orders = (2000, 50, 10) if settings.full else (400, 50, 8)
     with measuring(settings.seed):
         start = _equation.DryRun()
         fits = [_equation.fit(start, api, _equation.STEPS) for api in (by_grad, by_backward)]

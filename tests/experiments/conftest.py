@@ -45,30 +45,40 @@ def short_fits():
 
 
 @pytest.fixture
-def cut_short(monkeypatch, short_actors, short_shared, short_fits):
-    """The studies with these trainings in place of long ones; for each study, the claims that need the long ones."""
-    from hogwild.experiments import _actors, _equation, accumulation, loss_list, two_apis
+def cut_loss_list(monkeypatch, short_actors):
+    """The study with that training in place of a long one; the claims that need the long one."""
+    from hogwild.experiments import _actors, loss_list
 
-    measure, count_races = loss_list.measure, two_apis.count_races
+    measure = loss_list.measure
     monkeypatch.setattr(loss_list, "measure", lambda policy, episodes, repeats: measure(policy, episodes, 4))
-    # shorter races, and so many more that as much is done at most; each kind ends with the first that loses something
-    monkeypatch.setattr(two_apis, "count_races", lambda passes, attempts: count_races(passes // 4, 4 * attempts))
     monkeypatch.setattr(_actors, "measure", lambda seed, crews: short_actors)
+    return {
+        "asynchronous actor learners (ordered, staleness 3) solve CartPole-v1: 475 or more",
+        "two workers without any lock (hogwild) solve it too",
+    }
+
+
+@pytest.fixture
+def cut_accumulation(monkeypatch, short_shared):
+    """Likewise."""
+    from hogwild.experiments import accumulation
+
     monkeypatch.setattr(accumulation, "with_workers", lambda start, data, seed, full: short_shared)
-    monkeypatch.setattr(_equation, "fit_by_workers", lambda start, crews, steps: short_fits[1])
     racing = "zeroed backward() into one shared .grad (racing): every gradient is applied once"
     return {
-        "accumulation": {
-            f"2 threads, {racing}",
-            f"2 processes, {racing}",
-            "2 workers, backward() without zeroing: it fails as it does with one",
-        },
-        "two_apis": {
-            "fitted by a worker (ordered, staleness 0): the bits of the loop written by hand",
-            "and an error below 1e-2",
-        },
-        "loss_list": {
-            "asynchronous actor learners (ordered, staleness 3) solve CartPole-v1: 475 or more",
-            "two workers without any lock (hogwild) solve it too",
-        },
+        f"2 threads, {racing}",
+        f"2 processes, {racing}",
+        "2 workers, backward() without zeroing: it fails as it does with one",
+    }
+
+
+@pytest.fixture
+def cut_two_apis(monkeypatch, short_fits):
+    """Likewise."""
+    from hogwild.experiments import _equation
+
+    monkeypatch.setattr(_equation, "fit_by_workers", lambda start, crews, steps: short_fits[1])
+    return {
+        "fitted by a worker (ordered, staleness 0): the bits of the loop written by hand",
+        "and an error below 1e-2",
     }
