@@ -16,9 +16,16 @@ import pytest
 
 import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, planted
+from hogwild.workers import spawn
 
 pytestmark = pytest.mark.skipif(not hasattr(forkserver, "_forkserver"), reason="workers are spawned here")
 SETTINGS = {"update": "ordered", "updates": 60}
+
+
+@pytest.fixture(autouse=True)
+def servers_start_sooner(monkeypatch):
+    """The tests have imported torch's compiler, which a server would import too, and no worker here needs."""
+    monkeypatch.setattr(spawn, "_COMPILER", "no module of this name")
 
 
 @pytest.fixture(scope="module")
