@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,19 @@ def unit(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Modules of ours that a file imports, wherever in it, except for type checkers alone."""
-    for node in runtime(ast.parse(path.read_text(encoding="utf-8"))):
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in runtime(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "hogwild")
         elif isinstance(node, ast.ImportFrom):
@@ -144,7 +155,7 @@ def test_the_arena_alone_maps_memory():
         if path.name != "arena.py":
             names = {
                 alias.name
-                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                for node in ast.walk(parsed(path))
                 if isinstance(node, ast.Import | ast.ImportFrom)
                 for alias in node.names
             }
@@ -164,7 +175,7 @@ def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_functions_are_short(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert not [function.name for function in functions if code_lines(function) >= 50]
 
@@ -172,7 +183,7 @@ def test_functions_are_short(path):
 def test_no_two_public_things_share_a_name():
     homes: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name_of(path))
     assert not {name: places for name, places in homes.items() if len(places) > 1}
@@ -184,7 +195,7 @@ def test_nobody_but_the_rules_spells_the_name_of_one():
         f"{name_of(path)}:{node.lineno} {node.value}"
         for path in FILES
         if unit(name_of(path)) not in ("rules", "reference", "api", "config")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Constant) and node.value in set(RULE_NAMES) - {"hogwild"}
     }
     # The damage of racing, which is no rule's name, is a key of a verdict's JSON.
@@ -206,7 +217,7 @@ def test_the_ways_in_take_every_setting_with_its_default(function):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_every_file_opens_with_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert ast.get_docstring(parsed(path))
 
 
 def test_the_public_names_are_complete_sorted_and_there():
@@ -221,7 +232,7 @@ def test_the_public_names_are_complete_sorted_and_there():
 
 def test_names_are_typed_as_they_are_loaded():
     """The imports for type checkers name the same homes as the table that loads them."""
-    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    tree = parsed(ROOT / "__init__.py")
     typed = {
         (node.module.removeprefix("hogwild."), alias.name)
         for block in tree.body
