@@ -232,6 +232,10 @@ def test_every_page_is_in_the_map():
             assert f"](docs/{page.name})" in readme
 
 
+def test_there_is_one_changelog():
+    assert (ROOT / "docs" / "changelog.md").resolve() == ROOT / "CHANGELOG.md"
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
