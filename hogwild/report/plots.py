@@ -19,6 +19,7 @@ from hogwild.run.result import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#7c8794"
 _COLOURS = (GREEN, ORANGE, BLUE, GREY)
@@ -67,8 +68,21 @@ def _loss(axes: Axes, run: Run) -> None:
         _curve(axes, run, name, ORANGE)
     if len(losses) and losses.min() > 0:
         axes.set_yscale("log")
+        _plainly(axes.yaxis)
     axes.set(title="Loss", xlabel="updates", ylabel="loss")
     _finish(axes)
+
+
+def _plainly(axis: Axis) -> None:
+    """Numbers at a logarithmic axis as they are, 0.1 for 10⁻¹, at the ticks that have any."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    axis.set_major_formatter(Plain())
+    axis.set_minor_formatter(Plain())
 
 
 def _finish(axes: Axes) -> None:
@@ -115,7 +129,7 @@ def _draw_ages(axes: Axes, counts: NDArray[np.int64], colour: str, label: str) -
     axes.set_xticks(ticks, [f"≥ {tick}" if tick == _AGES and most > _AGES else str(tick) for tick in ticks])
     if counts.sum():
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
+        _plainly(axes.yaxis)
     axes.set(title="Staleness", xlabel="age of the version read, in updates", ylabel="share of updates, %")
     axes.legend(frameon=False, fontsize=9)
 
