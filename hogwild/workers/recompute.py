@@ -19,6 +19,7 @@ from hogwild.errors import NotReproducible
 from hogwild.model.replica import Binding
 from hogwild.rules.base import Gradient
 from hogwild.rules.rechecks import Rechecks
+from hogwild.rules.registry import is_ours
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Hook, Word
 from hogwild.workers.task import Task
@@ -119,8 +120,9 @@ class Recompute:
         if found is None:
             return
         first, me = rule.worker_of(ticket), worker.control.dealing.first + worker.index
+        suspects = f"{'' if is_ours(rule) else 'the rule, '}the model, the loss or the data"
         raise NotReproducible(
             f"update {ticket.update} (batch {ticket.batch}): the {found} is another when worker {me} computes it again "
-            f"after worker {first}, so {rule.name} cannot give the same bits; the model, the loss or the data keeps "
-            f"something from call to call, or a memory or a processor is at fault; {_ADVICE}"
+            f"after worker {first}, so {rule.name} cannot give the same bits; {suspects} keeps something from call to "
+            f"call, or a memory or a processor is at fault; {_ADVICE}"
         )

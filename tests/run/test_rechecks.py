@@ -17,6 +17,7 @@ from traits import KINDS, OTHER_BITS, SAME_BITS
 
 import hogwild
 from hogwild import NotReproducible
+from hogwild.rules import Ordered
 from hogwild.rules.rechecks import Chosen
 from hogwild.shared.words import Field, Hook
 from hogwild.testing import Fault, PlantedFault, RandomDelays, planted
@@ -152,6 +153,26 @@ def test_state_that_begins_to_matter_late_stops_the_run(hidden, update, workers,
     arguments = {"updates": 60, **hidden()}
     with pytest.raises(NotReproducible, match=r"update \d+ \(batch \d+\): the .* is another when worker \d computes"):
         problems.train(update=update, workers=workers, kind=kind, recheck=0.4, seed=1, **arguments)
+
+
+class Counting(Ordered):
+    """A rule of one's own that scales a gradient by how many it has seen."""
+
+    seen = 0
+
+    def prepare(self, ticket, gradient):
+        self.seen += 1
+        gathered = super().prepare(ticket, gradient)
+        if gathered is not None:
+            gathered.scale(1 + self.seen / 1000)
+        return gathered
+
+
+@pytest.mark.parametrize(("rule", "first"), [(Counting(), "the rule, the model"), ("ordered", "the model")])
+def test_a_rule_of_ones_own_may_be_what_keeps_state(rule, first):
+    hidden = {} if isinstance(rule, Counting) else {"loss": other_at_the_second_call(0)}
+    with pytest.raises(NotReproducible, match=f"same bits; {first}, the loss or the data keeps something"):
+        problems.train(update=rule, updates=60, workers=1, kind="threads", recheck=0.4, seed=1, **hidden)
 
 
 def other_at_the_second_call(begins):
