@@ -12,10 +12,10 @@ from rich.console import Console
 from hogwild.cli.output import saving_nothing, show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.cli.wanted import refuse_what_python_made
-from hogwild.determinism.check import CheckSettings, check_subject
+from hogwild.determinism.check import CheckSettings, check_subject, so_far
 from hogwild.determinism.foreign import ForeignCommand
 from hogwild.determinism.fresh import Fresh
-from hogwild.determinism.subject import OwnTraining, Subject
+from hogwild.determinism.subject import Outcome, OwnTraining, Subject
 from hogwild.determinism.verdict import Tolerance
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Study, find, settings_of, why_usual_lr
@@ -89,8 +89,9 @@ def check_command(
     if plot and not can_plot():
         raise ArgumentError("--plot needs matplotlib; pip install 'hogwild[experiments]'")
     with new_directory(f"check-{name}", out) as folder:
-        with saving_nothing(), telling(subject.title, quiet=quiet) as tell:
-            verdict = check_subject(subject, settings, tell)
+        runs: list[Outcome] = []
+        with saving_nothing(lambda: so_far(runs)), telling(subject.title, quiet=quiet) as tell:
+            verdict = check_subject(subject, settings, tell, runs=runs)
         found: dict[str, Any] = {"name": name, **verdict.to_dict(), "out": str(folder)}
         (folder / "check.json").write_text(to_json(found) + "\n", encoding="utf-8")
         if plot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,12 +21,14 @@ def tell_usual_lr(config: RunConfig, usual: str, *, quiet: bool) -> None:
 
 
 @contextmanager
-def saving_nothing() -> Iterator[None]:
-    """Where what is inside is interrupted, say on standard error that nothing of it is saved."""
+def saving_nothing(found: Callable[[], str] = str) -> Iterator[None]:
+    """Where what is inside is interrupted, say on standard error what was `found` until then, and that nothing of it is
+    saved."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        sys.stderr.write("hogwild: interrupted; nothing is saved\n")
+        told = ("interrupted", found(), "nothing is saved")
+        sys.stderr.write(f"hogwild: {'; '.join(part for part in told if part)}\n")
         raise
 
 

@@ -185,8 +185,11 @@ def _instead(name: str, known: Collection[str]) -> str:
     return f"{close[0]!r} is one" if close else "it takes those of hogwild.train"
 
 
-def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None = None) -> Verdict:
-    """Check any subject; arguments and errors are those of `check`."""
+def check_subject(
+    subject: Subject, settings: CheckSettings, tell: Tell | None = None, *, runs: list[Outcome] | None = None
+) -> Verdict:
+    """Check any subject; arguments and errors are those of `check`. The repeats are put into `runs` as they are made,
+    where somebody wants to know of them when the check is interrupted."""
     refuse_torchrun("a check", "start it without; nodes=2 (--nodes 2) makes machines by itself")
     began = time.monotonic()
     say = tell or _silent
@@ -195,7 +198,7 @@ def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None =
         own.rule_of().check(settings.other_workers)
     _refuse_machines(own, settings.nodes)
     variation = _traced(own, settings.runs) if own is not None else AS_IT_IS
-    runs: list[Outcome] = []
+    runs = [] if runs is None else runs
     for number in range(settings.runs):
         say(f"run {number + 1} of {settings.runs}")
         runs.append(subject.repeat(variation))
@@ -236,6 +239,14 @@ def check_subject(subject: Subject, settings: CheckSettings, tell: Tell | None =
         ages=_ages(runs),
         seconds=time.monotonic() - began,
     )
+
+
+def so_far(runs: Sequence[Outcome]) -> str:
+    """In words, what repeats say before a check is done; empty where they are too few."""
+    if len(runs) < 2:
+        return ""
+    digests = len({run.digest for run in runs})
+    return f"the {len(runs)} runs that were made have {'the same bits' if digests == 1 else f'{digests} digests'}"
 
 
 def _refuse_machines(own: OwnTraining | None, nodes: int) -> None:

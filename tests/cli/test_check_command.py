@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 
 from hogwild.cli import main
+from hogwild.determinism.subject import OwnTraining
 from hogwild.testing import Hook, planted
 from hogwild.workers.seat import WorkerSeat
 
@@ -162,3 +164,30 @@ def test_a_learning_rate_that_is_not_the_experiments_is_told(capsys, tmp_path):
     short = ["--kind", "threads", "--updates", "4", "--runs", "2", "--out", str(tmp_path / "check")]
     main(["check", "digits", "--optimizer", "adam", *short])
     assert "hogwild: adam, lr 0.001 (its default; 0.5, that of digits, is for sgd" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("update", "made", "told"),
+    [
+        ("ordered", 1, "interrupted; nothing is saved"),
+        ("ordered", 3, "interrupted; the 3 runs that were made have the same bits; nothing is saved"),
+        ("ordered", 4, "interrupted; the 4 runs that were made have the same bits; nothing is saved"),
+        ("changing", 2, "interrupted; the 2 runs that were made have 2 digests; nothing is saved"),
+    ],
+)
+def test_a_check_that_is_interrupted_says_what_it_saw(update, made, told, capsys, monkeypatch):
+    repeat, calls = OwnTraining.repeat, []
+
+    def interrupted(self, variation):
+        calls.append(variation)
+        if len(calls) > made:
+            raise KeyboardInterrupt
+        found = repeat(self, variation)
+        return replace(found, digest=f"{len(calls)}") if update == "changing" else found
+
+    monkeypatch.setattr(OwnTraining, "repeat", interrupted)
+    status = main(
+        ["check", "digits", "--update", "ordered", "--kind", "threads", "--updates", "10", "--runs", "4", "--quiet"]
+    )
+    assert status == 130
+    assert capsys.readouterr().err == f"hogwild: {told}\n"
