@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hogwild.errors import ArgumentError
+from hogwild.run.directory import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,5 +136,6 @@ def figure(width: float, height: float, columns: int, title: str) -> tuple[Figur
 def save(made: Figure, path: Path) -> Path:
     """Write a figure as PNG, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made.savefig(path, dpi=150)
+    with writing(path):
+        made.savefig(path, dpi=150)
     return path

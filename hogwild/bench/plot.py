@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hogwild.run.directory import writing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -30,7 +32,8 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
         _panel(axes, case, rules)
     for axes in panels[len(cases) :]:
         axes.set_visible(False)
-    figure.savefig(path, dpi=150)
+    with writing(path):
+        figure.savefig(path, dpi=150)
 
 
 def _panel(axes: Axes, case: Mapping[str, Any], rules: Collection[str]) -> None:

@@ -23,7 +23,7 @@ from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot, plot_check
 from hogwild.report.progress import telling
 from hogwild.report.tables import check_report
-from hogwild.run.directory import new_directory
+from hogwild.run.directory import new_directory, writing
 
 NamedSubject = tuple[str, Subject]  # what is checked, and what its folder is called
 
@@ -93,10 +93,11 @@ def check_command(
         with saving_nothing(lambda: so_far(runs)), telling(subject.title, quiet=quiet) as tell:
             verdict = check_subject(subject, settings, tell, runs=runs)
         found: dict[str, Any] = {"name": name, **verdict.to_dict(), "out": str(folder)}
-        (folder / "check.json").write_text(to_json(found) + "\n", encoding="utf-8")
+        show(found, check_report(verdict, verbose=verbose), json=json)
+        with writing(path := folder / "check.json"):
+            path.write_text(to_json(found) + "\n", encoding="utf-8")
         if plot:
             plot_check(verdict, folder / "check.png")
-    show(found, check_report(verdict, verbose=verbose), json=json)
     if not json:
         told = f"saved in {folder}" + (", drawn in check.png" if plot else "")
         Console().print(told, style="dim", highlight=False)

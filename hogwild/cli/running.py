@@ -28,7 +28,7 @@ from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
 from hogwild.rules.registry import title_of
-from hogwild.run.directory import new_directory, refuse_taken
+from hogwild.run.directory import new_directory, refuse_taken, writing
 from hogwild.run.record import has_ended
 from hogwild.run.result import INTERRUPTED
 from hogwild.run.training import train_experiment
@@ -165,8 +165,9 @@ def _study(study: Study, given: Mapping[str, Any], *, out: Path | None, full: bo
             findings = study.run(settings)
         seconds = time.monotonic() - began
         found = study_object(study, findings, seconds=seconds, seed=settings.seed, out=folder)
-        (folder / "findings.json").write_text(to_json(found) + "\n", encoding="utf-8")
-    show(found, study_report(study, findings), json=json)
+        show(found, study_report(study, findings), json=json)
+        with writing(path := folder / "findings.json"):
+            path.write_text(to_json(found) + "\n", encoding="utf-8")
     return DONE if all(claim.settled for claim in findings.claims) else FAILED_CHECK
 
 

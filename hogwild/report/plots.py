@@ -15,6 +15,7 @@ from hogwild.determinism.verdict import Verdict
 from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, is_loss
 from hogwild.rules.registry import title_of
+from hogwild.run.directory import writing
 from hogwild.run.result import Run
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def _draw(what: _Drawn, panels: Sequence[Callable[[Axes, _Drawn], None]], title:
         axes.grid(True, color="#e6e9ed", linewidth=0.8)
         axes.set_axisbelow(True)
         panel(axes, what)
-    figure.savefig(path, dpi=150)
+    with writing(path):
+        figure.savefig(path, dpi=150)
 
 
 def _loss(axes: Axes, run: Run) -> None:

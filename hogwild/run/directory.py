@@ -280,6 +280,19 @@ def _made(wanted: Path, *, fresh: bool) -> Path:
             return path
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Where a file is written inside: an error names it, which that of a full disk does not.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
 def append_lines(path: Path, lines: str) -> None:
     """Append whole lines to a file of a run that goes on.
 

@@ -20,7 +20,7 @@ from hogwild.config import OF_OLD_FILES, RunConfig
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, settings_of
 from hogwild.rules.registry import make_rule, owners_of, refuse_idle
-from hogwild.run.directory import file_digest, refuse_taken, staging
+from hogwild.run.directory import file_digest, refuse_taken, staging, writing
 from hogwild.run.tensorboard import refuse_missing_tensorboard
 
 FILE, LOGS = "sweep.json", "logs"
@@ -258,6 +258,7 @@ def keep_plan(folder: Path, plan: SweepPlan) -> SweepPlan:
 
     Raises:
         ArgumentError: the folder holds another sweep, or anything else.
+        RunDirectoryError: it cannot be written.
     """
     if (folder / FILE).exists():
         kept = read_plan(folder)
@@ -266,7 +267,8 @@ def keep_plan(folder: Path, plan: SweepPlan) -> SweepPlan:
         return kept
     refuse_taken(folder)
     with staging(folder) as made:
-        (made / FILE).write_text(plan.to_json(), encoding="utf-8")
+        with writing(folder / FILE):
+            (made / FILE).write_text(plan.to_json(), encoding="utf-8")
         (made / FILE).replace(folder / FILE)
     return plan
 

@@ -1,0 +1,59 @@
+"""A disk that is full when a result is written: it is named, and what was measured is shown all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
+from offered import Offer
+
+import hogwild
+from hogwild.cli import main
+from hogwild.experiment import Claim, Findings, Study, StudySettings
+
+FULL = Path("/dev/full")
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no such device")
+SHORT = ["--updates", "10", "--kind", "threads", "--quiet"]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+def said(capsys: pytest.CaptureFixture[str], file: Path) -> str:
+    """What was shown, where the file is all that was missing."""
+    shown, told = capsys.readouterr()
+    assert told == f"hogwild: {file} cannot be written: No space left on device\n"
+    return shown
+
+
+def test_under_the_figure_of_a_run(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    save = figure.Figure.savefig
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **how: save(self, FULL, format="png", **how))
+    assert main(["run", "digits", *SHORT, "--out", str(out)]) == 2
+    assert "10 updates" in said(capsys, out / "run.png")
+    assert hogwild.load_run(out).updates == 10
+
+
+def test_under_a_check(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (out / "check.json").symlink_to(FULL)
+    arguments = ["check", "digits", "--update", "ordered", "--runs", "2", *SHORT, "--out", str(out)]
+    assert main(arguments) == 2
+    assert "verdict: all runs have the same bits." in said(capsys, out / "check.json")
+
+
+def test_under_the_findings_of_a_study(out: Path, offer: Offer, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(settings: StudySettings) -> Findings:
+        return Findings((Claim("there are apples", "2", holds=True),), "The answer: two.", ())
+
+    offer(Study("apples", "How many apples?", run))
+    (out / "findings.json").symlink_to(FULL)
+    assert main(["run", "apples", "--quiet", "--out", str(out)]) == 2
+    assert "The answer: two." in said(capsys, out / "findings.json")
