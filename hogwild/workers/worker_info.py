@@ -28,9 +28,9 @@ class WorkerInfo:
     Attributes:
         index: number of the worker, from 0.
         workers: how many there are.
-        update: number of the update being computed.
+        update: number of the update being computed; −1 before the first, as in what is logged there.
         batch: number of the batch it is computed on: that of the update, unless updates are made of several (`sync`,
-            accumulate).
+            accumulate); −1 before the first.
         seed: of the run.
         generator: a `torch.Generator` seeded by (seed, batch). Until it is first asked for nobody can draw from it,
             and it is not seeded; from then on it is at every batch, for it may be kept.
@@ -62,7 +62,8 @@ class WorkerInfo:
         return self._generator
 
     def log(self, **metrics: float) -> None:
-        """Record named numbers for this batch; they appear in `run.logged`.
+        """Record named numbers for this batch; they appear in `run.logged`. Where a worker dies before its update
+        counts, the batch is computed again, and what was logged may be there twice.
 
         Raises:
             ArgumentError: a name is `update`, `batch` or `worker`, which every row has.
