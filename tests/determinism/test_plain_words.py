@@ -58,7 +58,7 @@ def test_no_numbers_but_of_updates_unless_asked_for():
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_the_command_has_a_flag_for_them(tmp_path: Path, verbose: bool, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(checking, "check_subject", lambda *arguments: verdict(NONE))
+    monkeypatch.setattr(checking, "check_subject", lambda *arguments, **others: verdict(NONE))
     arguments = ["check", "--command", "cp a {out}", "--out", str(tmp_path / "out"), "--quiet"]
     assert main([*arguments, *(["--verbose"] if verbose else [])]) == 1
     shown = capsys.readouterr().out
