@@ -23,9 +23,10 @@ from torch import Tensor, nn
 import hogwild
 from hogwild.experiment import Claim
 from hogwild.rules import NAMES
+from hogwild.run.figures import BLUE, GREEN, ORANGE, RED, row_of_axes, save_figure
 
 from ._cartpole import SOLVED, Policy, advantages, environment, loss_at_once, play, play_together
-from ._common import BLUE, GREEN, ORANGE, RED, crew, figure, relative_difference, save
+from ._common import crew, relative_difference
 
 EPISODES = 16
 """Played for each update."""
@@ -221,7 +222,7 @@ def list_or_generator(seed: int) -> Claim:
 def plot(found: Actors, path: Path) -> Path:
     """Returns by update, where the crews coincide, and by seconds, where they do not."""
     title = f"REINFORCE on CartPole by actor learners: ordered, staleness {STALENESS}, {EPISODES} episodes an update"
-    made, (left, right) = figure(11, 4.3, 2, title)
+    made, (left, right) = row_of_axes(11, 4.3, 2, title)
     styles = zip(found.ordered.items(), (BLUE, ORANGE, GREEN, BLUE, ORANGE, GREEN), strict=False)
     for number, ((who, run), colour) in enumerate(styles):
         dashes = "-" if number < 3 else ":"
@@ -240,4 +241,4 @@ def plot(found: Actors, path: Path) -> Path:
         axes.set_ylim(0, 520)
     left.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0.0, 0.88))
     right.legend(fontsize=8, loc="lower right")
-    return save(made, path)
+    return save_figure(made, path)

@@ -1,4 +1,4 @@
-"""What the studies share: data, equality of bits, a quiet torch to measure in, and one style of figure."""
+"""What the studies share: data, equality of bits, and a quiet torch to measure in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,13 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hogwild.errors import ArgumentError
-from hogwild.run.directory import writing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-BLUE, ORANGE, GREEN, RED, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#c73e3a", "#7c8794"
 
 
 @contextmanager
@@ -117,25 +109,3 @@ def smooth(values: Sequence[float]) -> tuple[list[int], list[float]]:
     """The mean of each 20 values, with the update in the middle of them."""
     starts = range(0, len(values) - 19, 20)
     return [start + 10 for start in starts], [sum(values[start : start + 20]) / 20 for start in starts]
-
-
-def figure(width: float, height: float, columns: int, title: str) -> tuple[Figure, list[Axes]]:
-    """A figure of `width` × `height` inches with one row of axes; it belongs to no window and no global state."""
-    from matplotlib.figure import Figure
-
-    made = Figure(figsize=(width, height), layout="constrained")
-    made.suptitle(title, fontsize=12, weight="bold")
-    axes = list(made.subplots(1, columns, squeeze=False)[0])
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.grid(True, color="#e6e9ed", linewidth=0.8)
-        one.set_axisbelow(True)
-    return made, axes
-
-
-def save(made: Figure, path: Path) -> Path:
-    """Write a figure as PNG, making its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path):
-        made.savefig(path, dpi=150)
-    return path

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 import hogwild
 from hogwild.experiment import Claim
+from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, RED, row_of_axes, save_figure
 
-from ._common import BLUE, GREEN, GREY, ORANGE, RED, crew, figure, same_bits, save, smooth
+from ._common import crew, same_bits, smooth
 
 Gradients = Callable[[Tensor, list[nn.Parameter]], list[Tensor]]
 
@@ -221,7 +222,7 @@ def by_workers(hand: Fit, found: ByWorkers) -> list[Claim]:
 def plot(fitted: Fit, found: ByWorkers, path: Path) -> Path:
     """The fit by hand against the exact solution, its error, and all losses."""
     title = f"u'' + 0.5 u' + 4 u = 0 by a network of {_size(fitted.model):,} parameters, Adam, {STEPS:,} steps"
-    made, (left, middle, right) = figure(13, 4.0, 3, title)
+    made, (left, middle, right) = row_of_axes(13, 4.0, 3, title)
     t = torch.linspace(0, T_END, 401).unsqueeze(1)
     with torch.no_grad():
         u = fitted.model(t)
@@ -243,7 +244,7 @@ def plot(fitted: Fit, found: ByWorkers, path: Path) -> Path:
         axes.set_xlabel("time t")
     for axes in (left, middle, right):
         axes.legend(fontsize=8)
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def _size(model: nn.Module) -> int:

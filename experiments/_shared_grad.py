@@ -27,10 +27,11 @@ import hogwild
 from hogwild.experiment import Claim
 from hogwild.optim.gradients import Gathered
 from hogwild.rules import Gradient, Racing, Rule
+from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, RED, row_of_axes, save_figure
 from hogwild.shared.tickets import Ticket
 
 from . import _race
-from ._common import BLUE, GREEN, GREY, ORANGE, RED, figure, save, smooth
+from ._common import smooth
 
 Batch = tuple[Tensor, Tensor]
 
@@ -204,7 +205,7 @@ SMALLEST = 1e-7
 def plot(found: dict[str, Trained], path: Path) -> Path:
     """The loss of each way by two workers, and how far what was applied is from what was computed."""
     updates = found["locked"].run.updates
-    made, (left, right) = figure(11, 4.4, 2, f"The same loops by two workers on one model, {updates:,} updates")
+    made, (left, right) = row_of_axes(11, 4.4, 2, f"The same loops by two workers on one model, {updates:,} updates")
     for index, (name, colour) in enumerate(COLOURS.items()):
         one = found[name]
         left.plot(*smooth(list(one.run.losses)), color=colour, lw=1.5, label=f"{name}: accuracy {one.accuracy:.1%}")
@@ -222,4 +223,4 @@ def plot(found: dict[str, Trained], path: Path) -> Path:
     right.set_xticks(range(len(COLOURS)), [name.replace(", ", "\n") for name in COLOURS])
     right.set_ylabel("|gradient applied ÷ gradient computed − 1|")
     right.set_title("What was applied of what was computed", fontsize=10)
-    return save(made, path)
+    return save_figure(made, path)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hogwild import Run, Schedule, digest, train
+from hogwild.run.figures import GREY
 
-from ._common import GREY, untold
+from ._common import untold
 from .digits import Batch, Held, loss, split
 
 if TYPE_CHECKING:

@@ -33,23 +33,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from hogwild.experiment import Claim, Findings, Study, StudySettings
+from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, RED, row_of_axes, save_figure
 
 from . import _shared_grad
-from ._common import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    digits,
-    figure,
-    largest_difference,
-    measuring,
-    relative_difference,
-    same_bits,
-    save,
-    smooth,
-)
+from ._common import digits, largest_difference, measuring, relative_difference, same_bits, smooth
 from ._idx import mnist
 
 LR = 0.1
@@ -281,7 +268,7 @@ def with_workers(start: nn.Module, data: Data, seed: int, full: bool) -> dict[st
 def _plot(runs: dict[str, Trained], data: Data, path: Path) -> Path:
     works, fails, zeroed = (runs[name] for name in LOOPS)
     title = f"p −= {LR} · g on {data.name}, batches of {data.batch}, {len(works.losses):,} updates"
-    made, (left, right) = figure(11, 4.4, 2, title)
+    made, (left, right) = row_of_axes(11, 4.4, 2, title)
     left.plot(*smooth(fails.used), color=RED, lw=2, label="backward, not zeroed: what is in .grad")
     left.plot(*smooth(fails.true), color=ORANGE, lw=1.5, label="the same run: of each batch alone")
     left.plot(*smooth(works.used), color=BLUE, lw=1.5, label="autograd.grad")
@@ -302,7 +289,7 @@ def _plot(runs: dict[str, Trained], data: Data, path: Path) -> Path:
         axes.set_xlabel("update (each point the mean of 20)")
     left.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1.0, 0.9))
     right.legend(fontsize=8)
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def run(settings: StudySettings) -> Findings:

@@ -57,8 +57,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hogwild.experiment import Claim, Findings, Study, StudySettings, Table
+from hogwild.run.figures import row_of_axes, save_figure
 
-from ._common import figure, measuring, save
+from ._common import measuring
 from ._delays import Delays, Task, Trained, tasks
 from ._to_accuracy import Race, arrives_sooner, table_of_arrivals
 
@@ -220,7 +221,7 @@ def _number(cell: Trained, value: float) -> str:
 
 def plot(sight: Sight, path: Path) -> Path:
     """Rows are tasks, columns are delays; left as set, right compensated; the darker, the more was lost."""
-    made, panels = figure(
+    made, panels = row_of_axes(
         12, 1.6 + 0.42 * len(sight.rows), 2, "What a delay of τ updates costs, beside serial training"
     )
     for axes, compensation, name in zip(panels, BOTH, ("as set", 'compensation="auto"'), strict=True):
@@ -228,7 +229,7 @@ def plot(sight: Sight, path: Path) -> Path:
         axes.set_title(name, fontsize=11)
     panels[0].set_yticks(range(len(sight.rows)), [title(row) for row in sight.rows], fontsize=9)
     panels[1].set_yticks([])
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def _heat(axes: Axes, sight: Sight, compensation: str) -> None:

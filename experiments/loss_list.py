@@ -38,10 +38,11 @@ from torch import Tensor, nn
 from hogwild.autograd import Average, accumulate_average, average_gradients, graph_summary, mean_loss
 from hogwild.autograd.graph import leaf_of, walk
 from hogwild.experiment import Claim, Findings, Study, StudySettings
+from hogwild.run.figures import BLUE, ORANGE, row_of_axes, save_figure
 
 from . import _actors
 from ._cartpole import Episode, Policy, environment, episode_loss, episode_losses, play
-from ._common import BLUE, ORANGE, figure, largest_difference, measuring, relative_difference, save
+from ._common import largest_difference, measuring, relative_difference
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Episodes in the list."""
@@ -312,7 +313,7 @@ def costs(listed: Costs, each: Costs, episodes: list[Episode]) -> list[Claim]:
 def _plot(found: dict[str, Costs], episodes: list[Episode], path: Path) -> Path:
     steps = sum(map(len, episodes))
     title = f"REINFORCE on CartPole: the average gradient of up to {len(episodes)} episodes, {steps:,} steps"
-    made, axes = figure(13, 4.1, 3, title)
+    made, axes = row_of_axes(13, 4.1, 3, title)
     for (name, one), colour, marker in zip(found.items(), (ORANGE, BLUE), ("o-", "s-"), strict=True):
         axes[0].plot(COUNTS, [value / 1e6 for value in one.graph], marker, color=colour, label=name)
         axes[1].plot(COUNTS, [value / 1e6 for value in one.resident], marker, color=colour, label=name)
@@ -329,7 +330,7 @@ def _plot(found: dict[str, Costs], episodes: list[Episode], path: Path) -> Path:
         where.set_ylim(bottom=0)
         where.set_xticks([1, *COUNTS[3:]])
         where.legend(fontsize=8)
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def run(settings: StudySettings) -> Findings:

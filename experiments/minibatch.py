@@ -25,8 +25,9 @@ from torch.nn.functional import cross_entropy
 
 from hogwild.autograd import GraphSummary, average_gradients, draw_graph, graph_summary
 from hogwild.experiment import Claim, Findings, Study, StudySettings
+from hogwild.run.figures import BLUE, GREY, ORANGE, row_of_axes, save_figure
 
-from ._common import BLUE, GREY, ORANGE, digits, figure, measuring, relative_difference, same_bits, save
+from ._common import digits, measuring, relative_difference, same_bits
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -305,7 +306,9 @@ def frozen(model: nn.Module, images: Tensor, labels: Tensor) -> Claim:
 
 
 def _plot(growth: Growth, path: Path) -> Path:
-    made, (left, right) = figure(11, 4.3, 2, "The graph of one training step on digits: a small convolutional network")
+    made, (left, right) = row_of_axes(
+        11, 4.3, 2, "The graph of one training step on digits: a small convolutional network"
+    )
     kinds = [one.name for one in growth.graphs[-1].operations if one.bytes][:6]
     of = [{one.name: one.bytes for one in graph.operations} for graph in growth.graphs]
     shades = ("#1d4e89", "#2f6db3", "#5b93cf", "#8db7e0", "#bcd4ee", "#dfeaf6")
@@ -338,7 +341,7 @@ def _plot(growth: Growth, path: Path) -> Path:
     right.set_ylabel("bytes, or number of nodes")
     right.set_title("Bytes grow with the batch, nodes do not", fontsize=10)
     right.legend(fontsize=8)
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def _draw(model: nn.Module, images: Tensor, labels: Tensor, out: Path) -> tuple[Path, ...]:

@@ -30,8 +30,9 @@ from torch import Tensor, nn
 
 from hogwild import Run, train
 from hogwild.experiment import Claim, Findings, Study, StudySettings, Table
+from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, row_of_axes, save_figure
 
-from ._common import BLUE, GREEN, GREY, ORANGE, figure, measuring, save, untold
+from ._common import measuring, untold
 from ._staleness import BATCH_SIZE, Cell, Setting, accuracy_axis, short
 from .digits import Held, loss, split
 
@@ -196,12 +197,12 @@ def table(crews: Crews, workers: int) -> Table:
 def plot(crews: Crews, path: Path) -> Path:
     """A panel a setting: accuracy serially, and under each rule with the largest crew, as set and compensated."""
     title = f"Gradients of {crews.most} workers that overlap: digits, MLP 64-32-10, {EPOCHS} epochs of batches of 16"
-    made, panels = figure(13, 4.2, len(SETTINGS), title)
+    made, panels = row_of_axes(13, 4.2, len(SETTINGS), title)
     for axes, setting in zip(panels, SETTINGS, strict=True):
         _panel(axes, crews, setting)
         accuracy_axis(axes, labelled=axes is panels[0])
     panels[0].legend(fontsize=8, loc=(0.03, 0.17))
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def _panel(axes: Axes, crews: Crews, setting: Setting) -> None:

@@ -27,8 +27,9 @@ from torch.nn.functional import cross_entropy
 
 from hogwild.autograd import reduction_gradients, watch_gradients
 from hogwild.experiment import Claim, Findings, Study, StudySettings
+from hogwild.run.figures import BLUE, GREEN, ORANGE, RED, row_of_axes, save_figure
 
-from ._common import BLUE, GREEN, ORANGE, RED, digits, figure, measuring, same_bits, save
+from ._common import digits, measuring, same_bits
 
 BATCH = 64
 AGREE = 1e-6
@@ -225,7 +226,7 @@ def _power_of_two(model: nn.Module, batch: Batch) -> Claim:
 
 
 def _plot(ways: dict[str, FourWays], true: Tensor, path: Path) -> Path:
-    made, (left, right) = figure(11, 4.6, 2, f"One batch of {BATCH} digits, its average gradient in four ways")
+    made, (left, right) = row_of_axes(11, 4.6, 2, f"One batch of {BATCH} digits, its average gradient in four ways")
     height = 0.26
     for row, ((label, four), colour) in enumerate(zip(ways.items(), (RED, GREEN, BLUE), strict=True)):
         values = four.discrepancies()
@@ -249,7 +250,7 @@ def _plot(ways: dict[str, FourWays], true: Tensor, path: Path) -> Path:
     right.set_ylabel("what was kept for sample 1 (nats per unit)")
     right.set_title("The column kept for sample 1 holds sample 2", fontsize=10)
     right.legend(fontsize=8, markerscale=2.5)
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def run(settings: StudySettings) -> Findings:

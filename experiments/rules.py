@@ -24,8 +24,9 @@ from hogwild.config import KINDS
 from hogwild.determinism.controls import Controls
 from hogwild.experiment import Claim, Findings, Study, StudySettings, Table
 from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, SAME_BITS, names_where
+from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, RED, row_of_axes, save_figure
 
-from ._common import BLUE, GREEN, GREY, ORANGE, RED, crew, figure, measuring, save
+from ._common import crew, measuring
 from ._rules import WORKERS, Cell, Field, Setting, distinct
 
 if TYPE_CHECKING:
@@ -169,13 +170,13 @@ LEGEND = (
 
 def draw(found: Field, controls: Controls, path: Path) -> None:
     """Speed, divergence and audit of every rule, as PNG."""
-    drawn, (speed, apart, audit) = figure(
+    drawn, (speed, apart, audit) = row_of_axes(
         16, 4.8, 3, f"{len(NAMES)} rules, one model: digits, SGD, batches of 16, on {found.cores:g} cores"
     )
     _draw_speed(speed, found)
     _draw_apart(apart, found, controls)
     _draw_audit(audit, found)
-    save(drawn, path)
+    save_figure(drawn, path)
 
 
 def _draw_speed(axes: Axes, found: Field) -> None:

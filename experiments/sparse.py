@@ -26,8 +26,9 @@ from torch import Tensor, nn
 import hogwild
 from hogwild.experiment import Claim, Findings, Study, StudySettings
 from hogwild.optim.factory import Factory
+from hogwild.run.figures import BLUE, GREY, row_of_axes, save_figure
 
-from ._common import BLUE, GREY, figure, measuring, save
+from ._common import measuring
 
 SMALL, LARGE = 10_000, 1_000_000
 DENSE = 100_000
@@ -110,7 +111,7 @@ def claims(found: dict[str, Pair], dense: Pair) -> tuple[Claim, ...]:
 
 
 def _plot(found: dict[str, Pair], dense: Pair, path: Path) -> Path:
-    made, (axes,) = figure(7.5, 4.2, 1, f"One update of an embedding table of {WIDTH} columns, batches of {BATCH}")
+    made, (axes,) = row_of_axes(7.5, 4.2, 1, f"One update of an embedding table of {WIDTH} columns, batches of {BATCH}")
     rows = {**found, f"SGD, dense,\n{DENSE:,} rows": dense}
     for offset, colour, which in ((-0.2, GREY, "small"), (0.2, BLUE, "large")):
         times = [1e6 * min(getattr(pair, which)) for pair in rows.values()]
@@ -120,7 +121,7 @@ def _plot(found: dict[str, Pair], dense: Pair, path: Path) -> Path:
     axes.set_yscale("log")
     axes.set_ylabel("processor time of an update (µs)")
     axes.legend(fontsize=8)
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def run(settings: StudySettings) -> Findings:

@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hogwild.experiment import Claim, Findings, Study, StudySettings
+from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, RED, row_of_axes, save_figure
 
-from ._common import BLUE, GREEN, GREY, ORANGE, RED, figure, measuring, save
+from ._common import measuring
 from ._staleness import Bench, Cell, Setting, accuracy_axis, short
 
 if TYPE_CHECKING:
@@ -247,14 +248,14 @@ def plot(bench: Bench, path: Path) -> Path:
         f"What staleness costs: digits, MLP 64-32-10, {bench.epochs} epochs of batches of 16, rule ordered, "
         f"{count} seed{'s' * (count > 1)}"
     )
-    made, panels = figure(15, 4.8, len(SETTINGS) + 1, title)
+    made, panels = row_of_axes(15, 4.8, len(SETTINGS) + 1, title)
     for axes, setting in zip(panels, SETTINGS, strict=False):
         _curve(axes, bench, setting)
     _scatter(panels[-1], bench)
     for axes in panels:
         accuracy_axis(axes, labelled=axes is panels[0])
         axes.legend(fontsize=8, loc=(0.03, 0.17))
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def _curve(axes: Axes, bench: Bench, setting: Setting) -> None:

@@ -32,9 +32,10 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.experiment import Claim, Findings, Study, StudySettings
+from hogwild.run.figures import BLUE, RED, row_of_axes, save_figure
 
 from . import _equation, _race
-from ._common import BLUE, RED, figure, measuring, same_bits, save
+from ._common import measuring, same_bits
 from ._equation import Fit, Gradients, by_backward, by_grad
 
 X1, X2 = 0.3939, 0.7965
@@ -318,7 +319,7 @@ def races(found: Races, orders: int, order_runs: int) -> list[Claim]:
 
 def _plot_races(found: Races, path: Path) -> Path:
     title = f"Two workers at the same time, one .grad of {_race.VALUES:,} values in memory both can write"
-    made, (left, right) = figure(11, 4.2, 2, title)
+    made, (left, right) = row_of_axes(11, 4.2, 2, title)
     names = {"one Parameter": "threads,\none Parameter", "replicas": "threads,\nreplicas", "processes": "processes"}
     for api, losses, colour, shift in (("backward()", found.backward, RED, -1), ("grad()", found.grad, BLUE, 1)):
         shares = [losses[kind].missing / losses[kind].computed for kind in names]
@@ -347,7 +348,7 @@ def _plot_races(found: Races, path: Path) -> Path:
     right.set_ylabel("|gradient applied ÷ gradient computed − 1|")
     right.set_title("Adding, applying and zeroing: lost or applied twice", fontsize=10)
     right.legend(fontsize=8, loc="upper left")
-    return save(made, path)
+    return save_figure(made, path)
 
 
 def run(settings: StudySettings) -> Findings:

@@ -5,17 +5,12 @@ For tests that kill a program, or fork one. What starting the interpreter does i
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
-from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,6 +19,7 @@ from typing import TextIO
 import psutil
 
 from hogwild.workers import spawn
+from hogwild.workers.early import fork_server
 from hogwild.workers.spawn import start_context, start_server, without_main
 
 
@@ -61,6 +57,16 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
+def running_in(sweep: Path) -> list[psutil.Process]:
+    """The living processes of the runs of the sweep in that folder, which write its logs."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(Path(file.path).parent == sweep.resolve() / "logs" for file in process.open_files()):
+                found.append(process)
+    return found
+
+
 @contextmanager
 def started(
     source: str, *arguments: str, errors: Path, environment: Mapping[str, str] | None = None, warm: bool = True
@@ -85,49 +91,6 @@ def started(
             process.join()
 
 
-class _Spare:
-    """A fork of this program, made before it does anything, that becomes its fork server: it has torch imported."""
-
-    def __init__(self) -> None:
-        self._spawn = util.spawnv_passfds
-        self._pipe, theirs = socket.socketpair()
-        self._number = os.fork()
-        if not self._number:
-            try:
-                self._pipe.close()
-                _serve(theirs)
-            finally:
-                os._exit(0)
-        theirs.close()
-
-    def start(self, path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-        """Instead of `multiprocessing.util.spawnv_passfds`: the first server is that fork, all else as ever."""
-        command, *others = arguments[[*arguments].index("-c") + 1 :]
-        if "forkserver" not in command or not self._number:
-            return self._spawn(path, arguments, descriptors)
-        text = json.dumps([command, others, [*descriptors]]).encode()
-        socket.send_fds(self._pipe, [text], [*descriptors])
-        self._pipe.close()
-        number, self._number = self._number, 0
-        return number
-
-
-def _serve(pipe: socket.socket) -> None:
-    """Run what `python -c` is to run, once that comes, with the files that come with it at their numbers."""
-    text, received, *_ = socket.recv_fds(pipe, 1 << 20, 16)
-    if not text:  # the program has ended
-        return
-    command, others, wanted = json.loads(text)
-    most = os.sysconf("SC_OPEN_MAX")
-    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, max(wanted) + 1) for descriptor in received]
-    for descriptor, number in zip(aside, wanted, strict=True):
-        os.dup2(descriptor, number)
-    for low, high in pairwise([2, *sorted(wanted), most]):
-        os.closerange(low + 1, high)
-    sys.argv = ["-c", *others]
-    exec(command, {"__name__": "__main__"})
-
-
 def _run(
     source: str,
     arguments: tuple[str, ...],
@@ -146,7 +109,7 @@ def _run(
     spawn._COMPILER = "no module of this name"  # the tests have imported it, no run does: its server starts sooner
     os.environ.update(environment)
     if warm:
-        util.spawnv_passfds = _Spare().start
+        fork_server()
     try:
         exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.run.directory import writing
+from hogwild.run.figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +32,7 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
         _panel(axes, case, rules)
     for axes in panels[len(cases) :]:
         axes.set_visible(False)
-    with writing(path):
-        figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def _panel(axes: Axes, case: Mapping[str, Any], rules: Collection[str]) -> None:

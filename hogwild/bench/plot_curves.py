@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.run.directory import writing
+from hogwild.run.figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,8 +62,7 @@ def _draw(
         axes.set_title(case, fontsize=10, weight="bold")
         axes.set_xlabel(below, fontsize=8)
         axes.set_ylabel("updates per second: points measured, lines predicted", fontsize=8)
-    with writing(path):
-        figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def _panel(axes: Axes, curves: Sequence[_Curve], ideal: float | None) -> None:

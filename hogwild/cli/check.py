@@ -13,7 +13,7 @@ from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, settin
 from hogwild.cli.values import whole
 from hogwild.config import AUTO
 from hogwild.errors import ArgumentError, flag_of
-from hogwild.workers.spawn import start_server_early
+from hogwild.workers.early import start_server_early
 
 _MORE = """Examples:
   hogwild check digits                      how far do runs that race diverge?
@@ -47,7 +47,7 @@ class CheckCommand:
     """Repeat a training, and measure how far the runs diverge."""
 
     more: ClassVar[str] = _MORE
-    trains: ClassVar[bool] = True  # in this process, so that the fork server may start early
+    trains: ClassVar[bool] = True  # so that the fork server may start early
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
     """The name of an experiment (hogwild list shows them), a file of yours that defines one, or a run's folder."""

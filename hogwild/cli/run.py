@@ -13,7 +13,7 @@ from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, settin
 from hogwild.cli.values import number, whole
 from hogwild.config import AUTO, DECIDE_BITS
 from hogwild.errors import ArgumentError
-from hogwild.workers.spawn import start_server_early
+from hogwild.workers.early import start_server_early
 
 _MORE = """Examples:
   hogwild run digits                     two worker processes, without a lock
@@ -39,7 +39,7 @@ class RunCommand:
     """Train an experiment, or answer a study's question by measurement."""
 
     more: ClassVar[str] = _MORE
-    trains: ClassVar[bool] = True  # in this process, so that the fork server may start early
+    trains: ClassVar[bool] = True  # so that the fork server may start early
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
     """The name of an experiment (hogwild list shows them), a file of yours that defines one, or a run's folder."""

@@ -14,6 +14,7 @@ from hogwild.cli.own import NoOwnFlags
 from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, readers_of, setting_flags, settings_in
 from hogwild.cli.values import whole
 from hogwild.errors import ArgumentError, flag_of
+from hogwild.workers.early import start_server_early
 
 _MORE = """A flag with several values makes a run with each; several such flags, the grid.
 
@@ -40,6 +41,7 @@ class SweepCommand:
 
     more: ClassVar[str] = _MORE
     several: ClassVar[bool] = True
+    trains: ClassVar[bool] = True  # in processes that are forked
 
     experiment: Annotated[Positional[str], arg(metavar="EXPERIMENT", help_behavior_hint="")] = ""
     """The name of an experiment (hogwild list shows them), a file of yours that defines one, or a run's folder."""
@@ -75,6 +77,7 @@ class SweepCommand:
             self._refuse_beside_resume(values)
         elif not self.experiment:
             raise ArgumentError("no experiment named; hogwild sweep digits --seed 0..2 is a good first one")
+        start_server_early("processes")
         from hogwild.cli.sweeping import go_on_command, sweep_command
 
         if self.resume is not None:

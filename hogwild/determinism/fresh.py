@@ -16,10 +16,13 @@ from pathlib import Path
 import cloudpickle
 from torch import Tensor, nn
 
+from hogwild.config import AUTO
 from hogwild.determinism.foreign import ForeignCommand, ForeignFunction, in_own_groups
 from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation
 from hogwild.errors import ArgumentError, HogwildError, WorkerError, one_line
 from hogwild.nodes.loopback import environments_of
+from hogwild.workers.early import fork_server
+from hogwild.workers.interpreter import likely_kind
 
 
 class Fresh(Subject):
@@ -72,6 +75,8 @@ def _first(made: list[Outcome]) -> Outcome:
 
 
 def _main(task: Path, result: Path) -> None:
+    if likely_kind(AUTO) == "processes":
+        fork_server()
     with task.open("rb") as file:
         sys.path[:] = pickle.load(file)  # what is pickled by name is found where the parent found it
         subject, variation = pickle.load(file)

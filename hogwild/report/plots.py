@@ -15,14 +15,13 @@ from hogwild.determinism.verdict import Verdict
 from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, is_loss
 from hogwild.rules.registry import title_of
-from hogwild.run.directory import writing
+from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, row_of_axes, save_figure
 from hogwild.run.result import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#7c8794"
 _COLOURS = (GREEN, ORANGE, BLUE, GREY)
 Size = tuple[float, float]
 _Drawn = TypeVar("_Drawn")
@@ -46,17 +45,10 @@ def plot_run(run: Run, path: Path) -> None:
 
 def _draw(what: _Drawn, panels: Sequence[Callable[[Axes, _Drawn], None]], title: str, size: Size, path: Path) -> None:
     """Panels of `size` inches in a row, under one title."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(size[0] * len(panels), size[1]), layout="constrained")
-    figure.suptitle(title, fontsize=12, weight="bold")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(True, color="#e6e9ed", linewidth=0.8)
-        axes.set_axisbelow(True)
+    figure, row = row_of_axes(size[0] * len(panels), size[1], len(panels), title)
+    for axes, panel in zip(row, panels, strict=True):
         panel(axes, what)
-    with writing(path):
-        figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def _loss(axes: Axes, run: Run) -> None:

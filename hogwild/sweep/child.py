@@ -1,7 +1,7 @@
-"""One run of a sweep, in a process of its own.
+"""One run of a sweep, in a process of its own, forked from one that has torch imported.
 
-    the sweep   ── its end of a pipe, held open ──▶ standard input: when it closes, the run is saved and ends
-                ◀── a line of JSON now and then ──  a pipe of its own: how the run stands, and what it failed by
+    the sweep   ── its end of a pipe, held open ──▶ another end: when it closes, the run is saved and ends
+                ◀── JSON now and then ──            a pipe of its own: how the run stands, and what it failed by
                                     log file  ◀──   standard output and error
 
 So no run outlives its sweep, also where that is killed: the kernel closes the pipe.
@@ -15,64 +15,79 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hogwild.errors import Terminated
-from hogwild.workers.spawn import start_server_early
-
-if TYPE_CHECKING:
-    from hogwild.run.progress import Progress
-    from hogwild.run.result import Run
-    from hogwild.sweep.plan import PlannedRun
+from hogwild.errors import ArgumentError, RunDirectoryError, Terminated, one_line
+from hogwild.experiment import Training, experiment_of
+from hogwild.run.directory import CHECKPOINT
+from hogwild.run.progress import Progress
+from hogwild.run.result import Run
+from hogwild.run.training import train_experiment
+from hogwild.sweep.plan import PlannedRun, read_plan
+from hogwild.workers.early import fork_server
+from hogwild.workers.interpreter import likely_kind
 
 _TELL_EVERY = 0.3  # seconds
 _TERMINATED = 128 + signal.SIGTERM
 
 
-def run_child(folder: str, name: str, kind: str, channel: str) -> int:
-    """Make the run of that name in the sweep's folder, or go on with it; returns the exit status.
+def run_child(
+    folder: Path, name: str, kind: str, log: Path, channel: Connection, stay: Connection, lock: Connection
+) -> None:
+    """Make the run of that name in the sweep's folder, or go on with it, in a process that was started for it.
 
     Args:
         folder: the sweep's.
         name: of the run.
         kind: of its workers, as its settings have it.
-        channel: number of the descriptor to write to.
+        log: what is appended to, in place of standard output and standard error.
+        channel: what is told of the run, as JSON.
+        stay: its other end is closed when the run shall end, and by the death of the sweep.
+        lock: of the sweep's folder, held for as long as this process lives.
     """
-    threading.Thread(target=_end_with_the_sweep, name="hogwild-sweep", daemon=True).start()
+    os.setsid()  # Ctrl-C is for the sweep, which lets them save
+    signal.signal(signal.SIGTERM, _leave)
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    if likely_kind(kind) == "processes":
+        fork_server()
+    threading.Thread(target=_end_with_the_sweep, args=(stay,), name="hogwild-sweep", daemon=True).start()
 
     def tell(found: dict[str, Any]) -> None:
         with suppress(OSError):  # nobody reads on: the run is about to be ended
-            os.write(int(channel), (json.dumps(found) + "\n").encode())
+            channel.send_bytes(json.dumps(found).encode())
 
     try:
-        signal.signal(signal.SIGTERM, _leave)
-        start_server_early(kind)
-        sys.stderr.write(f"{_train(Path(folder), name, tell)}\n")
+        sys.stderr.write(f"{_train(folder, name, tell)}\n")
     except KeyboardInterrupt:
-        return _TERMINATED
+        sys.exit(_TERMINATED)
     except Exception as error:
-        from hogwild.errors import ArgumentError, one_line
-
-        if not isinstance(error, ArgumentError):
-            import traceback
-
-            traceback.print_exc()
-        sys.stderr.write(f"{error}\n")
-        known = type(error).__module__.startswith("hogwild.")
-        first = str(error).strip().partition("\n")[0] if known else f"{type(error).__name__}: {one_line(error)}"
-        tell({"error": first or type(error).__name__})
-        return 1
-    return 0
+        _tell_failure(error, tell)
+        sys.exit(1)
+    finally:
+        lock.close()
 
 
-def _end_with_the_sweep() -> None:
-    """Wait until nobody holds the other end of standard input; then end as by SIGTERM, which saves the run."""
-    while os.read(0, 1024):
-        pass
+def _tell_failure(error: Exception, tell: Callable[[dict[str, Any]], None]) -> None:
+    if not isinstance(error, ArgumentError):
+        traceback.print_exc()
+    sys.stderr.write(f"{error}\n")
+    known = type(error).__module__.startswith("hogwild.")
+    first = str(error).strip().partition("\n")[0] if known else f"{type(error).__name__}: {one_line(error)}"
+    tell({"error": first or type(error).__name__})
+
+
+def _end_with_the_sweep(stay: Connection) -> None:
+    """Wait until nobody holds the other end; then end as by SIGTERM, which saves the run."""
+    with suppress(EOFError, OSError):
+        stay.recv_bytes()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -81,10 +96,6 @@ def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 
 def _train(folder: Path, name: str, tell: Callable[[dict[str, Any]], None]) -> Run:
-    from hogwild.errors import ArgumentError, RunDirectoryError
-    from hogwild.run.directory import CHECKPOINT
-    from hogwild.sweep.plan import read_plan
-
     run = next((one for one in read_plan(folder).runs if one.folder == name), None)
     if run is None:
         raise ArgumentError(f"{folder} has no run named {name!r}")
@@ -107,10 +118,6 @@ def _train(folder: Path, name: str, tell: Callable[[dict[str, Any]], None]) -> R
 
 
 def _made(out: Path, run: PlannedRun, progress: Callable[[Progress], None], *, resume: bool) -> Run:
-    from hogwild.errors import ArgumentError
-    from hogwild.experiment import Training, experiment_of
-    from hogwild.run.training import train_experiment
-
     training = experiment_of(run.config)
     if not isinstance(training, Training):
         raise ArgumentError(f"{run.config.name} is a study, and only trainings can be swept")

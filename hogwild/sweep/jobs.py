@@ -10,32 +10,27 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError
 from hogwild.run.directory import occupied
 from hogwild.shared.limits import usable_cores
+from hogwild.sweep.child import run_child
 from hogwild.sweep.plan import LOGS, PlannedRun, SweepPlan, said
 from hogwild.sweep.rows import DONE, RUNNING, SweepRow, failed_row, row_of, rows_of
+from hogwild.workers.spawn import SERVER_LOST, comes_to_its_end, start_context, start_process
 
 _LOCK = ".hogwild-lock-jobs"
 _LOOK_EVERY = 0.1  # seconds
 _PATIENCE = 120.0  # seconds for runs to be saved
 _CHUNK = 1 << 16
-_PACKAGE = str(Path(__file__).resolve().parents[2])  # where this package is found, if it is not installed
-_CHILD = """
-import sys
-sys.path.append(sys.argv[1])
-from hogwild.sweep.child import run_child
-sys.exit(run_child(*sys.argv[2:]))
-"""
 
 Show = Callable[[Sequence[SweepRow]], None]
 
@@ -118,7 +113,7 @@ class _Sweep:
 
     def _look(self, number: int) -> None:
         job, row = self.running[number], self.rows[number]
-        status = job.process.poll()
+        status = job.status()
         told = job.told()
         if status is None:
             if told:
@@ -139,16 +134,15 @@ class _Sweep:
         try:
             deadline = time.monotonic() + _PATIENCE
             for job in self.running.values():
-                with suppress(subprocess.TimeoutExpired):
-                    job.process.wait(max(0.0, deadline - time.monotonic()))
+                job.wait(max(0.0, deadline - time.monotonic()))
         finally:
             for job in self.running.values():
-                job.process.kill()
-                job.process.wait()
                 job.close()
 
 
 def _ended(status: int) -> str:
+    if status == SERVER_LOST:
+        return "the fork server of the sweep was killed"
     if status >= 0:
         return f"it ended with status {status}"
     with suppress(ValueError):
@@ -161,56 +155,62 @@ class _Job:
 
     Attributes:
         run: which it is.
-        process: it.
         error: what it failed by, where it has told it.
     """
 
     def __init__(self, folder: Path, run: PlannedRun, lock: int) -> None:
         self.run, self.error = run, ""
-        self._pipe, theirs = os.pipe()
-        os.set_blocking(self._pipe, False)
-        self._begun = b""
-        command = [sys.executable, "-P", "-c", _CHILD, _PACKAGE, str(folder), run.folder, run.config.kind, str(theirs)]
+        log = folder / LOGS / f"{run.folder}.log"
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {run.config.name} {_settings(run)}\n")
+        context = start_context()
+        self._told, tell = context.Pipe(duplex=False)
+        stay, self._stay = context.Pipe(duplex=False)
+        held = connection.Connection(os.dup(lock), readable=False)  # as which a process can be given a file
+        arguments = (folder, run.folder, run.config.kind, log, tell, stay, held)
+        self._process: BaseProcess = context.Process(target=run_child, args=arguments)  # type: ignore[attr-defined]
         try:
-            with (folder / LOGS / f"{run.folder}.log").open("a", encoding="utf-8") as log:
-                log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {run.config.name} {_settings(run)}\n")
-                log.flush()
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(theirs, lock),
-                    start_new_session=True,  # Ctrl-C is for the sweep, which lets them save
-                )
+            self._started = start_process(self._process)
         finally:
-            os.close(theirs)
+            for theirs in (tell, stay, held):
+                theirs.close()
+
+    def status(self) -> int | None:
+        """How it has ended: its exit status, negative for a signal; None where it has not."""
+        return self._process.exitcode if self._started else SERVER_LOST
 
     def told(self) -> Mapping[str, Any]:
         """The newest that it has told of how it stands."""
         newest: dict[str, Any] = {}
-        with suppress(BlockingIOError):
-            while chunk := os.read(self._pipe, _CHUNK):
-                self._begun += chunk
-        *lines, self._begun = self._begun.split(b"\n")
-        for line in lines:
-            found = json.loads(line)
-            if "error" in found:
-                self.error = found["error"]
-            else:
-                newest = found
+        with suppress(EOFError, OSError):  # it has ended, in the middle of a word or not
+            while self._told.poll():
+                found = json.loads(self._told.recv_bytes())
+                if "error" in found:
+                    self.error = found["error"]
+                else:
+                    newest = found
         return newest
 
     def ask_to_end(self) -> None:
         """Close the pipe that it waits at."""
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()
+        self._stay.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, or so long."""
+        if self._started:
+            self._process.join(seconds)
 
     def close(self) -> None:
-        """Give back the pipes."""
+        """Kill it if it has not ended, and give back the pipes. Without the fork server nobody knows whether it has: it
+        is waited for."""
         self.ask_to_end()
-        os.close(self._pipe)
+        if self.status() == SERVER_LOST:
+            comes_to_its_end(self._told, _PATIENCE)
+        elif self._started:
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self._told.close()
 
 
 def _settings(run: PlannedRun) -> str:

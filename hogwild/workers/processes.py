@@ -26,13 +26,12 @@ from hogwild.model.replica import extras_of
 from hogwild.shared.state import SharedState
 from hogwild.workers.package import Package
 from hogwild.workers.process_main import EXTRAS, process_main
-from hogwild.workers.spawn import refuse_removed_folder, start_context, start_lock, start_server, without_main
+from hogwild.workers.spawn import SERVER_LOST, at_its_end, comes_to_its_end, start_context, start_process, start_server
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Failed, Finished
 
 _STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
 _LEAVING_PATIENCE = 5.0  # seconds for a process that has told its end to leave: a user's thread may keep it
-_SERVER_LOST = 255  # the exit code of all processes of a fork server that has died
 _ORPHAN_PATIENCE = 60.0  # seconds for a process to leave whose start nobody will know the end of
 
 
@@ -119,7 +118,7 @@ class ProcessTeam:
     def events(self, timeout: float) -> Iterable[Event]:
         """What the processes have told, and which of them have ended without a word."""
         while self._lost:
-            yield Died(self._lost.pop(), _SERVER_LOST, with_server=True)
+            yield Died(self._lost.pop(), SERVER_LOST, with_server=True)
         sentinels = [process.sentinel for process in self._processes.values()]
         connection.wait([*self._pipes.values(), *sentinels], timeout)
         for index in list(self._processes):
@@ -149,11 +148,11 @@ class ProcessTeam:
         Returns True where it had not.
         """
         process, pipe = self._processes[index], self._stacks[index]
-        if process.exitcode != _SERVER_LOST or process.pid is None or _at_its_end(pipe):
+        if process.exitcode != SERVER_LOST or process.pid is None or at_its_end(pipe):
             return False
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        _comes_to_its_end(pipe, _LEAVING_PATIENCE)
+        comes_to_its_end(pipe, _LEAVING_PATIENCE)
         return True
 
     def _received(self, index: int) -> Iterator[Event]:
@@ -213,18 +212,9 @@ def _start(process: BaseProcess, index: int) -> bool:
         WorkerError: it cannot be started.
     """
     try:
-        refuse_removed_folder()
-        with start_lock, without_main():
-            process.start()
-    except (EOFError, ConnectionError):
-        return False
-    except RuntimeError as error:
-        if "acknowledgement" in str(error):  # which Python 3.14 waits for
-            return False
-        raise
+        return start_process(process)
     except (OSError, ArgumentError) as error:
         raise WorkerError(f"worker {index} cannot be started: {error}", worker=index) from error
-    return True
 
 
 def _wait_for_orphan(index: int, stacks: connection.Connection) -> None:
@@ -233,27 +223,8 @@ def _wait_for_orphan(index: int, stacks: connection.Connection) -> None:
     Raises:
         WorkerError: it does not.
     """
-    if not _comes_to_its_end(stacks, _ORPHAN_PATIENCE):
+    if not comes_to_its_end(stacks, _ORPHAN_PATIENCE):
         raise WorkerError(
             f"worker {index} was started by a fork server that died (killed by somebody, or by the kernel when memory "
             f"ran out), and has not ended within {_ORPHAN_PATIENCE:.0f} s"
         )
-
-
-def _comes_to_its_end(pipe: connection.Connection, patience: float) -> bool:
-    """True when nobody holds the writing end within so many seconds.
-
-    The writing ends of a worker's pipes are its alone, and the kernel closes them with it.
-    """
-    deadline = time.monotonic() + patience
-    while not (ended := _at_its_end(pipe)) and time.monotonic() < deadline:
-        pipe.poll(0.01)
-    return ended
-
-
-def _at_its_end(pipe: connection.Connection) -> bool:
-    """True when nobody holds the writing end any more; what was written before is dropped."""
-    while pipe.poll():
-        if not os.read(pipe.fileno(), 1 << 16):
-            return True
-    return False

@@ -11,21 +11,23 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from multiprocessing import resource_tracker, spawn
+from multiprocessing import connection, resource_tracker, spawn
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from hogwild.errors import ArgumentError
-from hogwild.workers.interpreter import likely_kind
 
 _PRELOAD = "hogwild.workers.preload"
 SAFE = "PYTHONSAFEPATH"
 CALLERS_SAFE = "HOGWILD_CALLERS_PYTHONSAFEPATH"
 """What the caller's environment has in place of the former, while the fork server starts."""
 _COMPILER = "torch._dynamo"  # a step of torch's own imports it, and so has the one that was tried here
+SERVER_LOST = 255  # what multiprocessing takes for the exit status of all that a fork server forked, when that dies
 start_lock = threading.Lock()
 """Held while a process is being started: what is set for the start is the whole program's."""
 
@@ -64,17 +66,6 @@ def start_server() -> None:
                 forkserver.ensure_running()
 
 
-def start_server_early(kind: str) -> None:
-    """Let the fork server import torch while this program does, where workers of that kind are likely to be processes.
-    Called before torch is imported here.
-
-    Raises:
-        ArgumentError: this process may start no other.
-    """
-    if likely_kind(kind) == "processes":
-        start_server()
-
-
 def _leave_server(forkserver: Any) -> None:
     """Let this process forget the server; the program that it belongs to keeps it."""
     server = forkserver._forkserver
@@ -111,6 +102,46 @@ def start_context() -> BaseContext:
     compiler = [_COMPILER] if _COMPILER in sys.modules else []
     context.set_forkserver_preload([*compiler, _PRELOAD])  # which lets go of the signals that are held back
     return context
+
+
+def start_process(process: BaseProcess) -> bool:
+    """Start a process; False where the fork server died before it had told its number: it may have forked it.
+
+    Raises:
+        ArgumentError: the current folder was removed, or this process may start no other.
+        OSError: it cannot be started.
+    """
+    refuse_removed_folder()
+    start_server()
+    try:
+        with start_lock, without_main():
+            process.start()
+    except (EOFError, ConnectionError):
+        return False
+    except RuntimeError as error:
+        if "acknowledgement" in str(error):  # which Python 3.14 waits for
+            return False
+        raise
+    return True
+
+
+def comes_to_its_end(pipe: connection.Connection, patience: float) -> bool:
+    """True when nobody holds the writing end within so many seconds.
+
+    The writing ends of its pipes are a process's alone, and the kernel closes them with it.
+    """
+    deadline = time.monotonic() + patience
+    while not (ended := at_its_end(pipe)) and time.monotonic() < deadline:
+        pipe.poll(0.01)
+    return ended
+
+
+def at_its_end(pipe: connection.Connection) -> bool:
+    """True when nobody holds the writing end any more; what was written before is dropped."""
+    while pipe.poll():
+        if not os.read(pipe.fileno(), 1 << 16):
+            return True
+    return False
 
 
 def without_main() -> AbstractContextManager[None]:

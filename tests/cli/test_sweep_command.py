@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from programs import running_in
 
 import hogwild
 from hogwild.cli import main
@@ -52,16 +53,6 @@ def in_a_folder(tmp_path, monkeypatch):
     Path("slow.py").write_text(SLOW)
 
 
-def children_in(folder: Path) -> list[str]:
-    """The processes of the runs of a sweep in that folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if str(folder) in command and any("hogwild.sweep.child" in word for word in command):
-            found.append(" ".join(command))
-    return found
-
-
 def test_a_failed_run_is_listed_and_the_others_are_done_and_not_repeated(tmp_path, monkeypatch, capsys):
     command = ["sweep", "slow.py", "--width", "2", "3", "--bad", "false", "true", "--out", "out"]
     command += ["--set", "limit_updates=12", "--sample", "3", "--sample-seed", "2", "--jobs", "2", "--json"]
@@ -95,7 +86,7 @@ def test_a_failed_run_is_listed_and_the_others_are_done_and_not_repeated(tmp_pat
     assert "all with limit_updates 12" in out and good["digest"][:8] in out
     assert "hogwild sweep --resume ../out tries the failed ones again" in " ".join(out.split())
     assert (tmp_path / "out/width3-badfalse/run.json").stat().st_mtime_ns == record
-    assert not children_in(Path("../out"))
+    assert not running_in(Path("../out"))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130)])
@@ -111,7 +102,7 @@ def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tm
     )
     try:
         deadline = time.monotonic() + 120
-        while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 or len(children_in(tmp_path / "out")) < 2:
+        while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 or len(running_in(tmp_path / "out")) < 2:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         os.killpg(process.pid, number)
@@ -122,10 +113,33 @@ def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tm
     assert process.returncode == status, err
     assert out == "" and "Traceback" not in err
     assert "stopping; 2 under way will be saved" in err and f"hogwild sweep --resume {tmp_path}/out goes on" in err
-    assert not children_in(tmp_path / "out")
+    assert not running_in(tmp_path / "out")
     for seed in (0, 1):
         run = hogwild.load_run(tmp_path / "out" / f"seed{seed}")
         assert run.stopped == "interrupted" and run.config.seed == seed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
+def test_a_fork_server_that_is_killed_fails_the_runs_that_it_forked_and_no_others(tmp_path, capsys):
+    arguments = ["sweep", "slow.py", "--pause", "0.01", "--updates", "200", "--seed", "0..2", "--jobs", "2"]
+    command = [sys.executable, "-m", "hogwild", *arguments, "--out", str(tmp_path / "out"), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 or len(running := running_in(tmp_path / "out")) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        (server,) = {one.ppid() for one in running} - {one.pid for one in running}
+        assert psutil.Process(server).ppid() == process.pid
+        os.kill(server, signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 3 and "Traceback" not in err, err
+    rows = json.loads(out)["rows"]
+    assert [row["status"] for row in rows] == ["failed", "failed", "done"]
+    assert rows[0]["error"] == rows[1]["error"] == "the fork server of the sweep was killed"
+    assert not running_in(tmp_path / "out")
+    assert [hogwild.load_run(row["folder"]).stopped for row in rows] == ["interrupted", "interrupted", None]
+    assert main(["sweep", "--resume", str(tmp_path / "out"), "--json"]) == 0
+    assert [row["updates"] for row in json.loads(capsys.readouterr().out)["rows"]] == [200, 200, 200]
 
 
 def test_a_range_and_none_and_lists_are_values():
@@ -175,4 +189,4 @@ def test_a_folder_that_another_sweep_writes_is_refused(tmp_path, capsys):
 
 
 def test_own_parameters_have_names_that_the_sweep_does_not_use():
-    assert set(SweepCommand.__dataclass_fields__) - {"own", "training"} <= {*OF_COMMANDS, "several", "more"}
+    assert set(SweepCommand.__dataclass_fields__) - {"own", "training"} <= {*OF_COMMANDS, "several", "trains", "more"}

@@ -69,45 +69,6 @@ def test_an_optimizer_is_as_torch_makes_it_afterwards(tmp_path):
     assert printed_by(script, tmp_path) == ["0.0", "False", "True"]
 
 
-EARLY = """
-import sys
-from multiprocessing import forkserver
-
-class Seeing:
-    @staticmethod
-    def find_spec(name, path, target=None):
-        if name == "torch":
-            print(forkserver._forkserver._forkserver_pid is not None, file=sys.stderr)
-
-sys.meta_path.insert(0, Seeing)
-from hogwild.cli import main
-sys.exit(main(["run", *{arguments!r}.split()]))
-"""
-OWN = """
-import hogwild, torch
-def build() -> hogwild.Problem:
-    return hogwild.Problem(torch.nn.Linear(2, 2), torch.ones(4, 2), lambda model, batch: model(batch).sum())
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
-@pytest.mark.parametrize(
-    ("arguments", "starts"),
-    [
-        ("two_apis --kind processes", "True"),
-        ("two_apis --kind threads", "False"),
-        ("train.py --lr fast", "True"),
-        ("train.py --lr fast --kind=threads", "False"),
-    ],
-)
-def test_the_fork_server_imports_torch_while_the_command_line_does(arguments, starts, tmp_path):
-    (tmp_path / "train.py").write_text(OWN)
-    command = [sys.executable, "-c", EARLY.format(arguments=arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.stderr.split("\n")[0] == starts
-    assert done.returncode == 2, "a study has no --kind, and fast is no rate"
-
-
 TWO_AT_ONCE = """
 import sys, threading
 import torch

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from programs import running_in
 
 from hogwild.experiment import Training, find, settings_of
 from hogwild.run.training import train_experiment
@@ -55,16 +56,6 @@ def sweep(file: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
-def runs_of(out: Path) -> list[psutil.Process]:
-    """The living processes of the sweep's runs, whoever is their parent now."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        command = process.info["cmdline"] or []
-        if str(out) in command and any("hogwild.sweep.child" in word for word in command):
-            found.append(process)
-    return found
-
-
 def killed(file: Path, out: Path, choices: random.Random) -> str:
     """Begin the sweep, or go on with it, and kill it; says how."""
     begun, delay, all_at_once = choices.randrange(len(SEEDS) + 1), choices.uniform(0, LONGEST), choices.random() < 0.5
@@ -74,7 +65,7 @@ def killed(file: Path, out: Path, choices: random.Random) -> str:
     try:
         process.wait(delay)
     except subprocess.TimeoutExpired:
-        for one in [psutil.Process(process.pid), *(runs_of(out) if all_at_once else [])]:
+        for one in [psutil.Process(process.pid), *(running_in(out) if all_at_once else [])]:
             one.kill()
     _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, -9), errors
@@ -109,5 +100,5 @@ def test_killed_sweeps(tmp_path, monkeypatch):
     for row in found["rows"]:
         assert (row["digest"], row["metrics"]) == expected[row["settings"]["seed"]]
         assert row["updates"] == UPDATES
-    assert not runs_of(out)
+    assert not running_in(out)
     assert not list(out.rglob(".*")), "a sweep that was killed has left something"

@@ -1,0 +1,40 @@
+"""The one style of figures, and how one is saved. matplotlib is an extra: it is imported when something is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hogwild.run.directory import writing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#c73e3a", "#7c8794"
+
+
+def row_of_axes(width: float, height: float, columns: int, title: str) -> tuple[Figure, list[Axes]]:
+    """A figure of `width` × `height` inches with one row of axes; it belongs to no window and no global state."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), layout="constrained")
+    made.suptitle(title, fontsize=12, weight="bold")
+    axes = list(made.subplots(1, columns, squeeze=False)[0])
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(True, color="#e6e9ed", linewidth=0.8)
+        one.set_axisbelow(True)
+    return made, axes
+
+
+def save_figure(made: Figure, path: Path) -> Path:
+    """Write a figure as PNG, making its folder; returns the path.
+
+    Raises:
+        RunDirectoryError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
+        made.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,127 @@
+"""The fork server as a fork of this program, where that has done nothing yet: torch is imported once for both.
+
+    import torch, and what workers need → fork → the server: forget what is the program's → serve
+                                               → the program: read its files, train, …
+
+A server that is started by itself imports the same a second time, in 1.7 s of processor time and 200 MiB of memory.
+
+Invariant: the server has modules that were imported, and nothing that was made, opened or set since: no thread, no
+file, no signal handler, no lock that is held, and none of the caller's code.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from multiprocessing import util
+from typing import NoReturn
+
+from hogwild.workers import spawn
+from hogwild.workers.interpreter import likely_kind
+
+_show_warning = warnings.showwarning  # as it is before the command line changes it
+
+
+def start_server_early(kind: str) -> None:
+    """Start the fork server where workers of that kind are likely to be processes: by a fork, where this program has
+    not imported torch yet. Called before it reads any code of its caller's.
+
+    Raises:
+        ArgumentError: this process may start no other.
+    """
+    if likely_kind(kind) != "processes":
+        return
+    if "torch" in sys.modules or threading.active_count() > 1:  # it may have computed, and has threads that fork loses
+        spawn.start_server()
+    else:
+        fork_server()
+
+
+def fork_server() -> None:
+    """Let this program's fork server be a fork of it. Called where it has imported modules, and done nothing else.
+
+    Raises:
+        ArgumentError: this process may start no other.
+    """
+    if spawn.start_context().get_start_method() == "forkserver":
+        import hogwild.workers.preloaded  # noqa: F401 - before the fork, so that both have it
+
+        try:
+            with _forked():
+                spawn.start_server()
+        except _InTheFork as fork:
+            fork.serve()
+
+
+class _InTheFork(BaseException):
+    """Raised in the fork, so that it leaves what this program is in the middle of: its locks, and what is set for now.
+
+    Args:
+        command: what a new Python would be told to do.
+        descriptors: of files that it needs at these numbers.
+    """
+
+    def __init__(self, command: str, descriptors: Sequence[int]) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the program's to act on
+        self._command = command
+        above = max(descriptors) + 1
+        self._files = [(number, fcntl.fcntl(number, fcntl.F_DUPFD, above)) for number in descriptors]
+
+    def serve(self) -> NoReturn:
+        """Forget what exec would have ended, but for what was imported; then do it."""
+        status = 1
+        try:
+            for number, aside in self._files:
+                os.dup2(aside, number)
+            _close_all_but({0, 1, 2, *(number for number, _ in self._files)})
+            for number in signal.valid_signals():
+                if callable(signal.getsignal(number)):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it has imported what it imports
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            warnings.showwarning = _show_warning
+            exec(self._command, {"__name__": "__main__"})
+        except SystemExit:
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+
+@contextmanager
+def _forked() -> Iterator[None]:
+    """Inside, this program starts a fork server by a fork."""
+    original = util.spawnv_passfds
+
+    def start(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+        if "multiprocessing.forkserver" not in arguments[-1]:
+            return original(path, arguments, descriptors)
+        sys.stdout.flush()  # or the fork would write it too
+        sys.stderr.flush()
+        with warnings.catch_warnings():  # of threads: numpy has some, and sees to them in a fork
+            warnings.simplefilter("ignore", DeprecationWarning)
+            number = os.fork()
+        if not number:
+            raise _InTheFork(arguments[-1], descriptors)
+        return number
+
+    util.spawnv_passfds = start  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = original
+
+
+def _close_all_but(descriptors: Collection[int]) -> None:
+    for low, high in pairwise([-1, *sorted(descriptors), os.sysconf("SC_OPEN_MAX")]):
+        if low + 1 < high:  # CPython closes all files where there is none between
+            os.closerange(low + 1, high)

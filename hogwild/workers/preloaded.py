@@ -1,0 +1,8 @@
+"""What workers find imported: torch, the rules, and all that they stand on."""
+
+import hogwild.workers.loop
+import hogwild.workers.process_main  # noqa: F401
+from hogwild.rules.registry import NAMES, rule_class
+
+for name in NAMES:
+    rule_class(name)

@@ -1,0 +1,147 @@
+"""The fork server as a fork of the program: what it keeps of it, and what not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
+
+OWN = """
+import hogwild, torch
+def build() -> hogwild.Problem:
+    return hogwild.Problem(torch.nn.Linear(2, 2), torch.ones(4, 2), lambda model, batch: model(batch).sum())
+"""
+COMMAND = """
+import sys
+from multiprocessing import forkserver
+from pathlib import Path
+from hogwild.cli import main
+
+{before}
+status = main({arguments!r}.split())
+number = forkserver._forkserver._forkserver_pid
+of_both = [Path(f"/proc/{{one}}/cmdline").read_bytes() for one in (number, "self") if one]
+print("none" if number is None else "forked" if of_both[0] == of_both[1] else "started", file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "server"),
+    [
+        ("two_apis --kind processes", "forked"),
+        ("two_apis --kind threads", "none"),
+        ("train.py --lr fast", "forked"),
+        ("train.py --lr fast --kind=threads", "none"),
+    ],
+)
+def test_the_command_line_imports_torch_once(arguments: str, server: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OWN)
+    assert _server_of(f"run {arguments}", tmp_path) == server
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["import torch", "import threading, time\nthreading.Thread(target=time.sleep, args=[1e6], daemon=True).start()"],
+)
+def test_a_program_that_has_done_something_is_not_forked(before: str, tmp_path: Path) -> None:
+    assert _server_of("run two_apis --kind processes", tmp_path, before) == "started"
+
+
+def _server_of(arguments: str, folder: Path, before: str = "") -> str:
+    script = COMMAND.format(arguments=arguments, before=before)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder)
+    assert done.returncode == 2, "a study has no --kind, and fast is no rate"
+    return done.stderr.split("\n")[-2]
+
+
+# A worker that reports what it finds, of a server that is a fork or a program of its own.
+LIKE = """
+import json, os, signal, sys, threading, warnings
+from hogwild.workers import early, spawn
+from hogwild.workers.early import fork_server
+from hogwild.workers.spawn import start_context, start_process, start_server
+
+def asked(sender):
+    import json, os, signal, sys, threading, warnings
+    from multiprocessing import forkserver, spawn as theirs, util
+    from hogwild.workers import spawn
+    found = {
+        "handlers": {str(number): str(signal.getsignal(number)) for number in (1, 2, 10, 13, 15)},
+        "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
+        "files": sorted(os.readlink(f"/proc/self/fd/{one}").split(":")[0] for one in os.listdir("/proc/self/fd")
+                        if os.path.exists(f"/proc/self/fd/{one}")),
+        "locked": [spawn.start_lock.locked(), forkserver._forkserver._lock.locked()],
+        "threads": [thread.name for thread in threading.enumerate()],
+        "environment": dict(os.environ),
+        "warnings": warnings.showwarning.__module__,
+        "theirs": [util.spawnv_passfds.__module__, theirs.get_preparation_data.__module__],
+        "path": sys.path,
+        "torch": "torch" in sys.modules,
+    }
+    sender.send(json.dumps(found))
+
+if __name__ == "__main__":
+    file = open("kept", "w")
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    warnings.showwarning = lambda *_: None
+    print("written once", flush=False)
+    fork_server() if sys.argv[1] == "forked" else start_server()
+    receiver, sender = start_context().Pipe(duplex=False)
+    spawn.without_main = __import__("contextlib").nullcontext  # what is asked stands in this file
+    process = start_context().Process(target=asked, args=[sender])
+    assert start_process(process)
+    told = receiver.recv()
+    process.join()
+    assert process.exitcode == 0
+    print(told)
+"""
+
+
+def test_a_worker_finds_what_it_finds_where_the_server_was_started(tmp_path: Path) -> None:
+    (tmp_path / "like.py").write_text(LIKE)
+    forked, started = (_found(way, tmp_path) for way in ("forked", "started"))
+    assert forked == started
+    assert forked["handlers"]["15"] == "0" and forked["locked"] == [False, False] and forked["torch"]
+    assert not any("kept" in file for file in forked["files"])
+
+
+def _found(way: str, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "like.py", way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    once, told = done.stdout.splitlines()
+    assert once == "written once"
+    found: dict[str, Any] = json.loads(told)
+    return found
+
+
+KILLED = """
+import time
+from multiprocessing import forkserver
+from hogwild.workers.early import fork_server
+
+fork_server()
+print(forkserver._forkserver._forkserver_pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_server_ends_with_a_program_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        server = psutil.Process(int(program.stdout.readline()))
+        assert server.ppid() == program.pid
+        program.kill()
+        deadline = time.monotonic() + 30
+        while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
