@@ -98,8 +98,8 @@ class CheckCommand:
             "window": self.window,
             "nodes": self.nodes,
         }
-        if not (self.command or self.fresh_process):
-            start_server_early(str(given.get("kind", AUTO)))
+        elsewhere = self.command or self.fresh_process
+        start_server_early("threads" if elsewhere else str(given.get("kind", AUTO)))
         from hogwild.cli.checking import check_command, check_settings, command_subject, experiment_subject
 
         settings = check_settings(self.tolerance, {key: value for key, value in named.items() if value is not None})

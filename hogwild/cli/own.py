@@ -23,7 +23,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from hogwild.cli.settings import SettingFlags, class_of
 from hogwild.cli.values import words
 from hogwild.config import AUTO
-from hogwild.workers.early import start_server_early
+from hogwild.workers.early import import_torch, start_server_early
 from hogwild.workers.spawn import refuse_removed_folder
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def with_own_flags(command: type[Any], argv: Sequence[str]) -> type[Any]:
     refuse_removed_folder()
     if getattr(command, "trains", False) and not _UNTRAINED & {*argv}:
         start_server_early("processes" if getattr(command, "several", False) else _kind_in(argv))
+    import_torch()
     from hogwild.experiment import Training, find
 
     training, _ = find(wanted)

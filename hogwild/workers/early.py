@@ -31,18 +31,29 @@ _show_warning = warnings.showwarning  # as it is before the command line changes
 
 
 def start_server_early(kind: str) -> None:
-    """Start the fork server where workers of that kind are likely to be processes: by a fork, where this program has
-    not imported torch yet. Called before it reads any code of its caller's.
+    """Import torch; and start the fork server, where workers of that kind are likely to be processes: by a fork, where
+    this program had not imported torch yet. Called before it reads any code of its caller's.
 
     Raises:
         ArgumentError: this process may start no other.
     """
-    if likely_kind(kind) != "processes":
-        return
-    if "torch" in sys.modules or threading.active_count() > 1:  # it may have computed, and has threads that fork loses
-        spawn.start_server()
-    else:
-        fork_server()
+    nothing_done = "torch" not in sys.modules and threading.active_count() == 1  # a fork has none of the others
+    import_torch()
+    if likely_kind(kind) == "processes":
+        fork_server() if nothing_done else spawn.start_server()
+
+
+def import_torch() -> None:
+    """Import torch, with what would interrupt it held back meanwhile.
+
+    It tries to import numpy and goes on without it, whatever is raised there: an interruption would be lost, and numpy
+    be broken (torch 2.13, numpy 2.4).
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        import torch  # noqa: F401
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def fork_server() -> None:

@@ -1,8 +1,13 @@
 """What workers find imported: torch, the rules, and all that they stand on."""
 
+import pickle
+
+import torch
+
 import hogwild.workers.loop
 import hogwild.workers.process_main  # noqa: F401
 from hogwild.rules.registry import NAMES, rule_class
 
 for name in NAMES:
     rule_class(name)
+pickle.loads(pickle.dumps(torch.zeros(1)))  # for which torch imports more
