@@ -148,6 +148,31 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback() -> None
     assert (done.returncode, done.stderr) == (130, "")
 
 
+INTERRUPTED_TORCH = """
+import os, sys
+class Finder:
+    def find_spec(self, name, *others):
+        if name == "numpy._core.multiarray":
+            os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Finder())
+from hogwild.cli import main
+sys.exit(main({arguments}))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["run", "digits"], ["check", "train.py"], ["sweep", "digits"]])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_interrupts_the_import_of_torch_is_not_lost(
+    number: int, status: int, arguments: list[str], tmp_path: Path
+) -> None:
+    """torch goes on without numpy, whatever is raised while it imports that."""
+    script = INTERRUPTED_TORCH.format(number=int(number), arguments=arguments)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, preexec_fn=_heed_ctrl_c)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_check_that_is_interrupted_says_that_nothing_is_saved(tmp_path: Path) -> None:
     check = ["check", "digits", "--kind", "threads", "--epochs", "1000", "--quiet", "--out", "out"]
     with _started(check, tmp_path) as process:
