@@ -106,7 +106,7 @@ class _Sweep:
                 self.rows[number] = replace(self.rows[number], status=RUNNING)
                 self.running[number] = _Job(self.folder, self.plan.runs[number], self.lock)
             show(self.rows)
-            time.sleep(_LOOK_EVERY)
+            connection.wait([job.end for job in self.running.values()], _LOOK_EVERY)
             for number in list(self.running):
                 self._look(number)
         show(self.rows)
@@ -178,6 +178,11 @@ class _Job:
     def status(self) -> int | None:
         """How it has ended: its exit status, negative for a signal; None where it has not."""
         return self._process.exitcode if self._started else SERVER_LOST
+
+    @property
+    def end(self) -> int:
+        """What can be waited for until it has ended."""
+        return self._process.sentinel if self._started else self._told.fileno()
 
     def told(self) -> Mapping[str, Any]:
         """The newest that it has told of how it stands."""

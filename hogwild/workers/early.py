@@ -76,13 +76,13 @@ class _InTheFork(BaseException):
     """Raised in the fork, so that it leaves what this program is in the middle of: its locks, and what is set for now.
 
     Args:
-        command: what a new Python would be told to do.
+        told: what a new Python would be told to do, and the arguments of that.
         descriptors: of files that it needs at these numbers.
     """
 
-    def __init__(self, command: str, descriptors: Sequence[int]) -> None:
+    def __init__(self, told: Sequence[str], descriptors: Sequence[int]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the program's to act on
-        self._command = command
+        self._command, *self._arguments = told
         above = max(descriptors) + 1
         self._files = [(number, fcntl.fcntl(number, fcntl.F_DUPFD, above)) for number in descriptors]
 
@@ -99,6 +99,7 @@ class _InTheFork(BaseException):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it has imported what it imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
             warnings.showwarning = _show_warning
+            sys.argv = ["-c", *self._arguments]
             exec(self._command, {"__name__": "__main__"})
         except SystemExit:
             status = 0
@@ -114,7 +115,8 @@ def _forked() -> Iterator[None]:
     original = util.spawnv_passfds
 
     def start(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-        if "multiprocessing.forkserver" not in arguments[-1]:
+        told = arguments[arguments.index("-c") + 1 :]
+        if "multiprocessing.forkserver" not in told[0]:
             return original(path, arguments, descriptors)
         sys.stdout.flush()  # or the fork would write it too
         sys.stderr.flush()
@@ -122,7 +124,7 @@ def _forked() -> Iterator[None]:
             warnings.simplefilter("ignore", DeprecationWarning)
             number = os.fork()
         if not number:
-            raise _InTheFork(arguments[-1], descriptors)
+            raise _InTheFork(told, descriptors)
         return number
 
     util.spawnv_passfds = start  # type: ignore[assignment]

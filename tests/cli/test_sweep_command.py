@@ -121,7 +121,7 @@ def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tm
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 def test_a_fork_server_that_is_killed_fails_the_runs_that_it_forked_and_no_others(tmp_path, capsys):
-    arguments = ["sweep", "slow.py", "--pause", "0.01", "--updates", "200", "--seed", "0..2", "--jobs", "2"]
+    arguments = ["sweep", "slow.py", "--pause", "0.05", "0.051", "0", "--updates", "200", "--jobs", "2"]
     command = [sys.executable, "-m", "hogwild", *arguments, "--out", str(tmp_path / "out"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120

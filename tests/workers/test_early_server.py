@@ -39,7 +39,7 @@ sys.exit(status)
     [
         ("two_apis --kind processes", "forked"),
         ("two_apis --kind threads", "none"),
-        ("train.py --lr fast", "forked"),
+        ("train.py --kind processes --lr fast", "forked"),
         ("train.py --lr fast --kind=threads", "none"),
     ],
 )
