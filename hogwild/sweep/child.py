@@ -49,7 +49,7 @@ def run_child(
         log: what is appended to, in place of standard output and standard error.
         channel: what is told of the run, as JSON.
         stay: its other end is closed when the run shall end, and by the death of the sweep.
-        lock: of the sweep's folder, held for as long as this process lives.
+        lock: of the sweep's folder, held until the run has ended.
     """
     os.setsid()  # Ctrl-C is for the sweep, which lets them save
     signal.signal(signal.SIGTERM, _leave)

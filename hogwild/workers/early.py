@@ -65,11 +65,16 @@ def fork_server() -> None:
     if spawn.start_context().get_start_method() == "forkserver":
         import hogwild.workers.preloaded  # noqa: F401 - before the fork, so that both have it
 
+        program = os.getpid()
         try:
             with _forked():
                 spawn.start_server()
         except _InTheFork as fork:
             fork.serve()
+        except BaseException:
+            if os.getpid() != program:  # it must not go on as this program
+                os._exit(1)
+            raise
 
 
 class _InTheFork(BaseException):
