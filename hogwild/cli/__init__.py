@@ -27,7 +27,6 @@ from hogwild.cli.runs import RunsCommand
 from hogwild.cli.show import ShowCommand
 from hogwild.cli.status import status_of
 from hogwild.cli.sweep import SweepCommand
-from hogwild.workers.early import import_torch
 from hogwild.workers.spawn import refuse_removed_folder
 
 COMMANDS: Mapping[str, type[Command]] = {
@@ -63,6 +62,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     command = parse(COMMANDS, arguments)
     refuse_removed_folder()
-    if getattr(command, "computes", not getattr(command, "trains", False)):  # those that train do it in their time
-        import_torch()
     return command.run()

@@ -12,6 +12,7 @@ from hogwild.cli.values import number, numbers, whole, wholes
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS
+from hogwild.workers.early import import_torch
 
 _MORE = """Examples:
   hogwild bench --quick                     a small choice, in about a minute
@@ -105,6 +106,7 @@ class BenchCommand:
         other = "--profile" if self.profile else "--pad-ms" if self.pad_ms is not None else ""
         if self.compare is not None and other:
             raise ArgumentError(f"--compare {self.compare} needs speeds beside the serial loop, and {other} has none")
+        import_torch()
         if self.peers:
             from hogwild.cli.running import Meeting, Saved, run_command
 

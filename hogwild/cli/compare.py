@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
+from hogwild.workers.early import import_torch
 
 _MORE = """Examples:
   hogwild compare runs/a runs/b
@@ -35,6 +36,7 @@ class CompareCommand:
         if len(self.runs) != 2:
             given = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
             raise ArgumentError(f"{given} named; hogwild compare takes two (hogwild runs lists them)")
+        import_torch()
         from hogwild.cli.output import show
         from hogwild.determinism.two_runs import compare_runs
         from hogwild.report.side_by_side import comparison_report

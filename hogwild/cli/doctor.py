@@ -9,6 +9,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from hogwild.cli.status import DONE, FAILED_CHECK
+from hogwild.workers.early import import_torch
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class DoctorCommand:
 
     def run(self) -> int:
         """Examine and report."""
+        import_torch()
         if self.fingerprint:
             return self._fingerprint()
         from hogwild.bench import doctor

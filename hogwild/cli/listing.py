@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import arg
 
 from hogwild.cli.status import DONE
+from hogwild.workers.early import import_torch
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class ListCommand:
 
     def run(self) -> int:
         """Load and list."""
+        import_torch()
         from hogwild import experiment
         from hogwild.cli.output import show
         from hogwild.report.tables import list_report

@@ -72,7 +72,6 @@ hogwild.define_experiment(build, epochs=10, batch_size=32, optimizer="adam", lr=
 class NewCommand:
     """Write a file that defines an experiment, to start from."""
 
-    computes: ClassVar[bool] = False
     more: ClassVar[str] = (
         "Examples:\n"
         "  hogwild new train.py     write it\n"

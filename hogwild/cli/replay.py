@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
+from hogwild.workers.early import import_torch
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class ReplayCommand:
         """Replay and compare."""
         if self.run_dir is None:
             raise ArgumentError("no run named; a run says at its end in which folder it is saved, usually in runs/")
+        import_torch()
         from hogwild.cli.output import show
         from hogwild.determinism.replay import replay
         from hogwild.report.progress import following

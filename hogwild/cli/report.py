@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from hogwild.cli.runs import default_folder
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
+from hogwild.workers.early import import_torch
 
 _MORE = """Examples:
   hogwild report runs/digits-…              one run, at length
@@ -46,6 +47,7 @@ class ReportCommand:
             raise ArgumentError(f"out {str(self.out)!r} does not end with .html; report.html does")
         if not self.out.absolute().parent.is_dir():
             raise ArgumentError(f"out {str(self.out)!r} is not a file in a folder that exists")
+        import_torch()
         from rich.text import Text
 
         from hogwild import __version__

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE, as_typed
 from hogwild.errors import ArgumentError
+from hogwild.workers.early import import_torch
 
 _MORE = """Examples:
   hogwild runs                         the runs in the folder runs
@@ -47,6 +48,7 @@ class RunsCommand:
     def run(self) -> int:
         """Find, sort and list."""
         self._refuse_what_does_not_fit()
+        import_torch()
         from hogwild.cli.output import show
         from hogwild.report.ranking import choices, not_ended, sorted_runs
         from hogwild.report.run_list import (

@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE, as_typed
 from hogwild.errors import ArgumentError
+from hogwild.workers.early import import_torch
 
 _MORE = """Examples:
   hogwild show runs/a          what hogwild run said at its end, and its settings
@@ -35,6 +36,7 @@ class ShowCommand:
         """Read, verify and show it."""
         if self.run_dir is None:
             raise ArgumentError("no run named; name the folder of one (hogwild runs lists them)")
+        import_torch()
         from hogwild.cli.output import show
         from hogwild.report.shown import saved_run_object, saved_run_report
         from hogwild.run.found import the_run_in

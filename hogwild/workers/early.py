@@ -86,7 +86,7 @@ class _InTheFork(BaseException):
     """
 
     def __init__(self, told: Sequence[str], descriptors: Sequence[int]) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the program's to act on
+        self._on_ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the program's to act on
         self._command, *self._arguments = told
         above = max(descriptors) + 1
         self._files = [(number, fcntl.fcntl(number, fcntl.F_DUPFD, above)) for number in descriptors]
@@ -102,7 +102,8 @@ class _InTheFork(BaseException):
                 if callable(signal.getsignal(number)):
                     signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it has imported what it imports
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self._on_ctrl_c != signal.SIG_IGN:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             warnings.showwarning = _show_warning
             sys.argv = ["-c", *self._arguments]
             exec(self._command, {"__name__": "__main__"})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +23,7 @@ import torch
 from safetensors.torch import load_file
 
 import hogwild
+from hogwild.cli import COMMANDS
 
 HOGWILD = [sys.executable, "-m", "hogwild"]
 LONG = [
@@ -162,8 +166,14 @@ sys.exit(main({arguments}))
 """
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["run", "digits"], ["check", "train.py"], ["sweep", "digits"]])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status", "arguments"),
+    [
+        (signal.SIGINT, 130, ["list"]),
+        (signal.SIGTERM, 143, ["run", "digits"]),
+        (signal.SIGINT, 130, ["check", "train.py"]),
+    ],
+)
 def test_what_interrupts_the_import_of_torch_is_not_lost(
     number: int, status: int, arguments: list[str], tmp_path: Path
 ) -> None:
@@ -173,6 +183,20 @@ def test_what_interrupts_the_import_of_torch_is_not_lost(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, preexec_fn=_heed_ctrl_c)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"new"}))  # which needs no torch
+def test_every_command_imports_torch_before_what_imports_it(command: str) -> None:
+    run = ast.parse(textwrap.dedent(inspect.getsource(COMMANDS[command].run)))
+    calls = [node.lineno for node in ast.walk(run) if isinstance(node, ast.Call) and _name(node) in IMPORT_IT]
+    assert min(calls) < min(node.lineno for node in ast.walk(run) if isinstance(node, ast.ImportFrom))
+
+
+IMPORT_IT = ("import_torch", "start_server_early")
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def test_a_check_that_is_interrupted_says_that_nothing_is_saved(tmp_path: Path) -> None:
