@@ -177,3 +177,15 @@ def digest_or_told():
             return problems.train(kind="processes", max_restarts=99, **SETTINGS).digest
     except hogwild.WorkerError as error:
         return "told" if "fork server" in str(error) else str(error)
+
+
+def test_a_server_in_place_of_a_lost_one_starts_as_that_did(monkeypatch):
+    """It looks for no module in the current folder."""
+    monkeypatch.delenv(spawn.SAFE, raising=False)
+    spawn.start_server()
+    kill_server()
+    process = spawn.start_context().Process(target=os.getpid)
+    assert spawn.start_process(process)
+    process.join()
+    assert process.exitcode == 0
+    assert psutil.Process(forkserver._forkserver._forkserver_pid).environ()[spawn.SAFE] == "1"
