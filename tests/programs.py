@@ -109,7 +109,7 @@ def _run(
     spawn._COMPILER = "no module of this name"  # the tests have imported it, no run does: its server starts sooner
     os.environ.update(environment)
     if warm:
-        fork_server()
+        fork_server("processes")
     try:
         exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
     finally:

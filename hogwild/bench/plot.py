@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.run.figures import save_figure
+from hogwild.run.figures import BLUE, GREY, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLUMNS = 2
-_ALTERNATIVE, _RULE = "#7c8794", "#2f6db3"
+_ALTERNATIVE, _RULE = GREY, BLUE
 
 
 def plot(found: Mapping[str, Any], path: Path) -> None:

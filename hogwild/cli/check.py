@@ -13,7 +13,7 @@ from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, settin
 from hogwild.cli.values import whole
 from hogwild.config import AUTO
 from hogwild.errors import ArgumentError, flag_of
-from hogwild.workers.early import start_server_early
+from hogwild.workers.early import import_torch, start_server_early
 
 _MORE = """Examples:
   hogwild check digits                      how far do runs that race diverge?
@@ -98,8 +98,10 @@ class CheckCommand:
             "window": self.window,
             "nodes": self.nodes,
         }
-        elsewhere = self.command or self.fresh_process
-        start_server_early("threads" if elsewhere else str(given.get("kind", AUTO)))
+        if self.command or self.fresh_process:
+            import_torch()
+        else:
+            start_server_early(str(given.get("kind", AUTO)))
         from hogwild.cli.checking import check_command, check_settings, command_subject, experiment_subject
 
         settings = check_settings(self.tolerance, {key: value for key, value in named.items() if value is not None})

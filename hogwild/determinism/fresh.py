@@ -22,7 +22,6 @@ from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation
 from hogwild.errors import ArgumentError, HogwildError, WorkerError, one_line
 from hogwild.nodes.loopback import environments_of
 from hogwild.workers.early import fork_server
-from hogwild.workers.interpreter import likely_kind
 
 
 class Fresh(Subject):
@@ -75,8 +74,7 @@ def _first(made: list[Outcome]) -> Outcome:
 
 
 def _main(task: Path, result: Path) -> None:
-    if likely_kind(AUTO) == "processes":
-        fork_server()
+    fork_server(AUTO)
     with task.open("rb") as file:
         sys.path[:] = pickle.load(file)  # what is pickled by name is found where the parent found it
         subject, variation = pickle.load(file)

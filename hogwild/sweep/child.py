@@ -31,7 +31,6 @@ from hogwild.run.result import Run
 from hogwild.run.training import train_experiment
 from hogwild.sweep.plan import PlannedRun, read_plan
 from hogwild.workers.early import fork_server
-from hogwild.workers.interpreter import likely_kind
 
 _TELL_EVERY = 0.3  # seconds
 _TERMINATED = 128 + signal.SIGTERM
@@ -56,8 +55,7 @@ def run_child(
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    if likely_kind(kind) == "processes":
-        fork_server()
+    fork_server(kind)
     threading.Thread(target=_end_with_the_sweep, args=(stay,), name="hogwild-sweep", daemon=True).start()
 
     def tell(found: dict[str, Any]) -> None:

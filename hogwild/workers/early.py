@@ -39,8 +39,10 @@ def start_server_early(kind: str) -> None:
     """
     nothing_done = "torch" not in sys.modules and threading.active_count() == 1  # a fork has none of the others
     import_torch()
-    if likely_kind(kind) == "processes":
-        fork_server() if nothing_done else spawn.start_server()
+    if nothing_done:
+        fork_server(kind)
+    elif likely_kind(kind) == "processes":
+        spawn.start_server()
 
 
 def import_torch() -> None:
@@ -56,13 +58,14 @@ def import_torch() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def fork_server() -> None:
-    """Let this program's fork server be a fork of it. Called where it has imported modules, and done nothing else.
+def fork_server(kind: str) -> None:
+    """Let this program's fork server be a fork of it, where workers of that kind are likely to be processes. Called
+    where it has imported modules, and done nothing else.
 
     Raises:
         ArgumentError: this process may start no other.
     """
-    if spawn.start_context().get_start_method() == "forkserver":
+    if likely_kind(kind) == "processes" and spawn.start_context().get_start_method() == "forkserver":
         import hogwild.workers.preloaded  # noqa: F401 - before the fork, so that both have it
 
         program = os.getpid()

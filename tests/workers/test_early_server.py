@@ -65,8 +65,8 @@ def _server_of(arguments: str, folder: Path, before: str = "") -> str:
 
 # A worker that reports what it finds, of a server that is a fork or a program of its own.
 LIKE = """
-import json, os, signal, sys, threading, warnings
-from hogwild.workers import early, spawn
+import signal, sys, warnings
+from hogwild.workers import spawn
 from hogwild.workers.early import fork_server
 from hogwild.workers.spawn import start_context, start_process, start_server
 
@@ -94,7 +94,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: None)
     warnings.showwarning = lambda *_: None
     print("written once", flush=False)
-    fork_server() if sys.argv[1] == "forked" else start_server()
+    fork_server("processes") if sys.argv[1] == "forked" else start_server()
     receiver, sender = start_context().Pipe(duplex=False)
     spawn.without_main = __import__("contextlib").nullcontext  # what is asked stands in this file
     process = start_context().Process(target=asked, args=[sender])
@@ -129,7 +129,7 @@ import time
 from multiprocessing import forkserver
 from hogwild.workers.early import fork_server
 
-fork_server()
+fork_server("processes")
 print(forkserver._forkserver._forkserver_pid, flush=True)
 time.sleep(600)
 """
