@@ -54,7 +54,8 @@ def with_own_flags(command: type[Any], argv: Sequence[str]) -> type[Any]:
     refuse_removed_folder()
     if getattr(command, "trains", False) and not _UNTRAINED & {*argv}:
         start_server_early("processes" if getattr(command, "several", False) else _kind_in(argv))
-    import_torch()
+    else:
+        import_torch()
     from hogwild.experiment import Training, find
 
     training, _ = find(wanted)
