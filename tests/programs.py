@@ -20,7 +20,7 @@ import psutil
 
 from hogwild.workers import spawn
 from hogwild.workers.early import fork_server
-from hogwild.workers.spawn import start_context, start_server, without_main
+from hogwild.workers.spawn import start_context, start_process
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,9 @@ def started(
 
     `warm`: its own fork server, if it starts one, has torch imported too.
     """
-    start_server()
-    context = start_context()
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(source, arguments, sender, errors, environment or {}, warm))
-    with without_main():
-        process.start()
+    receiver, sender = start_context().Pipe(duplex=False)
+    process = start_context().Process(target=_run, args=(source, arguments, sender, errors, environment or {}, warm))
+    assert start_process(process)
     sender.close()
     with receiver, os.fdopen(os.dup(receiver.fileno()), encoding="utf-8") as output:
         try:

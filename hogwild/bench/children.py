@@ -6,10 +6,7 @@ parent ──program, rank, arguments──▶ child            a child that rai
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import sys
 import threading
 import time
 import traceback
@@ -21,7 +18,8 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401 - teaches multiprocessing to pass shared tensors
 
 from hogwild.bench.work import ContenderError, NotFinishedError
-from hogwild.workers.spawn import start_server, without_main
+from hogwild.workers.process_main import leave_with_parent
+from hogwild.workers.spawn import begin, make_process, start_context, start_process
 
 Channel = connection.Connection
 
@@ -33,19 +31,16 @@ def in_children(program: Callable[..., Any], processes: int, arguments: Sequence
         ContenderError: one of them raised or died.
         NotFinishedError: they took over `limit` seconds together.
     """
-    start_server()
-    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context = start_context()
     children: list[BaseProcess] = []
     channels: list[Channel] = []
     try:
         for rank in range(processes):
             receiver, sender = context.Pipe(duplex=False)
             channels.append(receiver)
-            child: BaseProcess = context.Process(  # type: ignore[attr-defined]
-                target=_main, args=(program, rank, arguments, sender)
-            )
-            with without_main():
-                child.start()
+            child = make_process(_main, (program, rank, arguments, sender), daemon=False)
+            if not start_process(child):
+                raise ContenderError("the fork server was killed")
             children.append(child)
             sender.close()
         return _gather(children, channels, time.monotonic() + limit, limit)
@@ -95,18 +90,11 @@ def _death(child: BaseProcess) -> str:
 
 
 def _main(program: Callable[..., Any], rank: int, arguments: Sequence[Any], channel: Channel) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its children
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    begin()
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     try:
         channel.send((True, program(rank, *arguments)))
     except BaseException:
         channel.send((False, traceback.format_exc().strip()))
     channel.close()
     os._exit(0)  # no destructor is waited for; see `hogwild.bench.alternatives._ddp`
-
-
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)

@@ -13,7 +13,6 @@ import ctypes
 import fcntl
 import os
 import select
-import signal
 import socket
 import struct
 import sys
@@ -28,7 +27,7 @@ from pathlib import Path
 
 from hogwild.errors import ArgumentError
 from hogwild.workers.process_main import leave_with_parent
-from hogwild.workers.spawn import start_context, start_lock, start_server, without_main
+from hogwild.workers.spawn import begin, make_process, start_context, start_process
 
 _DEVICE = "hogwild0"  # at every host
 _MTU = 9000  # bytes in a packet
@@ -103,11 +102,10 @@ def network(hosts: int, delay: float) -> Iterator[Network]:
     """
     if not sys.platform.startswith("linux") or not Path(_TUN).exists():
         raise ArgumentError(f"slow links need network namespaces and {_TUN} of Linux, which are not here")
-    start_server()
     here, there = start_context().Pipe()
-    relay = start_context().Process(target=_relay_main, args=(hosts, delay, there), daemon=True)  # type: ignore[attr-defined]
-    with start_lock, without_main():
-        relay.start()
+    relay = make_process(_relay_main, (hosts, delay, there))
+    if not start_process(relay):
+        raise ArgumentError("the fork server was killed before there was a network")
     there.close()
     try:
         made = here.recv()
@@ -137,7 +135,7 @@ def _called(name: str, *arguments: int) -> None:
 
 
 def _relay_main(hosts: int, delay: float, pipe: connection.Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    begin()
     threading.Thread(target=leave_with_parent, daemon=True).start()
     try:
         made = [_made(_address(number)) for number in range(hosts)]

@@ -26,7 +26,6 @@ from hogwild.run.evaluator import own_copies
 from hogwild.run.failure import noted_failure
 from hogwild.run.follower import Follower
 from hogwild.run.going_on import going_on
-from hogwild.run.held_signals import HeldSignals
 from hogwild.run.holes import naming_holes
 from hogwild.run.job import Job
 from hogwild.run.machines import Machines, machines_of
@@ -38,6 +37,7 @@ from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory
+from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.kernel_loop import LOWER
 from hogwild.workers.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.supervisor import Supervisor

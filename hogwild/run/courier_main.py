@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from hogwild.nodes.peer import Back, Lost
 from hogwild.shared.arena import Arena
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.workers.process_main import leave_with_parent
+from hogwild.workers.spawn import begin
 
 _FORMING = 120.0  # seconds for the couriers to find each other
 
@@ -105,7 +105,7 @@ def courier_main(
 
     The process ends without destructors, which may wait for machines that are gone.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
+    begin()
     threading.Thread(target=leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:

@@ -17,7 +17,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from math import nan
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
 from hogwild.errors import ArgumentError, NodeError, NonFiniteError, NotReproducible, one_line, printable
@@ -35,7 +34,7 @@ from hogwild.run.result import WorkerUsage
 from hogwild.shared.dealing import Dealing, turns_of
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
-from hogwild.workers.spawn import start_context, start_lock, without_main
+from hogwild.workers.spawn import make_process, start_context, start_process
 
 _log = logging.getLogger("hogwild")
 _LOOK_EVERY = 0.2  # seconds
@@ -118,12 +117,11 @@ class Machines:
         invitation = replace(party.invitation, token="", node=party.node)
         meeting = Rendezvous(invitation, party.prefix, party.node, party.returns)
         arguments = (state.plan, state.arena, start, job.rule.tickets_per_update, meeting, theirs)
-        self._process: BaseProcess = start_context().Process(  # type: ignore[attr-defined]
-            target=courier_main, args=arguments, name="hogwild-courier", daemon=True
-        )
-        with start_lock, without_main():
-            self._process.start()
+        self._process = make_process(courier_main, arguments, "hogwild-courier")
+        started = start_process(self._process)
         theirs.close()
+        if not started:
+            raise NodeError(f"the fork server of machine {party.node} was killed")
         if party.leads:
             party.decide(TRAINS, True)
         self._watch = StoreWatch(party, self._door, self._pipe.send)

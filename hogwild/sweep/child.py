@@ -31,6 +31,7 @@ from hogwild.run.result import Run
 from hogwild.run.training import train_experiment
 from hogwild.sweep.plan import PlannedRun, read_plan
 from hogwild.workers.early import fork_server
+from hogwild.workers.spawn import begin
 
 _TELL_EVERY = 0.3  # seconds
 _TERMINATED = 128 + signal.SIGTERM
@@ -51,6 +52,7 @@ def run_child(
         lock: of the sweep's folder, held until the run has ended.
     """
     os.setsid()  # Ctrl-C is for the sweep, which lets them save
+    begin(signal.getsignal(signal.SIGINT))
     signal.signal(signal.SIGTERM, _leave)
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from hogwild.shared.limits import usable_cores
 from hogwild.sweep.child import run_child
 from hogwild.sweep.plan import LOGS, PlannedRun, SweepPlan, said
 from hogwild.sweep.rows import DONE, RUNNING, SweepRow, failed_row, row_of, rows_of
-from hogwild.workers.spawn import SERVER_LOST, comes_to_its_end, start_context, start_process
+from hogwild.workers.spawn import SERVER_LOST, comes_to_its_end, make_process, start_context, start_process
 
 _LOCK = ".hogwild-lock-jobs"
 _LOOK_EVERY = 0.1  # seconds
@@ -168,7 +167,7 @@ class _Job:
         stay, self._stay = context.Pipe(duplex=False)
         held = connection.Connection(os.dup(lock), readable=False)  # as which a process can be given a file
         arguments = (folder, run.folder, run.config.kind, log, tell, stay, held)
-        self._process: BaseProcess = context.Process(target=run_child, args=arguments)  # type: ignore[attr-defined]
+        self._process = make_process(run_child, arguments, daemon=False)
         try:
             self._started = start_process(self._process)
         finally:

@@ -68,16 +68,18 @@ def fork_server(kind: str) -> None:
     if likely_kind(kind) == "processes" and spawn.start_context().get_start_method() == "forkserver":
         import hogwild.workers.preloaded  # noqa: F401 - before the fork, so that both have it
 
-        program = os.getpid()
+        program, fork = os.getpid(), None
         try:
             with _forked():
                 spawn.start_server()
-        except _InTheFork as fork:
-            fork.serve()
+        except _InTheFork as raised:
+            fork = raised
         except BaseException:
             if os.getpid() != program:  # it must not go on as this program
                 os._exit(1)
             raise
+        if fork is not None:  # nothing that is raised there has to do with it
+            fork.serve()
 
 
 class _InTheFork(BaseException):

@@ -1,11 +1,13 @@
-"""What the fork server does before it serves: it imports what workers need, and lets go of what was held back while it
-started."""
+"""What the fork server does before it serves: it imports what workers need, and sees to it that Ctrl-C interrupts
+neither it nor a process of ours that is about to begin."""
 
 import os
 import signal
+from multiprocessing import current_process, util
+from typing import Any
 
 import hogwild.workers.preloaded  # noqa: F401
-from hogwild.workers.spawn import CALLERS_SAFE, SAFE
+from hogwild.workers.spawn import CALLERS_SAFE, SAFE, is_ours
 
 # Workers, and programs that these start, have the caller's environment.
 callers = os.environ.pop(CALLERS_SAFE, None)
@@ -14,7 +16,31 @@ if callers:
 elif callers is not None:
     del os.environ[SAFE]
 
-# A Ctrl-C that came meanwhile was held back; it is the parent's to act on, and the server ignores all later ones.
-if signal.SIGINT in signal.sigpending():
-    signal.sigwait({signal.SIGINT})
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+_server = os.getpid()
+_set_handler = signal.signal
+
+
+def _let_go_once_ignored(number: int, handler: Any) -> Any:
+    """`signal.signal` until the server ignores Ctrl-C. One that came meanwhile was held back; it is the parent's to act
+    on, and is dropped as all later ones are. Whatever the server did before with a Ctrl-C, it would print a traceback.
+    """
+    before = _set_handler(number, handler)
+    if number == signal.SIGINT:
+        signal.signal = _set_handler
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return before
+
+
+def _hold_back() -> None:
+    if os.getppid() == _server:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _let_go(_: object) -> None:
+    if not is_ours(current_process()):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+os.register_at_fork(after_in_child=_hold_back)  # what is forked is deaf, until it knows whose it is
+util.register_after_fork(_let_go, _let_go)
+signal.signal = _let_go_once_ignored  # type: ignore[assignment]

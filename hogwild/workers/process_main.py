@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing import connection
@@ -27,6 +28,7 @@ from hogwild.shared.words import Aborted
 from hogwild.workers.allocator import keep_freed_memory
 from hogwild.workers.package import Package
 from hogwild.workers.recompute import Spare
+from hogwild.workers.spawn import begin
 from hogwild.workers.task import Task
 from hogwild.workers.team import Event, Failed, Logged, failure, usage
 from hogwild.workers.vector_math import call_vector_functions
@@ -44,7 +46,7 @@ def process_main(
     stacks: connection.Connection,
 ) -> None:
     """Open the shared memory, unpack what came with the start, and do the work."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what ends
+    begin()
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     threading.Thread(target=leave_with_parent, daemon=True).start()
     keep_freed_memory()
@@ -77,7 +79,8 @@ def _tell(pipe: connection.Connection, event: Event) -> None:
         if not isinstance(event, Failed):
             raise
         message = pickle.dumps(replace(event, error=WorkerError(event.name)))
-    pipe.send_bytes(message)
+    with suppress(BrokenPipeError):  # nobody listens any more
+        pipe.send_bytes(message)
 
 
 def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pipe: connection.Connection) -> Worker:

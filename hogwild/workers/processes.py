@@ -24,9 +24,18 @@ from torch import nn
 from hogwild.errors import ArgumentError, WorkerError
 from hogwild.model.replica import extras_of
 from hogwild.shared.state import SharedState
+from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.package import Package
 from hogwild.workers.process_main import EXTRAS, process_main
-from hogwild.workers.spawn import SERVER_LOST, at_its_end, comes_to_its_end, start_context, start_process, start_server
+from hogwild.workers.spawn import (
+    SERVER_LOST,
+    at_its_end,
+    comes_to_its_end,
+    make_process,
+    start_context,
+    start_process,
+    start_server,
+)
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Failed, Finished
 
@@ -87,16 +96,17 @@ class ProcessTeam:
         Raises:
             WorkerError: no process can be started; or one was all the same, and does not end.
         """
+        with HeldSignals() as signals:  # what has been started is known, whoever is interrupted
+            signals.hold()
+            self._start(index)
+
+    def _start(self, index: int) -> None:
         receiver, sender = self._context.Pipe(duplex=False)
         stacks, into_stacks = self._context.Pipe(duplex=False)
-        process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
-            target=process_main,
-            args=(index, self._plan, self._arena, self._package, sender, into_stacks),
-            name=f"hogwild-{index}",
-            daemon=True,
-        )
+        arguments = index, self._plan, self._arena, self._package, sender, into_stacks
+        process = make_process(process_main, arguments, f"hogwild-{index}")
         try:
-            started = _start(process, index)
+            started = _started(process, index)
         finally:
             sender.close()
             into_stacks.close()
@@ -205,7 +215,7 @@ class ProcessTeam:
         self._package.close()
 
 
-def _start(process: BaseProcess, index: int) -> bool:
+def _started(process: BaseProcess, index: int) -> bool:
     """Start a process; False where the fork server died before it had told its number.
 
     Raises:

@@ -2,6 +2,9 @@
 
 The fork server has torch imported, so a worker starts in milliseconds. What is started here does not import the
 caller's `__main__`.
+
+A process of ours begins deaf to Ctrl-C, which reaches all of a terminal's programs and is the parent's to act on: it
+would end in a traceback whatever it was in the middle of. Its main says by `begin` what it does about later ones.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import connection, resource_tracker, spawn
 from multiprocessing.context import BaseContext
@@ -21,11 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import ArgumentError
+from hogwild.workers.held_signals import HeldSignals
 
 _PRELOAD = "hogwild.workers.preload"
 SAFE = "PYTHONSAFEPATH"
 CALLERS_SAFE = "HOGWILD_CALLERS_PYTHONSAFEPATH"
 """What the caller's environment has in place of the former, while the fork server starts."""
+_OURS = "_of_hogwild"  # which attribute says so
 _COMPILER = "torch._dynamo"  # a step of torch's own imports it, and so has the one that was tried here
 SERVER_LOST = 255  # what multiprocessing takes for the exit status of all that a fork server forked, when that dies
 start_lock = threading.Lock()
@@ -83,17 +88,26 @@ def _as_the_server_starts() -> Iterator[None]:
     """
     before = os.environ.get(SAFE)
     os.environ |= {SAFE: "1", CALLERS_SAFE: before or ""}
-    resource_tracker.ensure_running()  # which lets go of what is held back, where the server finds none and starts it
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with _deaf():
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         del os.environ[CALLERS_SAFE]
         if before is None:
             del os.environ[SAFE]
         else:
             os.environ[SAFE] = before
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Inside, what is started inherits that Ctrl-C is held back."""
+    resource_tracker.ensure_running()  # which lets go of it, where what is started finds none and starts it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def start_context() -> BaseContext:
@@ -104,8 +118,33 @@ def start_context() -> BaseContext:
     return context
 
 
+def make_process(
+    main: Callable[..., None], arguments: tuple[Any, ...], name: str = "", *, daemon: bool = True
+) -> BaseProcess:
+    """A process of ours, to be started by `start_process`; the first that `main(*arguments)` does there is `begin`."""
+    context: Any = start_context()
+    process: BaseProcess = context.Process(target=main, args=arguments, name=name or None, daemon=daemon)
+    setattr(process, _OURS, True)
+    return process
+
+
+def is_ours(process: object) -> bool:
+    """True for what `make_process` has made, in any process."""
+    return hasattr(process, _OURS)
+
+
+def begin(on_ctrl_c: Any = signal.SIG_IGN) -> None:
+    """Called first in a process of ours: from here on it handles Ctrl-C so. One that has come before is dropped."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, on_ctrl_c)
+
+
 def start_process(process: BaseProcess) -> bool:
     """Start a process; False where the fork server died before it had told its number: it may have forked it.
+
+    A signal that comes meanwhile is heard afterwards, for a fork server that is asked for half a process ends; where
+    the caller is interrupted by it, the process is ended again.
 
     Raises:
         ArgumentError: the current folder was removed, or this process may start no other.
@@ -114,13 +153,19 @@ def start_process(process: BaseProcess) -> bool:
     refuse_removed_folder()
     start_server()
     try:
-        with start_lock, without_main():
+        with HeldSignals() as signals, start_lock, without_main(), _deaf():
+            signals.hold()
             process.start()
     except (EOFError, ConnectionError):
         return False
     except RuntimeError as error:
         if "acknowledgement" in str(error):  # which Python 3.14 waits for
             return False
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        if process.pid is not None:
+            process.kill()
+            process.join()
         raise
     return True
 

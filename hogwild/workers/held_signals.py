@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM while a run is saved: what has begun is finished, and the signal is heard afterwards."""
+"""Ctrl-C and SIGTERM while a run is saved, or a process started: what has begun is finished, and the signal is heard
+afterwards."""
 
 from __future__ import annotations
 
