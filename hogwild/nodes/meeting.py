@@ -18,6 +18,7 @@ from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-de
 
 from hogwild.errors import ArgumentError, one_line, printable
 from hogwild.nodes.invitation import Invitation
+from hogwild.nodes.store_calls import of_store
 
 MEETING = 300.0  # seconds for all machines to come
 _ANSWERING = 20.0  # seconds for the store to answer, once somebody listens
@@ -120,7 +121,8 @@ def _client(invitation: Invitation) -> Store:
 def _open(invitation: Invitation, tell: Callable[[Store | Exception], None]) -> None:
     limit = timedelta(seconds=_ANSWERING)
     try:
-        store = TCPStore(invitation.host, invitation.port, is_master=False, wait_for_workers=False, timeout=limit)
+        with of_store():
+            store = TCPStore(invitation.host, invitation.port, is_master=False, wait_for_workers=False, timeout=limit)
     except Exception as error:  # a foreign service may answer anything
         tell(error)
     else:

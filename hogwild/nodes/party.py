@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hogwild.errors import ArgumentError, NodeError, one_line, printable
 from hogwild.nodes.invitation import TOKEN, Invitation, invitation_from_environment
 from hogwild.nodes.meeting import MEETING, give_up, keep_store, open_store
 from hogwild.nodes.returning import NO_PLACE, take_place
+from hogwild.nodes.store_calls import of_store
 
 _UNREACHED = "the store of machine 0 cannot be reached"
 _LEFT = "left"
@@ -71,7 +72,7 @@ class Party:
 
     def tell(self, what: str, value: Any) -> None:
         """Tell all machines something, as JSON, once."""
-        with _reported(_UNREACHED):
+        with of_store(_UNREACHED):
             self._store.set(f"{what}/{self.node}", json.dumps(value))
 
     def draw(self, what: str) -> int:
@@ -92,13 +93,13 @@ class Party:
         return hmac.compare_digest(str(told), self.proof(who, said))
 
     def _added(self, what: str, amount: int) -> int:
-        with _reported(_UNREACHED):
+        with of_store(_UNREACHED):
             return int(self._store.add(what, amount))
 
     def hear(self, what: str, node: int) -> Any:
         """What that machine has told; None where it has not yet."""
         key = f"{what}/{node}"
-        with _reported(_UNREACHED):
+        with of_store(_UNREACHED):
             if not self._store.check([key]):
                 return None
             told = self._store.get(key)
@@ -187,13 +188,13 @@ class Party:
     def decide(self, what: str, value: Any) -> Any:
         """What is decided for all: the value of whoever came first."""
         text = json.dumps(value)
-        with _reported(_UNREACHED):
+        with of_store(_UNREACHED):
             return json.loads(self._store.compare_set(f"decided/{what}", "", text))
 
     def decided(self, what: str) -> Any:
         """What was decided; None where nothing is yet."""
         key = f"decided/{what}"
-        with _reported(_UNREACHED):
+        with of_store(_UNREACHED):
             return json.loads(self._store.get(key)) if self._store.check([key]) else None
 
 
@@ -228,19 +229,6 @@ def leaving_together(party: Party | None) -> Iterator[None]:
         if party is not None and not party.trains:
             party.leave(one_line(error))
         raise
-
-
-class _reported:  # noqa: N801 - used as a function
-    """Inside, what the store raises is a `NodeError`."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DistError):
-            raise NodeError(f"{self._what}: {one_line(error)}") from error
 
 
 def meet(invitation: Invitation) -> Party:

@@ -1,0 +1,70 @@
+"""What becomes of a program that ends while a thread of it asks the store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+PROGRAM = """
+import itertools, os, sys, threading, time
+from contextlib import suppress
+from datetime import timedelta
+from torch.distributed import TCPStore
+from hogwild.errors import NodeError
+from hogwild.nodes import store_calls
+
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
+
+def ask():
+    with suppress(NodeError):
+        for number in itertools.count():
+            with store_calls.of_store():
+                store.get(str(number))
+
+threading.Thread(target=ask, daemon=True).start()
+store.get("3")
+"""
+OF_A_FORK = """
+store_calls._PATIENCE = 1000.0
+if child := os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with store_calls.of_store():
+    pass
+"""
+
+
+def _hosted() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+
+
+def _started(program: str, store: TCPStore) -> subprocess.Popen[str]:
+    """That program, once it has heard the first answers."""
+    command = [sys.executable, "-c", program, str(store.port)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for number in range(4):
+        store.set(str(number), "")
+    return process
+
+
+def test_a_program_ends_between_two_calls():
+    """A thread that came back afterwards would abort it, before Python 3.14."""
+    store = _hosted()
+    with _started(PROGRAM, store) as process:
+        number = 4
+        while process.poll() is None:
+            time.sleep(0.02)
+            store.set(str(number), "")
+            number += 1
+        assert (process.returncode, process.communicate()[1]) == (0, "")
+
+
+@pytest.mark.parametrize("program", [PROGRAM, PROGRAM + OF_A_FORK], ids=["itself", "a fork of it"])
+def test_a_store_that_answers_nobody_does_not_keep_it(program):
+    store = _hosted()
+    with _started(program, store) as process:
+        assert process.wait(60) == 0
