@@ -3,12 +3,13 @@
 They share the interpreter: under the GIL they run side by side only while torch computes. Nothing below relies on
 the GIL: of Python objects threads share the task and the copy of the model, which they only read, the queue of events,
 which locks itself, and the locks (docs/free-threading.md lists what protects what). A thread that raises is replaced
-like any worker; one that hangs can be neither ended nor replaced, so the run fails and the thread ends with the
-program, as all do when a signal kills it.
+like any worker; one that hangs cannot be replaced, for nothing ends it for sure, so the run fails. Where it hangs in
+Python code, it ends with the run; else with the program, as all do when a signal kills it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import queue
 import tempfile
@@ -36,6 +37,7 @@ from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
 _PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed
+_LEAVING = 0.5  # seconds for those that do not to be interrupted, should they execute Python code
 
 
 class ThreadTeam:
@@ -115,8 +117,18 @@ class ThreadTeam:
         return False
 
     def kill(self) -> None:
-        """Wait a moment for the threads to leave. One that hangs in user code is left to end with the program."""
-        deadline = time.monotonic() + _PATIENCE
+        """Wait a moment for the threads to leave, and let SystemExit be raised in those that have not.
+
+        Left to end with the program, one that calls torch again and again would abort that (before Python 3.14).
+        """
+        self._join(_PATIENCE)
+        for thread in self._threads.values():
+            if thread.is_alive():
+                _raise_in(thread)
+        self._join(_LEAVING)
+
+    def _join(self, patience: float) -> None:
+        deadline = time.monotonic() + patience
         for thread in self._threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -175,3 +187,8 @@ def make_replica(
     for parameter in (*trained, *constant):
         carry(extras_of(parameter), substitutes[id(parameter)])
     return replicate(model, substitutes), parameters
+
+
+def _raise_in(thread: threading.Thread) -> None:
+    """Raise SystemExit in a thread, as soon as it executes Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))

@@ -201,3 +201,23 @@ def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
         released.set()
     assert "in loss" in str(caught.value)
     assert "in supervise" in str(caught.value), "the stacks of the other threads too"
+
+
+def test_a_thread_that_calls_torch_for_ever_ends_with_the_run():
+    """In a program that ends meanwhile it would come back from torch into an interpreter that is gone."""
+    hung, released = [], threading.Event()
+
+    def loss(model, batch):
+        if problems.in_worker_thread() and hogwild.worker_info().update == 9:
+            hung.append(threading.current_thread())
+            while not released.is_set():
+                torch.ones(50, 50) @ torch.ones(50, 50)
+        return problems.cross_entropy(model, batch)
+
+    try:
+        with pytest.raises(hogwild.WorkerError, match="hung for 0.5 s at update 9"):
+            problems.train(update="hogwild", loss=loss, worker_timeout=0.5)
+        (thread,) = hung
+        assert not thread.is_alive()
+    finally:
+        released.set()
