@@ -7,7 +7,7 @@ from multiprocessing import current_process, util
 from typing import Any
 
 import hogwild.workers.preloaded  # noqa: F401
-from hogwild.workers.spawn import CALLERS_SAFE, SAFE, is_ours
+from hogwild.workers.spawn import CALLERS_SAFE, SAFE, begins_deaf
 
 # Workers, and programs that these start, have the caller's environment.
 callers = os.environ.pop(CALLERS_SAFE, None)
@@ -37,7 +37,7 @@ def _hold_back() -> None:
 
 
 def _let_go(_: object) -> None:
-    if not is_ours(current_process()):
+    if not begins_deaf(current_process()):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 

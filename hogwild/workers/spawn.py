@@ -30,7 +30,7 @@ _PRELOAD = "hogwild.workers.preload"
 SAFE = "PYTHONSAFEPATH"
 CALLERS_SAFE = "HOGWILD_CALLERS_PYTHONSAFEPATH"
 """What the caller's environment has in place of the former, while the fork server starts."""
-_OURS = "_of_hogwild"  # which attribute says so
+_DEAF = "_begins_deaf"  # which attribute says so
 _COMPILER = "torch._dynamo"  # a step of torch's own imports it, and so has the one that was tried here
 SERVER_LOST = 255  # what multiprocessing takes for the exit status of all that a fork server forked, when that dies
 start_lock = threading.Lock()
@@ -124,13 +124,13 @@ def make_process(
     """A process of ours, to be started by `start_process`; the first that `main(*arguments)` does there is `begin`."""
     context: Any = start_context()
     process: BaseProcess = context.Process(target=main, args=arguments, name=name or None, daemon=daemon)
-    setattr(process, _OURS, True)
+    setattr(process, _DEAF, True)
     return process
 
 
-def is_ours(process: object) -> bool:
+def begins_deaf(process: object) -> bool:
     """True for what `make_process` has made, in any process."""
-    return hasattr(process, _OURS)
+    return hasattr(process, _DEAF)
 
 
 def begin(on_ctrl_c: Any = signal.SIG_IGN) -> None:
