@@ -268,7 +268,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         journal=journal,
         seals=state.journal.seals(version) if job.rule.versioned else {},
         evaluations=tuple(run.evaluator.evaluations),
-        logged=logged_in_order([*run.logged, *map(logged_row, history.logged)]),
+        logged=logged_in_order([*run.logged, *map(logged_row, history.logged_once())]),
         workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
         staleness=Staleness.of(journal, job.rule.staleness),
         failures=befallen.failures,

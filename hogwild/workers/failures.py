@@ -35,10 +35,24 @@ class Failure:
 
 @dataclass
 class WorkerHistory:
-    """What became of the workers of a run: the supervisor's notes."""
+    """What became of the workers of a run: the supervisor's notes.
+
+    `logged` is all that was logged, in the order in which it came, and `undone` are the places there of what was logged
+    of batches that were then computed again.
+    """
 
     finished: dict[int, Finished] = field(default_factory=dict)
     logged: list[Logged] = field(default_factory=list)
+    undone: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     in_doubt: list[int] = field(default_factory=list)
     restarts: int = 0
+
+    def logged_once(self) -> list[Logged]:
+        """What was logged of batches that count."""
+        return [one for place, one in enumerate(self.logged) if place not in self.undone]
+
+    def undo(self, failure: Failure) -> None:
+        """The batch that its worker was at is computed again."""
+        at = failure.worker, failure.update, failure.batch
+        self.undone |= {place for place, one in enumerate(self.logged) if (one.worker, one.update, one.batch) == at}

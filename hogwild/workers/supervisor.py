@@ -157,7 +157,15 @@ class Supervisor:
     def _settle_death(self, death: Died) -> None:
         """The worker has ended for certain: settle what it owned, then apply the policy."""
         failure = self._told(death)
-        doubt = self._control.owner_died(death.worker, partial(self._rule.settle, self._state))
+        fates: list[Settled] = []
+
+        def settle(ticket: int, phase: Phase) -> Settled:
+            fates.append(self._rule.settle(self._state, ticket, phase))
+            return fates[-1]
+
+        doubt = self._control.owner_died(death.worker, settle)
+        if Settled.AGAIN in fates:
+            self.history.undo(failure)
         if doubt is not None:
             self.history.in_doubt.append(doubt)
         failure = _doubtful(failure, doubt)

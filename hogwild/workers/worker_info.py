@@ -63,7 +63,8 @@ class WorkerInfo:
 
     def log(self, **metrics: float) -> None:
         """Record named numbers for this batch; they appear in `run.logged`. Where a worker dies before its update
-        counts, the batch is computed again, and what was logged may be there twice.
+        counts, the batch is computed again, and so is what was logged of it; until the run ends, a callback and
+        metrics.jsonl have both.
 
         Raises:
             ArgumentError: a name is `update`, `batch` or `worker`, which every row has.

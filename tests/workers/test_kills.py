@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import problems
 import pytest
+import torch
 from traits import NAMES, SAME_BITS, VERSIONED, hooks_of
 
 import hogwild
@@ -95,7 +99,40 @@ class AlwaysKill:
 
     def __call__(self, hook, seat):
         if hook is Hook.COMPUTING and seat.ticket == 10:
-            import os
-            import signal
-
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def logging_and_dying(died, how):
+    """A loss that logs, and then ends its worker at update 9, once."""
+
+    def loss(model, batch):
+        info = hogwild.worker_info()
+        if info is not None:
+            info.log(there=info.batch)
+            if info.update == 9 and died[0] == 0:
+                died[0] = 1
+                how()
+        return problems.cross_entropy(model, batch)
+
+    return loss
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raise_():
+    raise ValueError("once")
+
+
+@pytest.mark.parametrize(("kind", "how"), [("processes", kill), ("processes", raise_), ("threads", raise_)])
+@pytest.mark.parametrize("update", NAMES)
+def test_what_was_logged_of_a_batch_that_is_computed_again_is_there_once(update, kind, how, tmp_path):
+    died = torch.zeros(1, dtype=torch.int64).share_memory_()
+    loss = logging_and_dying(died, how)
+    run = problems.train(update=update, kind=kind, loss=loss, on_worker_failure="replace", out=tmp_path / "run")
+    assert len(run.failures) == 1 and run.in_doubt == ()
+    batches = [row["batch"] for row in run.logged]
+    assert [row["there"] for row in run.logged] == batches and len(set(batches)) == len(batches)
+    assert len(batches) == 40 * run.config.micro_batches if update == "sync" else len(batches) == 40
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == len(batches)
