@@ -73,7 +73,8 @@ class Likes:
 
 
 def read(path: Path) -> Likes:
-    """Likes from a file: .npz as scipy.sparse.save_npz writes it, or lines of user,item, names of any kind.
+    """Likes from a file: .npz as scipy.sparse.save_npz writes it, or lines of user,item, names of any kind. A first line
+    of words above columns of numbers is their header.
 
     Raises:
         ArgumentError: it cannot be read, or a line is no pair.
@@ -84,14 +85,21 @@ def read(path: Path) -> Likes:
         matrix = load_npz(path).tocoo()
         return Likes.of(matrix.row, matrix.col, *matrix.shape)
     names: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    pairs = []
+    told: list[list[str]] = []
     lines = lines_of(path, "a .csv or an .npz")
     for number, parts in enumerate(csv.reader(lines, skipinitialspace=True), 1):
         if len(parts) != len(names):
             raise ArgumentError(f"{path}:{number}: {lines[number - 1]!r} is no pair; user,item is one")
-        pairs.append([known.setdefault(part.strip(), len(known)) for known, part in zip(names, parts, strict=True)])
+        told.append([part.strip() for part in parts])
+    if len(told) > 1 and _numbers(told[0]) == 0 and all(_numbers(pair) == 2 for pair in told[1:]):
+        del told[0]
+    pairs = [[known.setdefault(one, len(known)) for known, one in zip(names, pair, strict=True)] for pair in told]
     users, items = np.array(pairs, np.int64).reshape(-1, 2).T
     return Likes.of(users, items, len(names[0]), len(names[1]))
+
+
+def _numbers(pair: list[str]) -> int:
+    return sum(one.isdecimal() for one in pair)
 
 
 def made() -> Likes:

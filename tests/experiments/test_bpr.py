@@ -80,6 +80,21 @@ def test_likes_are_read_from_csv_and_npz(tmp_path):
         bpr.read(tmp_path / "nothing.csv")
 
 
+@pytest.mark.parametrize(
+    ("text", "users"),
+    [
+        ("user,item\n7,3\n8,3\n", 2),
+        ("user,item\nann,tea\n", 2),
+        ("7,3\n8,3\n", 2),
+        ("user,item\n", 1),
+        ("u,1\n7,3\n", 2),
+    ],
+)
+def test_words_above_numbers_are_a_header(text, users, tmp_path):
+    (tmp_path / "likes.csv").write_text(text)
+    assert bpr.read(tmp_path / "likes.csv").user_count == users
+
+
 def test_it_finds_the_groups(tmp_path, capsys, fonts):
     assert main(["run", "bpr", "--quiet", "--json", "--width", "16", "--out", str(tmp_path / "run")]) == 0
     found = json.loads(capsys.readouterr().out)
