@@ -73,8 +73,8 @@ class Likes:
 
 
 def read(path: Path) -> Likes:
-    """Likes from a file: .npz as scipy.sparse.save_npz writes it, or lines of user,item, names of any kind. A first line
-    of words above columns of numbers is their header.
+    """Likes from a file: .npz as scipy.sparse.save_npz writes it, or lines of user,item, names of any kind. A first
+    line of words above columns of numbers is their header.
 
     Raises:
         ArgumentError: it cannot be read, or a line is no pair.
