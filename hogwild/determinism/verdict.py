@@ -347,6 +347,10 @@ class Verdict:
         mean = sum(age[0] for age in ages) / len(ages)
         return {"mean": mean, "p99": max(age[1] for age in ages), "max": max(age[2] for age in ages)}
 
+    def __repr__(self) -> str:
+        """What a prompt, or a test that failed, shows of it."""
+        return f"<Verdict {self.title}: {self.conclusion}>"
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return as_html(str(self))

@@ -230,6 +230,10 @@ class Run:
         best = f" · {self.best}" if self.best is not None else ""
         return f"{title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best} · {self.digest[:16]}…"
 
+    def __repr__(self) -> str:
+        """What a prompt, or a test that failed, shows of it: all its tensors and rows would fill pages."""
+        return f"<Run {self}>"
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return as_html(str(self))

@@ -180,7 +180,7 @@ def test_a_replay_from_another_initial_model(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["run", "verdict"])
-def test_a_notebook_shows_the_summary(what):
+def test_a_notebook_and_a_prompt_show_the_summary(what):
     shown = (
         problems.train(updates=3)
         if what == "run"
@@ -199,3 +199,6 @@ def test_a_notebook_shows_the_summary(what):
     html = shown._repr_html_()
     assert html.startswith("<pre") and len(html) < 3000
     assert ("samples/s" if what == "run" else "verdict:") in html
+    assert (
+        repr(shown).startswith(f"<{type(shown).__name__} run · ") and len(repr(shown)) < 300 and "\n" not in repr(shown)
+    )
