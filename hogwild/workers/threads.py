@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -37,6 +38,7 @@ from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
 _PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed
+_ENDING = 1.0  # seconds for the kernel to end a thread that is done with Python
 _LEAVING = 0.5  # seconds for those that do not to be interrupted, should they execute Python code
 
 
@@ -99,7 +101,7 @@ class ThreadTeam:
             event = self._events.get(timeout=timeout)
             while True:
                 if isinstance(event, Finished | Died):
-                    self._threads.pop(event.worker).join()
+                    _join(self._threads.pop(event.worker))
                 yield event
                 event = self._events.get_nowait()
         except queue.Empty:
@@ -121,16 +123,16 @@ class ThreadTeam:
 
         Left to end with the program, one that calls torch again and again would abort that (before Python 3.14).
         """
-        self._join(_PATIENCE)
+        self._wait(_PATIENCE)
         for thread in self._threads.values():
             if thread.is_alive():
                 _raise_in(thread)
-        self._join(_LEAVING)
+        self._wait(_LEAVING)
 
-    def _join(self, patience: float) -> None:
+    def _wait(self, patience: float) -> None:
         deadline = time.monotonic() + patience
         for thread in self._threads.values():
-            thread.join(max(0.0, deadline - time.monotonic()))
+            _join(thread, max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Give torch its threads back."""
@@ -187,6 +189,17 @@ def make_replica(
     for parameter in (*trained, *constant):
         carry(extras_of(parameter), substitutes[id(parameter)])
     return replicate(model, substitutes), parameters
+
+
+def _join(thread: threading.Thread, patience: float | None = None) -> None:
+    """Wait until a thread has ended, for the kernel too. Before Python 3.13 that is some time after `join`, and a
+    program that forked in between would give its fork the locks that torch's libraries take as a thread ends.
+    """
+    thread.join(patience)
+    kernels = Path("/proc/self/task") / str(thread.native_id)
+    deadline = time.monotonic() + _ENDING
+    while not thread.is_alive() and kernels.exists() and time.monotonic() < deadline:
+        time.sleep(1e-4)
 
 
 def _raise_in(thread: threading.Thread) -> None:

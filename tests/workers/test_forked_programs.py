@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import problems
@@ -171,3 +173,22 @@ def test_a_worker_that_cannot_be_started_again_is_named(removing):
         pytest.raises(hogwild.WorkerError, match=r"worker \d cannot be started.*current folder was removed"),
     ):
         problems.train(kind="processes", update="ordered", evaluate=removing, evaluate_every=10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_threads_have_ended_when_a_training_has():
+    """Or who forks then has the locks that a thread's end takes. Python's `join` says so too soon, before 3.13."""
+    library, key, threads = ctypes.CDLL(None), ctypes.c_uint(), set()
+    assert library.pthread_key_create(ctypes.byref(key), library.usleep) == 0, "which a thread calls at its very end"
+
+    def loss(model, batch):
+        if problems.in_worker_thread():
+            threads.add(threading.get_native_id())
+            library.pthread_setspecific(key, ctypes.c_void_p(200_000))
+        return problems.cross_entropy(model, batch)
+
+    try:
+        problems.train(update="hogwild", loss=loss, kind="threads", workers=2)
+        assert threads and threads.isdisjoint(int(one.name) for one in Path("/proc/self/task").iterdir())
+    finally:
+        library.pthread_key_delete(key)
