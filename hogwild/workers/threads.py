@@ -192,8 +192,8 @@ def make_replica(
 
 
 def _join(thread: threading.Thread, patience: float | None = None) -> None:
-    """Wait until a thread has ended, for the kernel too. Before Python 3.13 that is some time after `join`, and a
-    program that forked in between would give its fork the locks that torch's libraries take as a thread ends.
+    """Wait until a thread has ended, for the kernel too. Before Python 3.13 that is some time after `join`, and in a
+    program that forked in between, the fork would have the lock that MKL takes as a thread ends, for ever.
     """
     thread.join(patience)
     kernels = Path("/proc/self/task") / str(thread.native_id)

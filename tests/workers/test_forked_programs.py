@@ -177,7 +177,7 @@ def test_a_worker_that_cannot_be_started_again_is_named(removing):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
 def test_threads_have_ended_when_a_training_has():
-    """Or who forks then has the locks that a thread's end takes. Python's `join` says so too soon, before 3.13."""
+    """Or who forks then has a lock that MKL takes as a thread ends. Python's `join` is too early, before 3.13."""
     library, key, threads = ctypes.CDLL(None), ctypes.c_uint(), set()
     assert library.pthread_key_create(ctypes.byref(key), library.usleep) == 0, "which a thread calls at its very end"
 
