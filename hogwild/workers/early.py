@@ -46,16 +46,13 @@ def start_server_early(kind: str) -> None:
 
 
 def import_torch() -> None:
-    """Import torch, with what would interrupt it held back meanwhile.
+    """Import torch, with what would interrupt that held back meanwhile.
 
     It tries to import numpy and goes on without it, whatever is raised there: an interruption would be lost, and numpy
     be broken (torch 2.13, numpy 2.4).
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
+    with _no_signals():
         import torch  # noqa: F401
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def fork_server(kind: str) -> None:
@@ -131,7 +128,7 @@ def _forked() -> Iterator[None]:
             return original(path, arguments, descriptors)
         sys.stdout.flush()  # or the fork would write it too
         sys.stderr.flush()
-        with warnings.catch_warnings():  # of threads: numpy has some, and sees to them in a fork
+        with warnings.catch_warnings(), _no_signals():  # warned of threads: numpy has some, and sees to them in a fork
             warnings.simplefilter("ignore", DeprecationWarning)
             number = os.fork()
         if not number:
@@ -143,6 +140,16 @@ def _forked() -> Iterator[None]:
         yield
     finally:
         util.spawnv_passfds = original
+
+
+@contextmanager
+def _no_signals() -> Iterator[None]:
+    """Inside, what would interrupt this program is held back."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _close_all_but(descriptors: Collection[int]) -> None:

@@ -145,3 +145,19 @@ def test_the_server_ends_with_a_program_that_is_killed() -> None:
         while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from hogwild.workers.early import fork_server
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGTERM))
+fork_server("processes")
+"""
+
+
+def test_a_signal_that_comes_at_the_fork_is_heard() -> None:
+    """What is raised in a hook of a fork is ignored, and logging has one."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (143, "")
