@@ -13,7 +13,7 @@ from hogwild.cli.values import folder, whole
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import NAMES
-from hogwild.workers.early import import_torch
+from hogwild.workers.early import start_server_early
 
 _MORE = """How it counts:
   Every gradient is exactly one and every value begins at zero, so each value
@@ -66,7 +66,7 @@ class ProbeCommand:
         rules = NAMES if self.update is None else (self.update,)
         kinds = KINDS if self.kind is None else (self.kind,)
         named = {"workers": self.workers, "updates": self.updates, "size": self.size}
-        import_torch()
+        start_server_early("processes" if "processes" in kinds else "threads")
         from hogwild.cli.probing import model_of, probe_command
 
         arguments = {key: value for key, value in named.items() if value is not None}

@@ -37,15 +37,17 @@ sys.exit(status)
 @pytest.mark.parametrize(
     ("arguments", "server"),
     [
-        ("two_apis --kind processes", "forked"),
-        ("two_apis --kind threads", "none"),
-        ("train.py --kind processes --lr fast", "forked"),
-        ("train.py --lr fast --kind=threads", "none"),
+        ("run two_apis --kind processes", "forked"),
+        ("run two_apis --kind threads", "none"),
+        ("run train.py --kind processes --lr fast", "forked"),
+        ("run train.py --lr fast --kind=threads", "none"),
+        ("probe two_apis", "forked"),
+        ("probe two_apis --kind threads", "none"),
     ],
 )
 def test_the_command_line_imports_torch_once(arguments: str, server: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(OWN)
-    assert _server_of(f"run {arguments}", tmp_path) == server
+    assert _server_of(arguments, tmp_path) == server
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_a_program_that_has_done_something_is_not_forked(before: str, tmp_path: 
 def _server_of(arguments: str, folder: Path, before: str = "") -> str:
     script = COMMAND.format(arguments=arguments, before=before)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder)
-    assert done.returncode == 2, "a study has no --kind, and fast is no rate"
+    assert done.returncode == 2, "a study has no --kind and nothing to probe, and fast is no rate"
     return done.stderr.split("\n")[-2]
 
 
