@@ -60,7 +60,8 @@ class RunDirectoryError(HogwildError, ValueError):
 
 
 class Terminated(SystemExit):
-    """SIGTERM, where it ends the program as an exception: no code that catches the end of somebody's file means it."""
+    """SIGTERM or SIGHUP, where it ends the program as an exception: no code that catches the end of somebody's file
+    means it."""
 
 
 def one_line(error: BaseException) -> str:

@@ -49,8 +49,8 @@ COMMANDS: Mapping[str, type[Command]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 done; 1 a check or a study failed; 2 a wrong argument, told in one line; 3 training failed; 130 Ctrl-C; 143
-    SIGTERM.
+    0 done; 1 a check or a study failed; 2 a wrong argument, told in one line; 3 training failed; 129 SIGHUP; 130
+    Ctrl-C; 143 SIGTERM.
 
     Args:
         argv: the arguments; None is those of this process.

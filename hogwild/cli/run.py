@@ -30,7 +30,8 @@ Exit status:
   1      a study's claim came out otherwise than expected
   2      an argument is wrong, told in one line
   3      training failed, told with the worker's traceback
-  130    Ctrl-C; what was trained so far is saved, as on SIGTERM (143)"""
+  130    Ctrl-C; what was trained so far is saved, as on SIGTERM (143)
+         and where the terminal is closed (129)"""
 _Training = setting_flags()
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -36,14 +36,14 @@ _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.
 _SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*)")
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 DONE, FAILED_CHECK, WRONG_ARGUMENT, FAILED_TRAINING = 0, 1, 2, 3
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def status_of(command: Callable[[], int]) -> int:
     """The exit status of a command; what it raised is told on standard error."""
     _open_streams()
     try:
-        with _sigterm_as_exit(), _short_warnings():
+        with _signals_as_exit(), _short_warnings():
             status = _ended(command)
             sys.stdout.flush()
             return status
@@ -97,7 +97,12 @@ def _open_streams() -> None:
 
 def _give_up_stdout() -> None:
     """Nobody reads on, or nothing can be written; the interpreter must not fail again when it flushes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _give_up([sys.stdout.fileno()])
+
+
+def _give_up(streams: Sequence[int]) -> None:
+    for number in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def as_typed(message: str) -> str:
@@ -112,20 +117,29 @@ def _tell(message: str) -> None:
 
 
 @contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """Inside, SIGTERM raises SystemExit in the main thread, so that what was trained is saved."""
+def _signals_as_exit() -> Iterator[None]:
+    """Inside, SIGTERM raises SystemExit in the main thread, so that what was trained is saved; and so does SIGHUP, by
+    which the end of a terminal is told, unless it is ignored, as under nohup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise Terminated(TERMINATED)
+        if number == signal.SIGHUP:
+            _give_up(terminals)  # nothing can be written there any more
+        raise Terminated(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] == signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    for number in before:
+        signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -29,7 +29,8 @@ Exit status:
   0      all runs are done
   2      an argument is wrong, told in one line
   3      a run failed; the others are done
-  130    Ctrl-C; what was trained so far is saved, as on SIGTERM (143)"""
+  130    Ctrl-C; what was trained so far is saved, as on SIGTERM (143)
+         and where the terminal is closed (129)"""
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _LONGEST = 10_000  # values of a range
 _Training = setting_flags(several=True)

@@ -25,6 +25,7 @@ from multiprocessing import util
 from typing import NoReturn
 
 from hogwild.workers import spawn
+from hogwild.workers.held_signals import INTERRUPTING
 from hogwild.workers.interpreter import likely_kind
 
 _show_warning = warnings.showwarning  # as it is before the command line changes it
@@ -145,7 +146,7 @@ def _forked() -> Iterator[None]:
 @contextmanager
 def _no_signals() -> Iterator[None]:
     """Inside, what would interrupt this program is held back."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     try:
         yield
     finally:

@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM while a run is saved, or a process started: what has begun is finished, and the signal is heard
-afterwards."""
+"""Ctrl-C, SIGTERM and SIGHUP while a run is saved, or a process started: what has begun is finished, and the signal is
+heard afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HeldSignals:
@@ -38,7 +38,7 @@ class HeldSignals:
 
     def __enter__(self) -> HeldSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in _NUMBERS:
+            for number in INTERRUPTING:
                 handler = signal.getsignal(number)
                 if handler is not None and handler is not signal.SIG_IGN:
                     self._before[number] = handler

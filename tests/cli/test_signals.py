@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -89,6 +90,49 @@ def test_a_signal_saves_what_was_trained(
     assert record["stopped"] == "interrupted" and 0 < record["updates"] < 94_000
     assert hogwild.digest(load_file(tmp_path / "out" / "model.safetensors")) == record["digest"]
     assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_a_terminal_that_is_closed_saves_what_was_trained(kind: str, tmp_path: Path) -> None:
+    """Its end is told to all of its programs, and nothing can be written there any more."""
+    with _in_a_terminal([a for a in LONG if a != "--quiet"] + ["--kind", kind], tmp_path) as (process, terminal):
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "out" / "checkpoint.safetensors").exists():
+            assert time.monotonic() < deadline
+            if select.select([terminal], [], [], 0.05)[0]:
+                os.read(terminal, 1 << 16)
+        os.close(terminal)
+        assert process.wait(60) == 129
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["stopped"] == "interrupted" and 0 < record["updates"] < 94_000
+
+
+@contextmanager
+def _in_a_terminal(arguments: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A program of a terminal of its own, and that terminal's other end."""
+    ours, theirs = pty.openpty()
+    command = ["setsid", "--ctty", *HOGWILD, *arguments]
+    process = subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def test_nohup_is_heeded(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        ["nohup", *HOGWILD, *LONG], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        _wait_for(tmp_path / "out" / "checkpoint.safetensors")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
+        assert process.returncode == 143
 
 
 SLOW = """
