@@ -13,11 +13,11 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 from hogwild.config import RunConfig
 from hogwild.errors import (
@@ -42,6 +42,11 @@ INTERRUPTED = 128 + signal.SIGINT
 def status_of(command: Callable[[], int]) -> int:
     """The exit status of a command; what it raised is told on standard error."""
     _open_streams()
+    with redirect_stderr(_BestEffort(sys.stderr)):
+        return _told_status_of(command)
+
+
+def _told_status_of(command: Callable[[], int]) -> int:
     try:
         with _signals_as_exit(), _short_warnings():
             status = _ended(command)
@@ -93,6 +98,27 @@ def _open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
+
+
+class _BestEffort:
+    """Standard error, where what cannot be written is left out: no run ends for nobody can be told how it stands."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write it, if that is possible."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Let it be seen, if that is possible."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _give_up_stdout() -> None:

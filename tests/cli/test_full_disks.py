@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,15 @@ def test_under_the_findings_of_a_study(out: Path, offer: Offer, capsys: pytest.C
     (out / "findings.json").symlink_to(FULL)
     assert main(["run", "apples", "--quiet", "--out", str(out)]) == 2
     assert "The answer: two." in said(capsys, out / "findings.json")
+
+
+def test_under_standard_error(out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it is a log, or the terminal is gone: a training goes on, told or not."""
+    monkeypatch.setattr("hogwild.report.progress._LINE_EVERY", 0.0)
+    with suppress(OSError), FULL.open("w", buffering=1) as full:  # it is flushed once more when it is closed
+        monkeypatch.setattr(sys, "stderr", full)
+        assert main(["run", "digits", "--updates", "400", "--kind", "threads", "--out", str(out)]) == 0
+        with pytest.raises(OSError, match="No space left"):
+            full.flush()
+    assert "400 updates" in capsys.readouterr().out
+    assert hogwild.load_run(out).updates == 400
