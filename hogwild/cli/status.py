@@ -54,7 +54,7 @@ def _told_status_of(command: Callable[[], int]) -> int:
             return status
     except (ArgumentError, RunDirectoryError) as error:
         _tell(" ".join(str(error).split()))
-        return WRONG_ARGUMENT
+        return FAILED_TRAINING if _is_of_a_disk(error.__cause__) else WRONG_ARGUMENT
     except (WorkerError, NodeError, NonFiniteError, NotReproducible) as error:
         _tell(str(error))
         return FAILED_TRAINING
@@ -76,6 +76,11 @@ def _told_status_of(command: Callable[[], int]) -> int:
     except Exception:
         traceback.print_exc()
         return FAILED_TRAINING
+
+
+def _is_of_a_disk(error: BaseException | None) -> bool:
+    """True where a disk is full, or takes nothing for another reason; safetensors tells it in words."""
+    return error.errno in _UNWRITABLE if isinstance(error, OSError) else "(os error " in str(error)
 
 
 def _ended(command: Callable[[], int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_under_the_figure_of_a_run(
     figure = pytest.importorskip("matplotlib.figure")
     save = figure.Figure.savefig
     monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **how: save(self, FULL, format="png", **how))
-    assert main(["run", "digits", *SHORT, "--out", str(out)]) == 2
+    assert main(["run", "digits", *SHORT, "--out", str(out)]) == 3
     assert "10 updates" in said(capsys, out / "run.png")
     assert hogwild.load_run(out).updates == 10
 
@@ -47,7 +48,7 @@ def test_under_the_figure_of_a_run(
 def test_under_a_check(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (out / "check.json").symlink_to(FULL)
     arguments = ["check", "digits", "--update", "ordered", "--runs", "2", *SHORT, "--out", str(out)]
-    assert main(arguments) == 2
+    assert main(arguments) == 3
     assert "verdict: all runs have the same bits." in said(capsys, out / "check.json")
 
 
@@ -57,8 +58,17 @@ def test_under_the_findings_of_a_study(out: Path, offer: Offer, capsys: pytest.C
 
     offer(Study("apples", "How many apples?", run))
     (out / "findings.json").symlink_to(FULL)
-    assert main(["run", "apples", "--quiet", "--out", str(out)]) == 2
+    assert main(["run", "apples", "--quiet", "--out", str(out)]) == 3
     assert "The answer: two." in said(capsys, out / "findings.json")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit of a file's size is as a full disk, there")
+def test_under_a_checkpoint(tmp_path: Path) -> None:
+    limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); from hogwild.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", limited, "run", "digits", *SHORT, "--checkpoint-every", "5", "--out", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3 and "File too large" in done.stderr, done.stderr
 
 
 def test_under_standard_error(out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
