@@ -52,8 +52,11 @@ def import_torch() -> None:
     It tries to import numpy and goes on without it, whatever is raised there: an interruption would be lost, and numpy
     be broken (torch 2.13, numpy 2.4).
     """
-    with _no_signals():
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
+    try:
         import torch  # noqa: F401
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def fork_server(kind: str) -> None:
@@ -129,7 +132,7 @@ def _forked() -> Iterator[None]:
             return original(path, arguments, descriptors)
         sys.stdout.flush()  # or the fork would write it too
         sys.stderr.flush()
-        with warnings.catch_warnings(), _no_signals():  # warned of threads: numpy has some, and sees to them in a fork
+        with warnings.catch_warnings():  # of threads: numpy has some, and sees to them in a fork
             warnings.simplefilter("ignore", DeprecationWarning)
             number = os.fork()
         if not number:
@@ -141,16 +144,6 @@ def _forked() -> Iterator[None]:
         yield
     finally:
         util.spawnv_passfds = original
-
-
-@contextmanager
-def _no_signals() -> Iterator[None]:
-    """Inside, what would interrupt this program is held back."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _close_all_but(descriptors: Collection[int]) -> None:

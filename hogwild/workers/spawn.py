@@ -52,6 +52,8 @@ def refuse_removed_folder() -> None:
 def start_server() -> None:
     """Let the fork server begin to import torch, ahead of the first worker. Does nothing where there is none.
 
+    A signal that comes meanwhile is heard afterwards: a server that is told half of what it needs prints a traceback.
+
     Raises:
         ArgumentError: this process may start no other.
     """
@@ -63,12 +65,18 @@ def start_server() -> None:
     if start_context().get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        with start_lock, _as_the_server_starts(), _preparing_without("sys_path"):  # which Python 3.14 imports by
-            try:
-                forkserver.ensure_running()
-            except ChildProcessError:  # it is that of the program which this one was forked from
-                _leave_server(forkserver)
-                forkserver.ensure_running()
+        with HeldSignals() as signals, start_lock, _as_the_server_starts():
+            signals.hold()
+            with _preparing_without("sys_path"):  # which Python 3.14 imports by
+                _ensure_running(forkserver)
+
+
+def _ensure_running(forkserver: Any) -> None:
+    try:
+        forkserver.ensure_running()
+    except ChildProcessError:  # it is that of the program which this one was forked from
+        _leave_server(forkserver)
+        forkserver.ensure_running()
 
 
 def _leave_server(forkserver: Any) -> None:

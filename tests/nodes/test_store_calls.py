@@ -20,14 +20,18 @@ from hogwild.nodes import store_calls
 
 store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
 
+heard = threading.Event()
+
 def ask():
     with suppress(NodeError):
         for number in itertools.count():
             with store_calls.of_store():
                 store.get(str(number))
+            if number == 3:
+                heard.set()
 
 threading.Thread(target=ask, daemon=True).start()
-store.get("3")
+heard.wait()
 """
 OF_A_FORK = """
 store_calls._PATIENCE = 1000.0
