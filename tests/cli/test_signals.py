@@ -42,9 +42,10 @@ LONG = [
 ]
 
 
-def _heed_ctrl_c() -> None:
-    """A shell starts what it runs in the background with SIGINT ignored, and that is inherited."""
+def _heed_signals() -> None:
+    """A shell starts what it runs in the background with SIGINT ignored, nohup with SIGHUP, and that is inherited."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def _started(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[st
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-        preexec_fn=_heed_ctrl_c,
+        preexec_fn=_heed_signals,
     )
     try:
         yield process
@@ -112,7 +113,9 @@ def _in_a_terminal(arguments: list[str], folder: Path) -> Iterator[tuple[subproc
     """A program of a terminal of its own, and that terminal's other end."""
     ours, theirs = pty.openpty()
     command = ["setsid", "--ctty", *HOGWILD, *arguments]
-    process = subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_heed_signals
+    )
     os.close(theirs)
     try:
         yield process, ours
@@ -224,7 +227,7 @@ def test_what_interrupts_the_import_of_torch_is_not_lost(
     """torch goes on without numpy, whatever is raised while it imports that."""
     script = INTERRUPTED_TORCH.format(number=int(number), arguments=arguments)
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, preexec_fn=_heed_ctrl_c)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, preexec_fn=_heed_signals)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
     assert not [*tmp_path.iterdir()]
 
