@@ -119,7 +119,7 @@ def test_the_loss_of_a_run_that_was_stopped_is_that_of_its_last_epoch(tmp_path):
 def test_metrics_that_were_changed_after_the_end_are_refused(tmp_path):
     problems.train(out=tmp_path, evaluate=problems.accuracy, evaluate_every=10)
     path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text().replace('"accuracy": 0.', '"accuracy": 1.'))
+    path.write_text(path.read_text().replace('"accuracy": ', '"accuracy": 1'))  # of a race, and may be 1.0 everywhere
     with pytest.raises(hogwild.RunDirectoryError, match=r"metrics\.jsonl is not the file that was saved"):
         hogwild.load_run(tmp_path)
 
