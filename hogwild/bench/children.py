@@ -7,7 +7,6 @@ parent ──program, rank, arguments──▶ child            a child that rai
 from __future__ import annotations
 
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,8 +17,7 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401 - teaches multiprocessing to pass shared tensors
 
 from hogwild.bench.work import ContenderError, NotFinishedError
-from hogwild.workers.process_main import leave_with_parent
-from hogwild.workers.spawn import begin, make_process, start_context, start_process
+from hogwild.workers.spawn import begin_with_parent, make_process, start_context, start_process
 
 Channel = connection.Connection
 
@@ -90,8 +88,7 @@ def _death(child: BaseProcess) -> str:
 
 
 def _main(program: Callable[..., Any], rank: int, arguments: Sequence[Any], channel: Channel) -> None:
-    begin()
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    begin_with_parent()
     try:
         channel.send((True, program(rank, *arguments)))
     except BaseException:

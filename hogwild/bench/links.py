@@ -16,7 +16,6 @@ import select
 import socket
 import struct
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -26,8 +25,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from hogwild.errors import ArgumentError
-from hogwild.workers.process_main import leave_with_parent
-from hogwild.workers.spawn import begin, make_process, start_context, start_process
+from hogwild.workers.spawn import begin_with_parent, make_process, start_context, start_process
 
 _DEVICE = "hogwild0"  # at every host
 _MTU = 9000  # bytes in a packet
@@ -135,8 +133,7 @@ def _called(name: str, *arguments: int) -> None:
 
 
 def _relay_main(hosts: int, delay: float, pipe: connection.Connection) -> None:
-    begin()
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    begin_with_parent()
     try:
         made = [_made(_address(number)) for number in range(hosts)]
     except OSError as error:

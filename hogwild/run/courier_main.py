@@ -23,8 +23,7 @@ from hogwild.nodes.meeting import connect
 from hogwild.nodes.peer import Back, Lost
 from hogwild.shared.arena import Arena
 from hogwild.shared.state import SharedState, StatePlan
-from hogwild.workers.process_main import leave_with_parent
-from hogwild.workers.spawn import begin
+from hogwild.workers.spawn import begin_with_parent
 
 _FORMING = 120.0  # seconds for the couriers to find each other
 
@@ -105,8 +104,7 @@ def courier_main(
 
     The process ends without destructors, which may wait for machines that are gone.
     """
-    begin()
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    begin_with_parent()
     torch.set_num_threads(1)
     try:
         state = SharedState(plan, arena)

@@ -259,10 +259,10 @@ class Control(Words):
             self.orphan_before(ticket)
         )
 
-    def owner_died(self, worker: int, settle: Settle) -> int | None:
+    def owner_died(self, worker: int, settle: Settle) -> tuple[int, Settled]:
         """Deal with what a worker owned whose death has been confirmed; called by the parent.
 
-        `settle(ticket, phase)` says what becomes of the ticket. Returns the ticket where it is in doubt.
+        Returns its ticket, or NOBODY, and what `settle(ticket, phase)` said becomes of it.
         """
         row = self._rows[worker]
         with self.ticket_lock:
@@ -274,7 +274,7 @@ class Control(Words):
             self.finish(worker)
             row[Field.AGAIN] = row[Field.PRESENT] = row[Field.READING] = 0
             self[Word.HOLDER] = NOBODY
-            return ticket if settled is Settled.DOUBTED else None
+            return ticket, settled
 
     def waiting_tickets(self) -> list[int]:
         """Tickets that were handed out and given up, that nobody has taken again, and that are still to be done."""

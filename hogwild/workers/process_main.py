@@ -6,11 +6,8 @@ one thread trains; one waits for the parent's death, and ends the process with i
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
-import os
 import pickle
 import signal
-import threading
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +25,7 @@ from hogwild.shared.words import Aborted
 from hogwild.workers.allocator import keep_freed_memory
 from hogwild.workers.package import Package
 from hogwild.workers.recompute import Spare
-from hogwild.workers.spawn import begin
+from hogwild.workers.spawn import begin_with_parent
 from hogwild.workers.task import Task
 from hogwild.workers.team import Event, Failed, Logged, failure, usage
 from hogwild.workers.vector_math import call_vector_functions
@@ -46,9 +43,8 @@ def process_main(
     stacks: connection.Connection,
 ) -> None:
     """Open the shared memory, unpack what came with the start, and do the work."""
-    begin()
+    begin_with_parent()
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
-    threading.Thread(target=leave_with_parent, daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)  # while it unpacks; then the task says
     call_vector_functions()  # code of the user's may have threads of its own
@@ -61,14 +57,6 @@ def process_main(
         _tell(pipe, usage(index, owns_process=True))
     except BaseException as error:
         _tell(pipe, failure(worker, index, error))
-
-
-def leave_with_parent() -> None:
-    """End this process once its parent has ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _tell(pipe: connection.Connection, event: Event) -> None:

@@ -148,6 +148,19 @@ def begin(on_ctrl_c: Any = signal.SIG_IGN) -> None:
     signal.signal(signal.SIGINT, on_ctrl_c)
 
 
+def begin_with_parent() -> None:
+    """`begin`, in a process that leaves Ctrl-C to its parent and ends at once when that has ended."""
+    begin()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
 def start_process(process: BaseProcess) -> bool:
     """Start a process; False where the fork server died before it had told its number: it may have forked it.
 

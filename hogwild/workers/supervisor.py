@@ -157,18 +157,12 @@ class Supervisor:
     def _settle_death(self, death: Died) -> None:
         """The worker has ended for certain: settle what it owned, then apply the policy."""
         failure = self._told(death)
-        fates: list[Settled] = []
-
-        def settle(ticket: int, phase: Phase) -> Settled:
-            fates.append(self._rule.settle(self._state, ticket, phase))
-            return fates[-1]
-
-        doubt = self._control.owner_died(death.worker, settle)
-        if Settled.AGAIN in fates:
+        ticket, settled = self._control.owner_died(death.worker, partial(self._rule.settle, self._state))
+        if settled is Settled.AGAIN:
             self.history.undo(failure)
-        if doubt is not None:
-            self.history.in_doubt.append(doubt)
-        failure = _doubtful(failure, doubt)
+        elif settled is Settled.DOUBTED:
+            self.history.in_doubt.append(ticket)
+            failure = _doubtful(failure, ticket)
         self.history.failures.append(failure)
         if self._config.on_worker_failure == "raise":
             raise failure.as_error()
