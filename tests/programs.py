@@ -67,6 +67,14 @@ def running_in(sweep: Path) -> list[psutil.Process]:
     return found
 
 
+def left_running_in(sweep: Path) -> list[psutil.Process]:
+    """Those that still are after a while: the fork server of a run sees a moment later than others that it has ended."""
+    deadline = time.monotonic() + 30
+    while (found := running_in(sweep)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
 @contextmanager
 def started(
     source: str, *arguments: str, errors: Path, environment: Mapping[str, str] | None = None, warm: bool = True

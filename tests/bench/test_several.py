@@ -21,7 +21,7 @@ from hogwild.cli.bench import BenchCommand
 from hogwild.errors import ArgumentError
 
 IDLE = Machine("a system", "a processor", 4, "3", "2", 0.1)
-QUICK = BenchSettings(repeats=1, seconds=0.3)
+QUICK = BenchSettings(repeats=1, seconds=1.0)
 
 
 def test_all_are_busy_with_a_round_of_slack():

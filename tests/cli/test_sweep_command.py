@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from programs import running_in
+from programs import left_running_in, running_in
 
 import hogwild
 from hogwild.cli import main
@@ -86,7 +86,7 @@ def test_a_failed_run_is_listed_and_the_others_are_done_and_not_repeated(tmp_pat
     assert "all with limit_updates 12" in out and good["digest"][:8] in out
     assert "hogwild sweep --resume ../out tries the failed ones again" in " ".join(out.split())
     assert (tmp_path / "out/width3-badfalse/run.json").stat().st_mtime_ns == record
-    assert not running_in(Path("../out"))
+    assert not left_running_in(Path("../out"))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130)])
@@ -113,7 +113,7 @@ def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tm
     assert process.returncode == status, err
     assert out == "" and "Traceback" not in err
     assert "stopping; 2 under way will be saved" in err and f"hogwild sweep --resume {tmp_path}/out goes on" in err
-    assert not running_in(tmp_path / "out")
+    assert not left_running_in(tmp_path / "out")
     for seed in (0, 1):
         run = hogwild.load_run(tmp_path / "out" / f"seed{seed}")
         assert run.stopped == "interrupted" and run.config.seed == seed
@@ -121,7 +121,7 @@ def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tm
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 def test_a_fork_server_that_is_killed_fails_the_runs_that_it_forked_and_no_others(tmp_path, capsys):
-    arguments = ["sweep", "slow.py", "--pause", "0.05", "0.051", "0", "--updates", "200", "--jobs", "2"]
+    arguments = ["sweep", "slow.py", "--pause", "0.05", "0.051", "0", "--updates", "300", "--jobs", "2"]
     command = [sys.executable, "-m", "hogwild", *arguments, "--out", str(tmp_path / "out"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
@@ -136,10 +136,10 @@ def test_a_fork_server_that_is_killed_fails_the_runs_that_it_forked_and_no_other
     rows = json.loads(out)["rows"]
     assert [row["status"] for row in rows] == ["failed", "failed", "done"]
     assert rows[0]["error"] == rows[1]["error"] == "the fork server of the sweep was killed"
-    assert not running_in(tmp_path / "out")
+    assert not left_running_in(tmp_path / "out")
     assert [hogwild.load_run(row["folder"]).stopped for row in rows] == ["interrupted", "interrupted", None]
     assert main(["sweep", "--resume", str(tmp_path / "out"), "--json"]) == 0
-    assert [row["updates"] for row in json.loads(capsys.readouterr().out)["rows"]] == [200, 200, 200]
+    assert [row["updates"] for row in json.loads(capsys.readouterr().out)["rows"]] == [300, 300, 300]
 
 
 def test_a_range_and_none_and_lists_are_values():

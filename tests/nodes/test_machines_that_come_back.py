@@ -143,7 +143,7 @@ def test_it_comes_back_at_any_moment_and_is_killed_at_any_moment_of_that(tmp_pat
 
 def test_a_program_that_was_cut_off_comes_back_when_the_link_is_mended(tmp_path):
     wanted = alone()
-    with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=1.0) as (programs, gate):
+    with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=2.0) as (programs, gate):
         net.cut(1)
         assert "machine 0 was lost" in told_by(programs[1])["cut"]
         net.mend(1)

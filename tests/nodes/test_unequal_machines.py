@@ -52,11 +52,11 @@ def test_who_computes_twice_as_many_gradients_a_second_is_dealt_twice_as_many(up
 
 
 def test_that_is_faster_than_to_deal_in_turn(tmp_path):
-    """A gradient takes 20 ms on one of two machines and 40 on the other: 75 a second where both are busy, and 50 where
+    """A gradient takes 60 ms on one of two machines and 120 on the other: 25 a second where both are busy, and 17 where
     each computes every other one."""
 
     def rate(*, in_turn: bool) -> float:
-        before = WAITS.format(seconds=(0.02, 0.04)) + TIMED.format(in_turn=in_turn)
+        before = WAITS.format(seconds=(0.06, 0.12)) + TIMED.format(in_turn=in_turn)
         told = together(2, tmp_path, before, update="ordered", workers=1, evaluate_every=40, **SETTINGS | LONGER)
         first, _, last = told[0]["moments"]  # at which update 40, 80 and 120 were evaluated
         return 80 / (last - first)

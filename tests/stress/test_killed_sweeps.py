@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from programs import running_in
+from programs import left_running_in, running_in
 
 from hogwild.experiment import Training, find, settings_of
 from hogwild.run.training import train_experiment
@@ -100,5 +100,5 @@ def test_killed_sweeps(tmp_path, monkeypatch):
     for row in found["rows"]:
         assert (row["digest"], row["metrics"]) == expected[row["settings"]["seed"]]
         assert row["updates"] == UPDATES
-    assert not running_in(out)
+    assert not left_running_in(out)
     assert not list(out.rglob(".*")), "a sweep that was killed has left something"
