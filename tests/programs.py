@@ -68,7 +68,7 @@ def running_in(sweep: Path) -> list[psutil.Process]:
 
 
 def left_running_in(sweep: Path) -> list[psutil.Process]:
-    """Those that still are after a while: the fork server of a run sees a moment later than others that it has ended."""
+    """Those that still are after a while: the fork server of a run sees a moment later that the run has ended."""
     deadline = time.monotonic() + 30
     while (found := running_in(sweep)) and time.monotonic() < deadline:
         time.sleep(0.05)
