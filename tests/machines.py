@@ -48,6 +48,7 @@ except (hogwild.HogwildError, KeyboardInterrupt) as error:
 print(json.dumps(told), flush=True)
 """
 _BEFORE = "import hogwild, torch\nextra, more = {}, {}\n"
+_PATIENCE = 60.0  # seconds
 
 
 @contextmanager
@@ -61,7 +62,8 @@ def machines(
 ) -> Iterator[Machines]:
     """So many machines that train together by `problems.train` with these arguments, and with those that each has of
     its own, each at one of the hosts, where there are some; `before` runs in each first, and may put arguments that are
-    no JSON into `extra`, and what is to be told besides into `more`."""
+    no JSON into `extra`, and what is to be told besides into `more`. One that says nothing is waited for longer than a
+    busy computer lets it wait."""
     address = hosts[0].address if hosts else LOOPBACK
     variables = {"WORLD_SIZE": str(nodes), "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     source = _SOURCE.format(tests=str(Path(__file__).parent), before=_BEFORE + before)
@@ -71,7 +73,7 @@ def machines(
         if hosts:
             special["host"] = [hosts[node].address, hosts[node].path]
         environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
-        text = json.dumps({**arguments, **special})
+        text = json.dumps({"node_timeout": _PATIENCE, **arguments, **special})
         errors = folder / f"errors {node}"
         warm = not hosts  # a fork that is there does not move to a host
         return started(source, text, errors=errors, environment=environment, warm=warm)
@@ -81,6 +83,22 @@ def machines(
             [stack.enter_context(start(node)) for node in range(nodes)],
             lambda node, **changed: stack.enter_context(start(node, **changed)),
         )
+
+
+_SLOW = """
+import time
+def loss(model, batch):
+    time.sleep(0.005)
+    while hogwild.worker_info().update >= {last} and not os.path.exists({gate!r}):
+        time.sleep(0.005)
+    return problems.cross_entropy(model, batch)
+extra["loss"] = loss
+"""
+
+
+def slow(gate: Path, updates: int) -> str:
+    """To be run before: a run of so many updates takes a while, and does not end before that file is there."""
+    return _SLOW.format(gate=str(gate), last=updates - 20)
 
 
 class Machines(list[Program]):

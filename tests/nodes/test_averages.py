@@ -10,7 +10,7 @@ import time
 import problems
 import pytest
 import torch
-from machines import machines, one_after_another, refusals, together, told_by, without_machine_0
+from machines import machines, one_after_another, refusals, slow, together, told_by, without_machine_0
 from traits import NAMES, ONE_OF_EACH, SAME_BITS
 
 import hogwild
@@ -177,16 +177,12 @@ def test_a_worker_that_dies_while_others_stand_still_holds_nobody_up(update, tmp
     digest_of(told)
 
 
-SLOW = """
-import time
-def loss(model, batch):
-    time.sleep(0.005)
-    return problems.cross_entropy(model, batch)
+BEGINS = """
 def progress(how):
     if how.updates and not begun:
         begun.append(print(json.dumps({"updates": how.updates}), flush=True))
 begun = []
-extra = {"loss": loss, "progress": progress}
+extra["progress"] = progress
 """
 
 
@@ -194,11 +190,13 @@ extra = {"loss": loss, "progress": progress}
 @pytest.mark.parametrize("every", [1, 7])
 def test_a_machine_that_is_lost_is_left_out_of_the_mean(update, every, tmp_path):
     own = {"model": "conv_bn", **SETTINGS, "updates": 200, "average_every": every, "workers": 1}
-    with machines(3, tmp_path, SLOW, update=update, **own) as programs:
+    gate = tmp_path / "gate"
+    with machines(3, tmp_path, slow(gate, 200) + BEGINS, update=update, **own) as programs:
         for program in programs:
             assert "updates" in json.loads(program.output.readline()), "the run has begun"
         time.sleep(random.uniform(0, 0.3))
         programs[1].killed()
+        gate.touch()
         told = [told_by(programs[0]), told_by(programs[2])]
     digest_of(told)
     assert [one["updates"] for one in told] == [200, 200]
@@ -208,7 +206,8 @@ def test_a_machine_that_is_lost_is_left_out_of_the_mean(update, every, tmp_path)
 
 
 def test_who_loses_machine_0_ends(tmp_path):
-    with machines(2, tmp_path, SLOW, update="hogwild", workers=2, **{**SETTINGS, "updates": 400}) as programs:
+    source = slow(tmp_path / "gate", 48) + BEGINS
+    with machines(2, tmp_path, source, update="hogwild", workers=2, **SETTINGS) as programs:
         told = without_machine_0(programs)
     assert told["error"] == "NodeError"
     assert "machine 0" in told["message"]

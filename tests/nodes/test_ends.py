@@ -88,10 +88,13 @@ def test_a_machine_that_dies_while_it_prepares_is_not_waited_for_long(tmp_path):
 PREPARES_LONG = """
 import time
 from hogwild.nodes import party
-party._BEAT, party._SILENT = 0.1, 1.0
+party._BEAT, party._SILENT = 0.1, 4.0
+slept, program = [], os.getpid()
 def loss(model, batch):
-    if os.environ["RANK"] == "1" and hogwild.worker_info() is None:
-        time.sleep(3)
+    if os.environ["RANK"] == "1" and os.getpid() == program and not slept:
+        slept.append(True)
+        time.sleep(6)
+        more["slept"] = True
     return problems.cross_entropy(model, batch)
 extra = {"loss": loss}
 """
@@ -99,6 +102,7 @@ extra = {"loss": loss}
 
 def test_one_that_prepares_for_longer_gives_signs_of_life(tmp_path):
     told = together(2, tmp_path, PREPARES_LONG, **SETTINGS)
+    assert "slept" in told[1]
     assert [one.get("digest", one) for one in told] == [problems.train(**SETTINGS).digest] * 2
 
 
@@ -118,6 +122,7 @@ def watch():
     made = StoreWatch(mine, Door(mine, lambda: 0b101), lambda machine: None)
     yield made, store
     made.close()
+    made._thread.join(60)
     assert not made._thread.is_alive()
 
 

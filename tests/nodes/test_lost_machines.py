@@ -19,18 +19,14 @@ from contextlib import contextmanager
 import problems
 import psutil
 import pytest
-from machines import machines, told_by, without_machine_0
+from machines import machines, slow, told_by, without_machine_0
 from slow_links import links
 
 pytestmark = [pytest.mark.filterwarnings("ignore:staleness"), pytest.mark.stress]
 KILLS, STOPS, CUTS = (int(os.environ.get(f"HOGWILD_NODE_{what}", "1")) for what in ("KILLS", "STOPS", "CUTS"))
 SEED = int(os.environ.get("HOGWILD_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 UPDATES = 300
-SLOW = """
-import time
-def loss(model, batch):
-    time.sleep(0.005)
-    return problems.cross_entropy(model, batch)
+BEGINS = """
 def progress(how):
     now = time.monotonic()
     if how.updates and not begun:
@@ -40,7 +36,7 @@ def progress(how):
         begun.append((how.updates, now))
         more["longest"] = max(more.get("longest", 0), now - begun[-2][1])
 begun = []
-extra = {"loss": loss, "progress": progress}
+extra["progress"] = progress
 """
 SETTINGS = {"update": "ordered", "staleness": 5, "optimizer": "MOMENTUM", "updates": UPDATES, "recheck": 0.02}
 
@@ -57,21 +53,24 @@ def alone():
 
 @contextmanager
 def begun(nodes, folder, hosts=(), **arguments):
-    """So many machines whose run has begun."""
+    """So many machines whose run has begun, and does not end before the gate is opened; and the gate."""
+    gate = folder / "gate"
+    gate.unlink(missing_ok=True)
     settings = {"model": "conv_bn", "workers": 1, **SETTINGS, **arguments}
-    with machines(nodes, folder, SLOW, hosts=hosts, **settings) as programs:
+    with machines(nodes, folder, slow(gate, settings["updates"]) + BEGINS, hosts=hosts, **settings) as programs:
         for program in programs:
             assert "updates" in json.loads(program.output.readline()), "the run has begun"
-        yield programs
+        yield programs, gate
 
 
 def survivors(nodes, folder, hurt, number=0, **arguments):
     """What the others say in the end, after `hurt(a program, choices)` somewhere in the run of one of them."""
     choices = random.Random(SEED + number)
-    with begun(nodes, folder, **arguments) as programs:
+    with begun(nodes, folder, **arguments) as (programs, gate):
         victim = choices.randrange(1, nodes)
         time.sleep(choices.uniform(0, 0.6))
         hurt(programs[victim], choices)
+        gate.touch()
         return [told_by(program) for node, program in enumerate(programs) if node != victim]
 
 
@@ -121,12 +120,13 @@ def test_a_machine_that_is_cut_off_ends_and_the_others_go_on(tmp_path, alone):
     stood, ended = [], []
     for number in range(CUTS):
         nodes = 2 + number % 2
-        with links(nodes, 0.002) as net, begun(nodes, tmp_path, net.hosts, node_timeout=2.0) as programs:
+        with links(nodes, 0.002) as net, begun(nodes, tmp_path, net.hosts, node_timeout=2.0) as (programs, gate):
             choices = random.Random(SEED + number)
             victim = choices.randrange(1, nodes)
             time.sleep(choices.uniform(0, 0.6))
             net.cut(victim)
             cut = time.monotonic()
+            gate.touch()
             fenced = told_by(programs.pop(victim))
             ended.append(time.monotonic() - cut)
             found = [told_by(program) for program in programs]
@@ -138,8 +138,9 @@ def test_a_machine_that_is_cut_off_ends_and_the_others_go_on(tmp_path, alone):
 
 
 def test_two_that_lose_each_other_go_on_by_the_third(tmp_path, alone):
-    with links(3, 0.002) as net, begun(3, tmp_path, net.hosts, node_timeout=1.0) as programs:
+    with links(3, 0.002) as net, begun(3, tmp_path, net.hosts, node_timeout=5.0) as (programs, gate):
         net.cut(1, 2)
+        gate.touch()
         found = [told_by(program) for program in programs]
     assert [told.get("digest", str(told)) for told in found] == [alone] * 3
     assert found[0]["failures"] == []
@@ -149,8 +150,9 @@ def test_two_that_lose_each_other_go_on_by_the_third(tmp_path, alone):
 
 
 def test_a_short_cut_changes_nothing(tmp_path, alone):
-    with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=10.0) as programs:
+    with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=10.0) as (programs, gate):
         net.cut(1)
+        gate.touch()
         time.sleep(0.5)
         net.mend(1)
         found = [told_by(program) for program in programs]
@@ -160,7 +162,8 @@ def test_a_short_cut_changes_nothing(tmp_path, alone):
 
 
 def test_the_loss_of_the_machine_that_keeps_the_record_ends_the_run(tmp_path):
-    with machines(2, tmp_path, SLOW, model="conv_bn", workers=1, **SETTINGS) as programs:
+    source = slow(tmp_path / "gate", UPDATES) + BEGINS
+    with machines(2, tmp_path, source, model="conv_bn", workers=1, **SETTINGS) as programs:
         told = without_machine_0(programs)
     assert told["error"] == "NodeError"
     assert "machine 0" in told["message"]
@@ -191,11 +194,13 @@ def test_the_loss_of_machine_0_while_the_couriers_connect_ends_the_run(rule, tmp
 
 @pytest.mark.parametrize("interrupted", [0, 1])
 def test_ctrl_c_on_one_machine_ends_all_and_the_run_goes_on_anywhere(interrupted, tmp_path, alone):
-    own = [{"out": str(tmp_path / "run")}, {}]
-    with machines(2, tmp_path, SLOW, own=own, model="conv_bn", workers=1, **SETTINGS) as programs:
+    own, gate = [{"out": str(tmp_path / "run")}, {}], tmp_path / "gate"
+    source = slow(gate, UPDATES) + BEGINS
+    with machines(2, tmp_path, source, own=own, model="conv_bn", workers=1, **SETTINGS) as programs:
         for program in programs:
             program.output.readline()
         os.kill(programs[interrupted].process.pid, signal.SIGINT)
+        gate.touch()
         told = [told_by(program) for program in programs]
     assert [one.get("error") for one in told] == ["KeyboardInterrupt"] * 2, told
     again = {**SETTINGS, "optimizer": problems.MOMENTUM, "resume": tmp_path / "run"}

@@ -104,7 +104,7 @@ def check(found, alone, lost):
         assert f"machine {lost} came back at update" in told["failures"][-1]
     back = int(found[0]["failures"][-1].split()[-1])
     assert lost in found[0]["journal"][back:], "it computed again"
-    assert max(told["longest"] for node, told in enumerate(found) if node != lost) < 5, "nobody stood still"
+    assert max(told["longest"] for node, told in enumerate(found) if node != lost) < 15, "nobody stood still"
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
@@ -143,7 +143,7 @@ def test_it_comes_back_at_any_moment_and_is_killed_at_any_moment_of_that(tmp_pat
 
 def test_a_program_that_was_cut_off_comes_back_when_the_link_is_mended(tmp_path):
     wanted = alone()
-    with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=2.0) as (programs, gate):
+    with links(2, 0.002) as net, begun(2, tmp_path, net.hosts, node_timeout=5.0) as (programs, gate):
         net.cut(1)
         assert "machine 0 was lost" in told_by(programs[1])["cut"]
         net.mend(1)
@@ -158,7 +158,7 @@ def test_who_does_not_fit_is_refused_and_the_others_go_on(tmp_path):
         told = told_by(programs.again(1, **changed))
         assert told["error"] == "ArgumentError" and message in told["message"], told
 
-    with begun(2, tmp_path, node_timeout=1.0, model="frozen") as (programs, gate):
+    with begun(2, tmp_path, node_timeout=5.0, model="frozen") as (programs, gate):
         machine = programs[1]
         refused("machine 1 is there, and none is lost")
         machine.killed()

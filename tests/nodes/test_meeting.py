@@ -29,22 +29,22 @@ def test_a_host_that_is_not_known_yet_is_waited_for(node, monkeypatch, caplog):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    monkeypatch.setattr(meeting, "MEETING", 1.0)
+    monkeypatch.setattr(meeting, "MEETING", 5.0)
     monkeypatch.setattr(meeting, "_TELLING", 0.3)
-    with pytest.raises(ArgumentError, match="nobody listens at nowhere:29500 within 1 s: Name or service not known"):
+    with pytest.raises(ArgumentError, match="nobody listens at nowhere:29500 within 5 s: Name or service not known"):
         meeting.open_store(Invitation(2, "nowhere", 29500, node))
-    assert "waiting for machine 0 at nowhere:29500, 1 s at most (Name or service not known)" in caplog.text
+    assert "waiting for machine 0 at nowhere:29500, 5 s at most (Name or service not known)" in caplog.text
 
 
 def test_nobody_is_waited_for_no_longer_than_machines_have_to_come(monkeypatch, caplog):
-    monkeypatch.setattr(meeting, "MEETING", 1.0)
+    monkeypatch.setattr(meeting, "MEETING", 5.0)
     monkeypatch.setattr(meeting, "_TELLING", 0.3)
     port = free_port()
     began = time.monotonic()
-    with pytest.raises(ArgumentError, match=f"nobody listens at {LOOPBACK}:{port} within 1 s"):
+    with pytest.raises(ArgumentError, match=f"nobody listens at {LOOPBACK}:{port} within 5 s"):
         meeting.open_store(Invitation(2, LOOPBACK, port, node=1))
-    assert time.monotonic() - began < 10
-    assert caplog.text.count(f"waiting for machine 0 at {LOOPBACK}:{port}, 1 s at most") == 1
+    assert time.monotonic() - began < 30
+    assert caplog.text.count(f"waiting for machine 0 at {LOOPBACK}:{port}, 5 s at most") == 1
 
 
 def test_somebody_else_who_listens_there_is_told(monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 from torch.distributed import HashStore
 
 from hogwild import ArgumentError, NodeError
-from hogwild.nodes import returning
 from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.party import Party
 from hogwild.nodes.returning import ENDED, NO_PLACE, TRAINS, Door, be_let_in, take_place
@@ -77,13 +76,12 @@ def test_who_has_another_secret_is_connected_with_by_nobody(pool):
     assert run.connected == {0: [], 2: [], 3: []}
 
 
-def test_a_proof_of_before_proves_nothing(pool, monkeypatch):
+def test_a_proof_of_before_proves_nothing(pool):
     """Each machine that lives gives a number of its own, so what was once said is of no use."""
     run = Run([0, 2, 3])
     coming = pool.submit(comes, run)
     run.look_until(coming)
     party = coming.result()
-    monkeypatch.setattr(returning, "_ANSWERING", 0.5)
     run.party(NO_PLACE).decide("return 1 proof", "what was heard before")
     let_in = pool.submit(be_let_in, party)
     run.look_until(let_in)

@@ -88,7 +88,8 @@ class Raising(hogwild.Callback):
 extra = {{"callbacks": [Raising()]}}
 def loss(model, batch):
     import time
-    time.sleep(0.02)
+    stays = hogwild.worker_info().update >= 30 and os.environ["RANK"] == "{node}"  # until it raises
+    time.sleep(60 if stays else 0.02)
     return problems.cross_entropy(model, batch)
 extra["loss"] = loss
 """

@@ -21,7 +21,7 @@ from hogwild.shared.arena import Arena, Space
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import FOR_A_LOCK, LOOKING, Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
-from hogwild.workers import supervisor
+from hogwild.workers import supervisor, threads
 
 TIMEOUT = 2.0  # seconds, in which a worker that does not hang comes to run, whatever else does
 
@@ -81,12 +81,18 @@ def test_a_process_that_hangs_at(update, hook):
     assert len(hung) == len(run.failures) <= 2, "two may come to the first hook at once"
 
 
-def stopping_the_other(done):
+def stopping_the_other(done, begun):
     """A loss whose update 9 takes half a second, in which the other worker comes to wait, and is stopped, once."""
+    program = os.getpid()
 
     def loss(model, batch):
-        if hogwild.worker_info().update == 9 and done[0] == 0:
+        info = hogwild.worker_info()
+        if os.getpid() != program:
+            begun[info.index] = 1
+        if info.update == 9 and done[0] == 0:
             done[0] = 1
+            while begun.sum() < 2:
+                time.sleep(0.01)
             time.sleep(0.5)
             for process in psutil.Process().parent().children():
                 if process.pid != os.getpid():
@@ -98,9 +104,9 @@ def stopping_the_other(done):
 
 def test_a_process_that_is_stopped_while_it_waits_is_replaced():
     """Others then wait for it as it waited for them; it is the one that does not look again."""
-    done = torch.zeros(1, dtype=torch.int64).share_memory_()
-    settings = {"update": "ordered", "staleness": 1, "updates": 40}
-    run = problems.train(kind="processes", workers=2, loss=stopping_the_other(done), worker_timeout=2, **settings)
+    done, begun = (torch.zeros(size, dtype=torch.int64).share_memory_() for size in (1, 2))
+    loss, settings = stopping_the_other(done, begun), {"update": "ordered", "staleness": 1, "updates": 40}
+    run = problems.train(kind="processes", workers=2, loss=loss, worker_timeout=2, **settings)
     (failure,) = run.failures
     assert "hung for 2 s at update" in failure
     assert sorted(run.journal["update"]) == list(range(40))
@@ -205,8 +211,9 @@ def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
     assert "in supervise" in str(caught.value), "the stacks of the other threads too"
 
 
-def test_a_thread_that_calls_torch_for_ever_ends_with_the_run():
+def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
     """In a program that ends meanwhile it would come back from torch into an interpreter that is gone."""
+    monkeypatch.setattr(threads, "_LEAVING", 30.0)
     hung, released = [], threading.Event()
 
     def loss(model, batch):

@@ -103,13 +103,13 @@ class AlwaysKill:
 
 
 def logging_and_dying(died, how):
-    """A loss that logs, and then ends its worker at update 9, once."""
+    """A loss that logs, and then ends its worker at batch 9, once."""
 
     def loss(model, batch):
         info = hogwild.worker_info()
         if info is not None:
             info.log(there=info.batch)
-            if info.update == 9 and died[0] == 0:
+            if info.batch == 9 and died[0] == 0:
                 died[0] = 1
                 how()
         return problems.cross_entropy(model, batch)
