@@ -4,8 +4,8 @@ It holds the versions that later updates read (c − τ … c under `ordered`, c
 after update c − 1, the journal up to there, the tickets that are still to be computed, the seconds that it took, the
 best version up to there where one is kept, and the identity of its run and the form of it all, by which a file of
 another run is refused, and a seal, by which one is refused that has changed since it was written. Under the rules in
-place c is how many updates were applied, and one that another worker was writing just then is in the model in part and
-is not computed again.
+place c is how many updates were applied. Others write there while it is copied, so it is copied again until nobody has;
+where they leave no moment for that, it holds which updates may be in it in part, or not, or be computed twice.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from hogwild.shared.words import NOBODY, Aborted, Field, Phase, Word
 _BEST = "best "  # how the names of the best version's tensors begin
 _SEAL = "seal"  # which files of format 2 lack that were written before there was one
 _MOST_LEFT = 1024
+_MOST_COPIES = 20  # of what others write meanwhile
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,16 @@ class Checkpointer:
         Raises:
             RunDirectoryError: the file cannot be written; the checkpoint before it is still there.
         """
-        copies = state.optimizer_states
-        model = as_tensor(state.slots[slot].bytes).clone()
-        optimizer = as_tensor(copies[version % len(copies)].bytes).clone()
-        start, journal = _history(state, rule, version, worker)  # after the model, which others may be writing
+        model, optimizer, start, journal = _copied(state, rule, version, slot, worker)
         version = start.version
         older = {v: state.slots[rule.place(v)] for v in rule.window(version) if v != version}
         tensors = {f"version {v}": as_tensor(place.bytes).clone() for v, place in older.items()}
         tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": journal}
         tensors |= tables_at(state, version, rule.window(version))
         tensors["seals"] = state.journal.first_seals(version).clone()
-        tickets = json.dumps({"next": start.following, "again": start.again, "total": start.total})
-        metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule), "run": self.run}
+        tickets = {"next": start.following, "again": start.again, "total": start.total, "in_doubt": start.in_doubt}
+        metadata = {"version": str(version), "run": self.run, "form": form_of(state.plan, rule)}
+        metadata["tickets"] = json.dumps(tickets)
         metadata |= {"rows": str(state.plan.rows), "digest_every": str(state.plan.digest_every)}
         metadata["seconds"] = repr(self.seconds_before + _seconds(state))
         best = load_best(self.directory) if self.best else None  # of what the parent has evaluated until now
@@ -104,7 +103,7 @@ def _seconds(state: SharedState) -> float:
 class ResumePoint:
     """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `stopped`
     where `stop` has ended it there, and else it may be longer by now. It took `seconds` to get there; `best` is the
-    best version up to there, where one is kept."""
+    best version up to there, where one is kept. Updates `in_doubt` were written while the model was copied."""
 
     version: int
     following: int
@@ -113,6 +112,7 @@ class ResumePoint:
     seconds: float = 0.0
     best: Best | None = None
     stopped: bool = False
+    in_doubt: tuple[int, ...] = ()
 
     def done(self, ticket: int) -> bool:
         """True where that ticket is not computed again."""
@@ -200,7 +200,8 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
             best = _best_in(file, metadata)
             start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"], seconds, best)
             start.check(state.plan, rule)
-            start = replace(start, stopped=-(-start.total // rule.tickets_per_update) < rows)
+            doubted = tuple(map(int, tickets.get("in_doubt", ())))
+            start = replace(start, in_doubt=doubted, stopped=-(-start.total // rule.tickets_per_update) < rows)
     except RunDirectoryError:
         raise
     except Exception as error:  # what a hostile header may lead to is not known
@@ -244,6 +245,36 @@ def form_of(plan: StatePlan, rule: Rule, rows: int | None = None) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def _copied(
+    state: SharedState, rule: Rule, version: int, slot: int, worker: int
+) -> tuple[Tensor, Tensor, ResumePoint, Tensor]:
+    """(the model, the optimizer's state, where a run goes on from them, the journal up to there).
+
+    Under the rules in place others write meanwhile, so it is copied again until nobody has: a write that falls into the
+    copying is one that somebody is at right before or after, or that was finished in between.
+    """
+    copies = state.optimizer_states
+    start, journal = _history(state, rule, version, worker)
+    for _ in range(_MOST_COPIES):
+        before, doubted = start, _written_now(state)
+        model = as_tensor(state.slots[slot].bytes).clone()
+        optimizer = as_tensor(copies[version % len(copies)].bytes).clone()
+        doubted |= _written_now(state)
+        start, journal = _history(state, rule, version, worker)
+        if rule.versioned or worker == NOBODY:  # the parent, when all have left
+            break
+        doubted |= {t for t in (*before.again, *range(before.following, start.following)) if start.done(t)}
+        if not doubted:
+            break
+        start = replace(start, in_doubt=tuple(sorted(doubted)))
+    return model, optimizer, start, journal
+
+
+def _written_now(state: SharedState) -> set[int]:
+    """Tickets that a worker is writing in place."""
+    return {ticket for _, ticket, phase in state.control.owned() if phase is Phase.WRITING}
+
+
 def _history(state: SharedState, rule: Rule, version: int, worker: int) -> tuple[ResumePoint, Tensor]:
     """(where a run goes on from a version that `worker` has just made, the journal up to there); under the rules in
     place, from whatever the model is now."""
@@ -262,8 +293,8 @@ def _history(state: SharedState, rule: Rule, version: int, worker: int) -> tuple
 
 
 def _settled(rule: Rule, state: SharedState, ticket: int, phase: Phase) -> Settled:
-    """What becomes of a ticket whose owner lives: one that it is writing now was not in the model that was copied
-    before, or in part, and is computed again."""
+    """What becomes of a ticket whose owner lives: one that it is writing now is not in the model, or in part, and is
+    computed again."""
     settled = rule.settle(state, ticket, phase)
     return Settled.AGAIN if settled is Settled.DOUBTED else settled
 

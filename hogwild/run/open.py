@@ -108,7 +108,7 @@ def open_run(prepared: Prepared) -> OpenRun:
     if job.resume is not None:
         start = restore(job.resume, state, job.rule, prepared.run)
         evaluations, logged = _earlier(job, start)
-        befallen = read_befallen(job.resume).where(start.done)
+        befallen = read_befallen(job.resume).where(start.done) + Befallen(in_doubt=start.in_doubt)
         # a version is evaluated a moment after it is made, and so perhaps after the checkpoint that is kept
         start = replace(start, seconds=max([start.seconds, *(row["seconds"] for row in evaluations)]))
     total = min(start.total, prepared.tickets) if start.stopped else prepared.tickets

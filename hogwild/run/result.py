@@ -116,8 +116,9 @@ class Run:
         workers: one `WorkerUsage` each; of a run that was resumed, what they did since then.
         staleness: how old the versions were that gradients were computed on.
         failures: for each worker that raised, died or hung, in order: one line, then its traceback or stacks, if any.
-        in_doubt: updates that may have been applied in part, or not, because their worker ended while it wrote. Both
-            of all parts of a run that was resumed.
+        in_doubt: updates that may have been applied in part, or not, because their worker ended while it wrote; or
+            twice, because it wrote while the checkpoint was made that the run was resumed from. Both of all parts of a
+            run that was resumed.
         stopped: why the run ended before its last update, if it did.
         audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
             clipping has one, unless a worker died and its account with it.

@@ -60,7 +60,7 @@ class _Bystander:
 
 
 def measured(work: Callable[[], T]) -> tuple[T, Measured]:
-    """Do some work once, in this thread, and measure it. A busy machine makes the wait longer, never shorter."""
+    """Do some work once, in this thread, and measure it. A busy machine makes the waited share larger or smaller."""
     bystander = _Bystander()
     try:
         began = time.thread_time()

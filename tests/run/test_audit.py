@@ -237,18 +237,13 @@ def test_a_loop_of_ones_own_is_audited_too():
 def test_resuming_begins_a_new_account(tmp_path):
     arguments = {"update": "ordered", "audit": True, "updates": 40, "out": tmp_path}
     with pytest.raises(KeyboardInterrupt):
-        problems.train(**arguments, checkpoint_every=10, evaluate=_interrupt_late, evaluate_every=5)
+        problems.train(
+            **arguments,
+            checkpoint_every=10,
+            evaluate=problems.interrupting(5, lambda model: {"accuracy": 0.0}),
+            evaluate_every=5,
+        )
     run = problems.train(**arguments, resume=tmp_path)
     assert run.updates == 40
     assert run.audit.whole
     assert all(parameter.updates < 40 for parameter in run.audit.parameters)
-
-
-_evaluations: list[int] = []
-
-
-def _interrupt_late(model):
-    _evaluations.append(1)
-    if len(_evaluations) == 5:
-        raise KeyboardInterrupt
-    return {"accuracy": 0.0}
