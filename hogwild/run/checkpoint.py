@@ -72,11 +72,12 @@ class Checkpointer:
         tensors |= {f"version {version}": model, "optimizer": optimizer, "journal": journal}
         tensors |= tables_at(state, version, rule.window(version))
         tensors["seals"] = state.journal.first_seals(version).clone()
-        tickets = {"next": start.following, "again": start.again, "total": start.total, "in_doubt": start.in_doubt}
-        metadata = {"version": str(version), "run": self.run, "form": form_of(state.plan, rule)}
-        metadata["tickets"] = json.dumps(tickets)
+        tickets = json.dumps({"next": start.following, "again": start.again, "total": start.total})
+        metadata = {"version": str(version), "tickets": tickets, "form": form_of(state.plan, rule), "run": self.run}
         metadata |= {"rows": str(state.plan.rows), "digest_every": str(state.plan.digest_every)}
         metadata["seconds"] = repr(self.seconds_before + _seconds(state))
+        if start.in_doubt:
+            metadata["in_doubt"] = json.dumps(start.in_doubt)
         best = load_best(self.directory) if self.best else None  # of what the parent has evaluated until now
         if best is not None:
             metadata["best"] = json.dumps(best.to_metadata())
@@ -200,7 +201,7 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
             best = _best_in(file, metadata)
             start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"], seconds, best)
             start.check(state.plan, rule)
-            doubted = tuple(map(int, tickets.get("in_doubt", ())))
+            doubted = tuple(map(int, json.loads(metadata.get("in_doubt", "[]"))))
             start = replace(start, in_doubt=doubted, stopped=-(-start.total // rule.tickets_per_update) < rows)
     except RunDirectoryError:
         raise
