@@ -86,7 +86,7 @@ def train_serially(
     read = {0: versions[0]}  # what gradients are computed on: the version, or what was predicted of it
     with _as_in_a_worker():
         stale = None
-        if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(stepper):
+        if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(model, stepper):
             eps = _eps(stepper)
             first = range(0, N * min(4 if eps else 2, len(plan)), N) if measured else ()
             products = partial(_products, model, loss, source, seed, first, trained)
@@ -192,11 +192,12 @@ class _Stale:
         p.addcdiv_(s, size, value=-rate / (1 - beta1**t))
 
 
-def _is_studied(optimizer: torch.optim.Optimizer) -> bool:
-    """True where `_Stale` is made for that optimizer and its options."""
+def _is_studied(model: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+    """True where `_Stale` is made for that optimizer and its options, and no layer has sparse gradients."""
     others = ("dampening", "amsgrad", "maximize", "foreach", "fused", "capturable", "differentiable")
     known = type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-    return known and not any(group.get(name) for group in optimizer.param_groups for name in others)
+    set_ = [isinstance(group["lr"], Tensor) or group.get(name) for group in optimizer.param_groups for name in others]
+    return known and not any(set_) and not any(getattr(layer, "sparse", False) for layer in model.modules())
 
 
 def _is_large(staleness: int, curvature: float, group: dict[str, Any]) -> bool:
@@ -213,8 +214,7 @@ def _curvature(
     trained: Sequence[nn.Parameter],
     eps: dict[Tensor, float] | None,
 ) -> tuple[float, int]:
-    """(the largest eigenvalue of the loss's Hessian, by four products with a vector; what it may grow to, times that).
-    With Adam's `eps`, in units of its steps."""
+    """(the largest eigenvalue of the loss's Hessian, with Adam's `eps` in units of its steps; what it may grow to)."""
     gradients = list(products(None))
     units, number = list(map(torch.ones_like, trained)), len(gradients)
     if eps is not None:
@@ -223,21 +223,23 @@ def _curvature(
         units = [(square.sqrt() + eps[p]).rsqrt() * (square != 0) for square, p in zip(squares, trained, strict=True)]
     vector = [unit * _average(parts) for unit, parts in zip(units, zip(*gradients, strict=True), strict=True)]
     for _ in range(4):
-        along = [unit * (part * (1 / _length(vector))) for unit, part in zip(units, vector, strict=True)]
+        along = [unit * (part * (1 / (_length(vector) or math.inf))) for unit, part in zip(units, vector, strict=True)]
         vector = [unit * _average(parts) for unit, *parts in zip(units, *products(along), strict=True)]
-    return _length(vector), 1 if number > 1 and _is_normalised(model, trained, gradients) else 3
+    grows = 1 if number > 1 and _is_normalised(model, trained, gradients) else 3
+    return float(np.nan_to_num(_length(vector), posinf=0)), grows
 
 
 @torch.no_grad()
 def _is_normalised(model: nn.Module, trained: Sequence[nn.Parameter], gradients: Sequence[Sequence[Tensor]]) -> bool:
     """True where all layers with a matrix but one are at right angles to their gradients: scaled, the loss stays."""
-    scaled = []
+    scaled, seen = [], set[int]()
     for layer in model.modules():
-        own = [i for i, p in enumerate(trained) if any(p is one for one in layer.parameters(recurse=False))]
+        here = {id(one) for one in layer.parameters(recurse=False)} - seen
+        own, seen = [i for i, p in enumerate(trained) if id(p) in here], seen | here
         if any(trained[i].dim() > 1 for i in own):
             values, *along = (torch.cat([part[i].double().flatten() for i in own]) for part in (trained, *gradients))
-            cosine = max(abs(float(torch.cosine_similarity(values, one, 0))) if one.any() else 1 for one in along)
-            scaled.append(cosine * math.sqrt(len(values)) <= 0.01)
+            cosines = [torch.cosine_similarity(values, one, 0) if values.any() and one.any() else 1 for one in along]
+            scaled.append(max(map(abs, map(float, cosines))) * math.sqrt(len(values)) <= 0.01)
     return any(scaled) and scaled.count(False) <= 1
 
 
@@ -278,8 +280,7 @@ def _length(vector: Sequence[Tensor]) -> float:
 
 def _eps(optimizer: torch.optim.Optimizer) -> dict[Tensor, float] | None:
     """Adam's of each parameter; None for SGD."""
-    groups = [group for group in optimizer.param_groups if "eps" in group]
-    return {parameter: group["eps"] for group in groups for parameter in group["params"]} or None
+    return {p: group["eps"] for group in optimizer.param_groups if "eps" in group for p in group["params"]} or None
 
 
 class _Batches:
@@ -312,23 +313,23 @@ def _load(model: nn.Module, version: _Version) -> None:
 
 
 def _differentiate(outputs: Iterable[Any], trained: Sequence[nn.Parameter]) -> _Part:
-    """Of what the loss returned for each batch: a scalar, a list of scalars (averaged), or a generator of them (one by
-    one)."""
-    parts = []
+    """The mean over the batches; what is a list of scalars is averaged, or a generator of them, one by one."""
+    batches = []
     for output in outputs:
         if isinstance(output, list):
             output = torch.stack([scalar.reshape(()) for scalar in output]).mean()
+        parts = []
         for scalar in [output] if isinstance(output, Tensor) else output:
             for parameter in trained:
                 parameter.grad = None
             scalar.backward()
             parts.append((scalar.item(), [parameter.grad for parameter in trained]))
-    return _mean(parts)
+        batches.append(_mean(parts))
+    return _mean(batches)
 
 
 def _mean(parts: Sequence[_Part]) -> _Part:
-    """Summed in order and divided by the number of parts; None only where no part has a gradient. A sum of sparse ones
-    has the rows of them all, one after the other."""
+    """The sum in order, over the number of parts; None where no part has any. Of sparse ones it has all rows."""
     values, gradients = zip(*parts, strict=True)
     present = [[gradient for gradient in column if gradient is not None] for column in zip(*gradients, strict=True)]
     return sum(values) / len(parts), [_sum(some) / len(parts) if some else None for some in present]
@@ -343,10 +344,9 @@ def _sum(gradients: list[Tensor]) -> Tensor:
 
 def _shared(update: str, part: _Part, trained: Sequence[nn.Parameter]) -> _Part:
     """What workers share of a gradient is dense: under `racing` added to one `.grad` that is zeroed, never None."""
-    value, gradient = part
-    if update == "racing":
-        return value, [torch.zeros_like(p) + (0 if g is None else g) for p, g in zip(trained, gradient, strict=True)]
-    return part
+    if update != "racing":
+        return part
+    return part[0], [torch.zeros_like(p) + (0 if g is None else g) for p, g in zip(trained, part[1], strict=True)]
 
 
 def _rebased(model: nn.Module, before: _Version, after: _Version, base: _Version) -> _Version:

@@ -121,7 +121,8 @@ def check(
         controls: measure controls, race damage, audit and remedy too, where the training can be varied.
         nodes: train on 2 and more machines too, up to so many, which are processes of this one, each with one worker.
             With `average_every` machines train apart; then as many are compared with as many.
-        predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ.
+        predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ. The model
+            comes in eval mode, and gradients are off.
         tell: called with a line of text as the check goes on.
         arguments: of `hogwild.train`, where a model is given.
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hogwild.config import RunConfig
+from hogwild.data.sources import as_source, batches_of
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
@@ -80,7 +81,7 @@ class Replay:
                 "the very first loss is not the recorded one: the initial model, the data or the loss is not that of "
                 "the run"
             )
-        return "the run is not what its record says"
+        return "the run is not what its record says, or the optimizer or the schedule is not that of the run"
 
     def __str__(self) -> str:
         """The verdict in one line."""
@@ -120,6 +121,7 @@ def replay(
         model, data, loss = problem.model, problem.data, problem.loss
     elif not isinstance(data, Kernel) and (data is None or loss is None or optimizer is None):
         raise ArgumentError("model given without data, loss and optimizer; give all four, or none for an experiment")
+    _refuse_other_length(record, config, rule.tickets_per_update * rule.batches_per_ticket, data, collate)
     run = train_config(
         config,
         model,
@@ -145,6 +147,22 @@ def _config_of(record: Record) -> RunConfig:
         digest_every=min(record.seals, default=None),
     )
     return replace(config, epochs=None, updates=max(1, record.updates)) if record.stopped else config
+
+
+def _refuse_other_length(record: Record, config: RunConfig, per_update: int, data: Any, collate: Any) -> None:
+    """Refuse data that make another number of updates, of so many batches each, than the run made.
+
+    Raises:
+        ArgumentError: they do.
+    """
+    if config.epochs is None or isinstance(data, Kernel):
+        return
+    source = as_source(data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate)
+    batches = batches_of(source, epochs=config.epochs, updates=None, per_update=per_update, limit=config.limit_updates)
+    if (updates := -(-batches // per_update)) != record.updates:
+        raise ArgumentError(
+            f"the data make {updates:,} updates, and the run made {record.updates:,}: they are not those of the run"
+        )
 
 
 def _rule_of(record: Record) -> Rule:
@@ -205,6 +223,9 @@ def _compare(record: Record, run: Run) -> Replay:
         first = ReplayDifference(after, record.updates, tuple(parameters), _first_loss(record, run))
     elif record.average is not None and run.ema_state is not None:
         first = _averages_differ(record, record.average, dict(run.ema_state))
+    moved = _moved(record)
+    # What makes up for stale gradients follows from the first batches; the first loss comes before any of it.
+    otherwise = () if first is not None and first.update == 0 and not moved else tuple(_made_up_otherwise(record, run))
     return Replay(
         equal=first is None,
         digest=run.digest,
@@ -213,7 +234,7 @@ def _compare(record: Record, run: Run) -> Replay:
         compared=len(versions) + 1,
         seconds=run.seconds,
         first_difference=first,
-        environment=(*_made_up_otherwise(record, run), *_moved(record)),
+        environment=(*otherwise, *moved),
     )
 
 
@@ -242,6 +263,7 @@ def _moved(record: Record) -> tuple[str, ...]:
 
 def _first_loss(record: Record, run: Run) -> int | None:
     """The first update whose loss has other bits than the recorded one."""
-    bits = [rows["loss"].view(np.int64) for rows in (record.journal, run.journal)]
+    made = min(len(record.journal), len(run.journal))
+    bits = [rows["loss"][:made].view(np.int64) for rows in (record.journal, run.journal)]
     differing = np.flatnonzero(bits[0] != bits[1])
     return int(record.journal["update"][differing[0]]) if len(differing) else None

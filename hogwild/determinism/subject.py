@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hogwild.config import AUTO, RunConfig
@@ -176,7 +177,7 @@ class OwnTraining(Subject):
         refuse_incomplete(run)
         if self.config.kind == AUTO:  # all repeats are by what the first was by
             self.config = replace(self.config, kind=run.kind)
-        logits, targets = problem.predict(problem.model) if problem.predict is not None else (None, None)
+        logits, targets = _predicted(problem)
         return Outcome(run.state, run.digest, run, {**trace, run.updates: dict(run.state)}, logits, targets)
 
     def _others(self, problem: Problem, variation: Variation) -> dict[str, Any]:
@@ -215,6 +216,14 @@ class OwnTraining(Subject):
     def _flip(self, problem: Problem, number: int) -> None:
         _, source = self.source()
         add_one_ulp(*most_sensitive(problem.model, problem.loss, source, self.config.seed, number))
+
+
+def _predicted(problem: Problem) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Logits and targets of its trained model, in eval mode, where it has a function that gives them."""
+    if problem.predict is None:
+        return None, None
+    with torch.no_grad():
+        return problem.predict(problem.model.eval())
 
 
 def _built(training: Training, data: Path | None, seed: int) -> Problem:

@@ -27,7 +27,7 @@ class Problem:
         loss: (model, batch) → the loss.
         evaluate: model → named floats; the name `accuracy` is the one shown in tables.
         predict: classifier → (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say
-            how many predictions differ.
+            how many predictions differ. It comes in eval mode, and gradients are off.
         callbacks: told of each run, see `hogwild.Callback`. `check` calls those alone that may stop a run.
     """
 

@@ -85,7 +85,7 @@ _ADAPTIVE = (
 
 def steps_rows(optimizer: Optimizer) -> bool:
     """True where a sparse gradient changes the rows that it names, of the parameter and of its state, and no others."""
-    return type(optimizer) in _BY_ROW and not is_watched(optimizer)
+    return takes_sparse(optimizer) and not is_watched(optimizer)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ class OptimizerPlan:
     the optimizer divides by what it keeps of earlier gradients, which the written step computes privately; `shards` are
     there where the step of a version can be made in pieces; `rates` are learning rates, each with the update from which
     on it replaces that of the optimizer; `compensation` is what is done about staleness, if anything; `decay` is that
-    of a moving average of the parameters, if one is kept.
+    of a moving average of the parameters, if one is kept; `rows` has the positions of the parameters whose sparse
+    gradients stay so, None: all.
     """
 
     form: StateForm
@@ -109,6 +110,7 @@ class OptimizerPlan:
     rates: tuple[tuple[int, float], ...] = ()
     compensation: Compensation | None = None
     decay: float | None = None
+    rows: frozenset[int] | None = None
 
     def with_rates(self, rates: tuple[tuple[int, float], ...]) -> OptimizerPlan:
         """The same with other learning rates from some updates on."""
@@ -117,6 +119,16 @@ class OptimizerPlan:
     def with_average(self, decay: float | None) -> OptimizerPlan:
         """The same with a moving average of the parameters, where a decay is given."""
         return self if decay is None else replace(self, form=self.form.with_average(), decay=decay)
+
+    def with_rows(self, rows: frozenset[int]) -> OptimizerPlan:
+        """The same where a sparse gradient of one of these parameters stays so, and that of any other is made dense
+        before it is stepped by.
+
+        Under a rule whose gradients may wait that is so where they wait, and whether they do is a matter of time.
+        """
+        if not rows:
+            return replace(self, rows=rows)
+        return replace(self, rows=rows, form=replace(self.form, flat=False), shards=())  # a flat step takes dense ones
 
     @classmethod
     def under_staleness(

@@ -100,7 +100,7 @@ class SharedOptimizer:
         is good until the next call.
         """
         if not self._form.flat:
-            return Gathered(_own(gradients, self._parameters), [])
+            return Gathered(_own(gradients, self._parameters, self._plan.rows), [])
         if not _all_dense(gradients):
             return Gathered(_fill(self._gradient_views, gradients), self._flat_gradients)
         torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
@@ -344,11 +344,16 @@ def _rooms(layout: Layout, races: bool) -> tuple[list[Rooms], list[Rooms]]:
     return tensors, [Rooms(flats(span), races) for span in layout.ranges]
 
 
-def _own(gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
-    """Each gradient in memory that no other one uses, with its parameter's strides; sparse ones as they are."""
+def _own(
+    gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter], rows: frozenset[int] | None
+) -> list[Tensor | None]:
+    """Each gradient in memory that no other one uses, with its parameter's strides; sparse ones as they are, or those
+    of `rows` alone."""
     owned: list[Tensor | None] = []
     seen: set[int] = set()
-    for gradient, parameter in zip(gradients, parameters, strict=True):
+    for i, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
+        if gradient is not None and gradient.is_sparse and rows is not None and i not in rows:
+            gradient = gradient.to_dense()
         if gradient is not None and gradient.layout is torch.strided:
             place = gradient.untyped_storage().data_ptr()
             if place in seen or gradient.stride() != parameter.stride():

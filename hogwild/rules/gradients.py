@@ -6,6 +6,7 @@ A loss is a scalar, a list of scalars or a generator of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,12 +22,36 @@ BatchLoss = Callable[[nn.Module], Any]
 name)."""
 
 
+def _value_told(output: tuple[Any, Mapping[str, Any]], names: Sequence[str]) -> float:
+    """The value of a loss that tells its gradients.
+
+    Raises:
+        ArgumentError: it tells none, but of a value that is to be differentiated.
+    """
+    value, told = output
+    if isinstance(value, Tensor):
+        if value.requires_grad and not any(name in names for name in told):
+            raise ArgumentError(
+                "loss returned (loss, a mapping), which tells gradients by the names of parameters; return the loss "
+                "alone, and record numbers by hogwild.worker_info().log(accuracy=…)"
+            )
+        value = value.detach()
+    return float(value)
+
+
+@dataclass(frozen=True)
+class OneOfSeveral:
+    """What the loss of one batch yields, where an update is made of several: the mean of it is one part of theirs."""
+
+    scalars: Generator[Any, None, None]
+
+
 def gradients_of(
     output: Any, parameters: Sequence[nn.Parameter], names: Sequence[str], by: str
 ) -> tuple[float, list[Tensor | None]]:
     """(loss, gradients) of what a loss returned: as it tells them, or differentiated by "grad" or by "backward"."""
     if is_told(output):
-        return float(output[0]), named_gradients(output[1], names, parameters)
+        return _value_told(output, names), named_gradients(output[1], names, parameters)
     return (autograd_gradients if by == "grad" else backward_gradients)(output, parameters)
 
 
@@ -42,8 +67,9 @@ def fitting(values: Sequence[Tensor | None], room: Mapping[int, int]) -> list[Te
     ]
 
 
-def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
-    """(the scalars in what a loss returned, whether each is backpropagated as it comes).
+def losses_of(output: Any) -> tuple[Iterable[Any], bool]:
+    """(the scalars in what a loss returned, whether each is backpropagated as it comes); among those of several batches
+    one batch, of which more than one is to be.
 
     Raises:
         ArgumentError: the output is not a scalar tensor, a list of them, or a generator of them.
@@ -51,7 +77,7 @@ def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
     if isinstance(output, Tensor):  # first, for nearly every loss is one, and asking for a generator takes a while
         return [_scalar(output)], False
     if isinstance(output, Generator):
-        return (_scalar(part) for part in output), True
+        return (part if isinstance(part, OneOfSeveral) else _scalar(part) for part in output), True
     if isinstance(output, tuple):
         raise ArgumentError(
             f"loss returned a tuple of {len(output)}; return the scalar to train on, several in a list, whose mean "
@@ -62,6 +88,17 @@ def losses_of(output: Any) -> tuple[Iterable[Tensor], bool]:
             raise ArgumentError("loss returned an empty list; it must return a scalar, or a list with at least one")
         return [torch.stack([_scalar(part).reshape(()) for part in output]).mean()], False
     return [_scalar(output)], False
+
+
+def parts_of(output: Any) -> Iterable[Any]:
+    """What a loss returned for one batch of several, as one part, which counts as much as that of each other batch.
+
+    Raises:
+        ArgumentError: as `losses_of` does.
+    """
+    if isinstance(output, Generator):
+        return [OneOfSeveral(output)]
+    return losses_of(output)[0]
 
 
 def _scalar(value: Any) -> Tensor:
@@ -87,13 +124,18 @@ def autograd_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
     inputs = tuple(parameters)
     if not streamed:  # one scalar, as nearly every loss is: nothing to add up
         (scalar,) = scalars
-        gradients = differentiate(scalar, inputs)
-        return 0.0 + scalar.item(), [*gradients]
+        gradients = [*differentiate(scalar, inputs)]
+        return 0.0 + scalar.item(), gradients
     total, count = 0.0, 0
     sums: list[Tensor | None] = [None] * len(inputs)
-    for scalar in scalars:
-        _add(sums, [*differentiate(scalar, inputs)])
-        total, count = total + scalar.item(), count + 1
+    for part in scalars:
+        if isinstance(part, OneOfSeveral):
+            value, gradients = autograd_gradients(part.scalars, parameters)
+        else:
+            gradients = [*differentiate(part, inputs)]
+            value = part.item()
+        _add(sums, gradients)
+        total, count = total + value, count + 1
     return _averaged(total, count, sums)
 
 
@@ -124,13 +166,27 @@ def backward_gradients(output: Any, parameters: Sequence[nn.Parameter]) -> tuple
     total, count = 0.0, 0
     for parameter in parameters:
         parameter.grad = None
-    for scalar in scalars:
-        differentiate(scalar)
-        total, count = total + scalar.item(), count + 1
+    for part in scalars:
+        if isinstance(part, OneOfSeveral):
+            value = _add_apart(part, parameters)
+        else:
+            differentiate(part)
+            value = part.item()
+        total, count = total + value, count + 1
     sums = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
     return _averaged(total, count, sums) if streamed else (total, sums)
+
+
+def _add_apart(batch: OneOfSeveral, parameters: Sequence[nn.Parameter]) -> float:
+    """Add the mean of what one batch yields to what is in `.grad`; returns that of its values."""
+    before = [parameter.grad for parameter in parameters]
+    value, gradients = backward_gradients(batch.scalars, parameters)
+    _add(before, gradients)
+    for parameter, total in zip(parameters, before, strict=True):
+        parameter.grad = total
+    return value
 
 
 def _averaged(total: float, count: int, sums: list[Tensor | None]) -> tuple[float, list[Tensor | None]]:

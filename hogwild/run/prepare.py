@@ -17,6 +17,7 @@ from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
 from hogwild.optim.factory import group_of, make_optimizer
+from hogwild.optim.kernels import takes_sparse
 from hogwild.optim.plan import OptimizerPlan, steps_rows
 from hogwild.optim.rates import RateTable, SchedulerFactory, factor_of, tabulated
 from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
@@ -32,6 +33,7 @@ from hogwild.run.record import origin_to_go_on
 from hogwild.run.result import refuse_unsaveable
 from hogwild.run.second_look import copies_for_another, look_again
 from hogwild.run.staleness import curvature_of, stale_plan
+from hogwild.run.structure import trains_as_evaluated
 from hogwild.run.try_kernel import try_kernel
 from hogwild.run.which_kind import LONG, is_to_be_measured, with_kind
 from hogwild.shared import limits
@@ -109,6 +111,8 @@ def prepare(job: Job) -> Prepared:
     anatomy = Anatomy.of(job.model)
     copies = copies_for_another(job)  # before anything of the job has been used
     _refuse_idle_functions(job)
+    if trains_as_evaluated(job.model):
+        warn_caller("the model is in eval mode, and trains in it; model.train() turns dropout and BatchNorm on")
     if job.out is not None:
         refuse_unsaveable(job.model)
     _warn_of_few_batches(job)
@@ -128,20 +132,20 @@ def prepare(job: Job) -> Prepared:
         with as_in_a_worker(job.intra_op):
             look_again(job, anatomy, copies)
     layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
-    found: frozenset[int] | None = tried.sparse
-    if job.loss is None:
-        found = declared_sparse(job.model, optimizer, anatomy.trained, job.sparse)
-    sparse = _sparse(job, found, layout, optimizer)
+    sparse = _sparse(job, _found(job, anatomy, tried, optimizer), layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
-    curved = curvature_of(job, anatomy, optimizer, optimized, origin) if not sparse else None
-    optimizer_plan = stale_plan(job, optimizer, optimized, layout, sparse, curved)
+    rows = _rows(job, anatomy, sparse)
+    curved = curvature_of(job, anatomy, optimizer, optimized, origin) if not rows else None
+    optimizer_plan = stale_plan(job, optimizer, optimized, layout, sparse, rows, curved)
     if origin is not None:
         origin = _with_compensation(origin, job, curved, optimizer_plan)
     rates = () if isinstance(job.source, Kernel) else job.config.values_of("lr")  # a kernel steps by itself
     optimizer_plan = optimizer_plan.with_rates(rates).with_average(job.config.ema)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
-    tables = sorted(sparse) if _keeps_rows(job, optimizer) else []
-    plan = _plan(job, anatomy, optimizer_plan, sparse, tables, tried, job.updates)
+    if job.rule.combines:
+        optimizer_plan = optimizer_plan.with_rows(rows)
+    tables = sorted(sparse) if _keeps_rows(job, optimizer) and optimizer_plan.by_row else []
+    plan = _plan(job, anatomy, optimizer_plan, rows, tables, tried, job.updates)
     limits.refuse(job.config.workers, own_processes=TEAMS[job.kind].own_processes)
     draws = bool(tried.draws) or job.loss is None
     return Prepared(
@@ -276,6 +280,21 @@ def _refuse_what_threads_share(job: Job, tried: DryRun) -> None:
         )
 
 
+def _found(job: Job, anatomy: Anatomy, tried: DryRun, optimizer: Optimizer) -> frozenset[int] | None:
+    """The positions of the parameters that may get sparse gradients: of those whose first one is dense, or is none,
+    tables whose layers say so. None: nothing was tried, and nothing says so."""
+    if job.loss is None:
+        return declared_sparse(job.model, optimizer, anatomy.trained, job.sparse)
+    tables = tables_of(job.model, list(anatomy.trained.values())) if takes_sparse(optimizer) else frozenset()
+    return tried.sparse | tables
+
+
+def _rows(job: Job, anatomy: Anatomy, sparse: frozenset[int]) -> frozenset[int]:
+    """The positions of the parameters whose gradients wait as rows where they are sparse: tables whose layers say so,
+    too, of which the first one is not."""
+    return frozenset() if job.rule.dense_gradients else sparse | tables_of(job.model, list(anatomy.trained.values()))
+
+
 def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: Optimizer) -> frozenset[int]:
     needs = job.rule.needs(job.config.workers)
     if found and job.config.ema is not None:
@@ -305,13 +324,12 @@ def _plan(
     job: Job,
     anatomy: Anatomy,
     optimizer: OptimizerPlan,
-    sparse: frozenset[int],
+    rows: frozenset[int],
     tables: list[int],
     tried: DryRun,
     updates: int,
 ) -> StatePlan:
     config, parameters = job.config, optimizer.form.layout
-    rows = frozenset() if job.rule.dense_gradients else sparse | tables_of(job.model, list(anatomy.trained.values()))
     before = peek(job.resume) if job.resume is not None else Peek()
     needs = job.rule.needs(config.workers)
     several = job.party is not None and job.averages is None

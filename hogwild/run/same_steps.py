@@ -5,6 +5,9 @@ time. Any other one makes three steps, and a second one, made anew, the last of 
 
     first    from the start by the gradient of batch 0 → from there by that of batch k → from the start by the first
     second                                               from there by that of batch k
+
+Whoever has nothing better to do steps, so each step is made by another worker at another update, with generators of its
+own: neither random numbers nor `worker_info()` may have a part in it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.optim.factory import Factory, is_plain, made_by
 from hogwild.run.job import Job
 from hogwild.shared.hashing import equal_bits
+from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 Gradients = Sequence[Tensor | None]
 _ADVICE = "docs/same-bits.md says where an optimizer keeps its state"
@@ -59,17 +63,21 @@ class _State:
 
 def _steps_agree(job: Job, first: _Stepper, second: _Stepper, gradients: tuple[Gradients, Gradients]) -> bool:
     zero, other = gradients
-    seed = job.config.seed
-    # Under `sync` whoever is last steps, and its generators are those of its own batch; in threads they are anybody's.
-    anybodys = job.rule.tickets_per_update > 1 or job.kind == "threads"
     start = first.start()
-    middle = first.step(start, zero, mix(seed, 0))
-    end = first.step(middle, other, mix(seed, 1))
-    again = first.step(start, zero, mix(seed, 2 if anybodys else 0))
-    others = second.step(middle, other, mix(seed, 3 if anybodys else 1))
+    middle = first.step(start, zero, _worker(job, 0))
+    end = first.step(middle, other, _worker(job, 1))
+    again = first.step(start, zero, _worker(job, 2))
+    others = second.step(middle, other, _worker(job, 3))
     return _alike(middle.values, again.values, middle.kept, again.kept) and _alike(
         end.values, others.values, end.kept, others.kept
     )
+
+
+def _worker(job: Job, number: int) -> WorkerInfo:
+    """The worker of that number, at the update and the batch of that number."""
+    info = WorkerInfo(number, job.config.workers, job.config.seed, log_to_no_run)
+    info.start(number, number)
+    return info
 
 
 class _Stepper:
@@ -90,16 +98,16 @@ class _Stepper:
     def start(self) -> _State:
         return _State(self._first, [_copied(self._optimizer.state.get(p, {})) for p in self._stepped])
 
-    def step(self, state: _State, gradients: Gradients, number: int) -> _State:
-        """One step from that state, which stays as it is, with generators seeded by that number."""
+    def step(self, state: _State, gradients: Gradients, worker: WorkerInfo) -> _State:
+        """One step from that state, which stays as it is, by that worker, with generators seeded for its batch."""
         for parameter, value, kept, gradient in zip(self._stepped, state.values, state.kept, gradients, strict=True):
             parameter.data = value.clone()
             parameter.grad = None if gradient is None else gradient.clone()
             self._optimizer.state.pop(parameter, None)
             if kept:
                 self._optimizer.state[parameter] = _copied(kept)
-        seed_generators(number)
-        with torch.no_grad():
+        seed_generators(mix(worker.seed, worker.batch))
+        with torch.no_grad(), informed(worker):
             self._optimizer.step()
         values = [parameter.detach().clone() for parameter in self._stepped]
         return _State(values, [_copied(self._optimizer.state.get(p, {})) for p in self._stepped])

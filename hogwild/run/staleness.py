@@ -68,14 +68,17 @@ def stale_plan(
     optimized: Sequence[nn.Parameter],
     layout: Layout,
     sparse: frozenset[int],
+    rows: frozenset[int],
     curved: Curvature | None,
 ) -> OptimizerPlan:
-    """The plan of an optimizer, with what is done about staleness; with a warning where that may not be enough."""
+    """The plan of an optimizer, with what is done about staleness, unless there are `rows`, parameters whose gradients
+    may be sparse; with a warning where that may not be enough."""
     rule, staleness = job.rule, job.rule.staleness or 0
     asked = rule.made_up_for(job.config.workers)
     rates = _largest_rates(job, optimizer) if staleness or asked.updates else []  # else nobody asks for them
+    made_up_for = 0 if rows else asked.updates
     plan = OptimizerPlan.under_staleness(
-        optimizer, optimized, layout, sparse, asked.updates, curved, rates, varies=asked.varies
+        optimizer, optimized, layout, sparse, made_up_for, curved, rates, varies=asked.varies
     )
     if staleness and plan.compensation is None:
         known = not asked.updates and Compensation.of(optimizer, staleness) is not None

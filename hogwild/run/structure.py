@@ -3,6 +3,7 @@
 parameters, buffers    their dtypes and shapes
 modules                their classes
 options                what a module says of itself when it is printed, such as the p of a dropout
+modes                  which modules are in eval mode
 frozen                 SHA-256 of what is not trained, and so in no checkpoint
 """
 
@@ -14,6 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from hogwild.shared.hashing import digest_bytes
 
@@ -32,8 +35,15 @@ def structure_of(model: nn.Module, trained: Collection[str]) -> dict[str, Any]:
         "buffers": {name: form_of_tensor(value) for name, value in model.named_buffers(remove_duplicate=False)},
         "modules": {path: class_name(module) for path, module in modules.items()},
         "options": {path: told for path, module in modules.items() if (told := _options(module))},
+        "modes": {path: "eval" for path, module in modules.items() if not module.training},
         "frozen": {name: digest_bytes({"": value}).hex()[:16] for name, value in named.items() if name not in trained},
     }
+
+
+def trains_as_evaluated(model: nn.Module) -> bool:
+    """True where the whole model is in eval mode, and computes otherwise by it."""
+    modules = [*model.modules()]
+    return not any(one.training for one in modules) and any(isinstance(one, _BatchNorm | _DropoutNd) for one in modules)
 
 
 def structure_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -48,6 +58,11 @@ def structure_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
     for path, after in now["options"].items():
         before = was.get("options", {}).get(path, {})
         yield from ((f"{key} of module {path!r}", before[key], after[key]) for key in _unequal(before, after))
+    if (modes := was.get("modes")) is not None:
+        for path in dict.fromkeys([*now["modes"], *modes]):
+            one, other = (side.get(path, "train") for side in (modes, now["modes"]))
+            if one != other:
+                yield f"the mode of module {path!r}", one, other
     frozen = was.get("frozen", {}), now["frozen"]
     yield from ((f"frozen parameter {name!r}", *(one[name] for one in frozen)) for name in _unequal(*frozen))
 

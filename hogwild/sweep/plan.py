@@ -19,7 +19,7 @@ from typing import Any
 from hogwild.config import OF_OLD_FILES, RunConfig
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, settings_of
-from hogwild.rules.registry import make_rule, owners_of, refuse_idle
+from hogwild.rules.registry import make_rule, owners_of, refuse_idle, rule_class
 from hogwild.run.directory import file_digest, refuse_taken, staging, writing
 from hogwild.run.tensorboard import refuse_missing_tensorboard
 
@@ -108,8 +108,8 @@ def make_plan(
         sample_seed: of the draw; the same one draws the same runs.
 
     Raises:
-        ArgumentError: a combination of the settings cannot work, or there are too many, or too few to draw from; or
-            TensorBoard is asked for and not installed.
+        ArgumentError: a rule is not known, a combination of the settings cannot work, or there are too many, or too few
+            to draw from; or TensorBoard is asked for and not installed.
     """
     ordered = sorted(values, key=lambda name: name == "seed")  # last, so that its runs stand beside each other
     axes = {name: tuple(dict.fromkeys(values[name])) for name in ordered if len(set(values[name])) > 1}
@@ -119,6 +119,8 @@ def make_plan(
         raise ArgumentError(f"sample {sample} of a grid of {size:,} runs; 1 to {size:,} works")
     if (size if sample is None else sample) > _MOST:
         raise ArgumentError(f"the grid has {size:,} runs, over {_MOST:,}; --sample N draws N of them")
+    for rule in values.get("update", ()):
+        rule_class(rule)
     update = training.defaults.get("update", RunConfig.update) if saved is None else saved.update
     points = list(_points(axes, fixed, str(fixed.get("update", update)), sample, sample_seed))
     used = {name for point, kept in points for name in (*point, *kept)}

@@ -23,7 +23,7 @@ from hogwild.model.replica import Binding
 from hogwild.model.row_parameter import rows_at
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
-from hogwild.rules.gradients import losses_of
+from hogwild.rules.gradients import parts_of
 from hogwild.rules.rechecks import Chosen
 from hogwild.rules.registry import is_ours
 from hogwild.rules.row_gradients import rows_of_parameter
@@ -309,13 +309,13 @@ class Worker:
 
     def _losses(
         self, loss: Callable[[nn.Module, Any], Any], ticket: Ticket, module: nn.Module
-    ) -> Generator[Tensor, None, None]:
+    ) -> Generator[Any, None, None]:
         """The losses of a ticket's batches, one batch after the other, each with the draws that are its own."""
         end = min(ticket.batch + self.rule.batches_per_ticket, self.task.batches)
         for number in range(ticket.batch, end):
             self._begin(ticket.update, number)
             self.seat.pause(Hook.COMPUTING)
-            yield from losses_of(loss(module, self._batch(number)))[0]
+            yield from parts_of(loss(module, self._batch(number)))
 
     def _unseeded_gradient(self, ticket: Ticket, replica: nn.Module, own: OwnGenerators) -> Gradient | None:
         """The gradient, computed without numpy's and Python's generators being seeded; None where it drew from them.

@@ -164,6 +164,19 @@ def test_predictions_are_compared_where_the_training_tells_them():
     assert "churn" in str(verdict)
 
 
+def test_equal_bits_predict_alike_for_the_model_comes_in_eval_mode():
+    seen = []
+
+    def predict(model):
+        seen.append((model.training, torch.is_grad_enabled()))
+        x, y = problems.data()
+        return model(x), y
+
+    verdict = check(problems.dropout(), update="ordered", kind="processes", predict=predict, controls=False)
+    assert verdict.identical and seen == [(False, False)] * 2
+    assert verdict.worst.predictions.churn == 0
+
+
 def test_runs_that_end_at_different_updates_are_told_apart_from_others():
     lengths = iter([6, 3, 6, 6])
 

@@ -67,6 +67,25 @@ def test_other_data_is_found_at_the_update_that_first_used_it(update, tmp_path):
         assert (first.after, first.version) == ((5, 6) if update == "ordered" else (1, 2))
 
 
+@pytest.mark.parametrize("samples", [100, 300])
+def test_fewer_or_more_samples_are_refused(samples, tmp_path):
+    record(tmp_path, "ordered", "mlp")
+    told = f"the data make {4 * -(-samples // 16)} updates, and the run made 52: they are not those of the run"
+    with pytest.raises(hogwild.ArgumentError, match=told):
+        replay(tmp_path, "mlp", data=problems.data(samples))
+
+
+def test_other_data_are_no_other_machine(tmp_path):
+    """What makes up for stale gradients follows from the first batches."""
+    momentum = {"optimizer": problems.MOMENTUM, "staleness": 7}
+    record(tmp_path, "ordered", "mlp", **momentum)
+    x, y = problems.data()
+    other = hogwild.replay(
+        tmp_path, model=problems.mlp(), data=(9 * x, y), loss=problems.cross_entropy, optimizer=problems.MOMENTUM
+    )
+    assert other.environment == () and "the data or the loss is not that of the run" in other.conclusion
+
+
 def test_a_wrong_initial_bit_is_found_and_named(tmp_path):
     record(tmp_path, "ordered")
     model = problems.conv_bn()

@@ -206,7 +206,8 @@ def test_statistics_without_a_counter_and_layers_without_statistics():
 def test_evaluation_mode_leaves_statistics_alone():
     model = problems.conv_bn().eval()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    problems.train(model, update="ordered", updates=5)
+    with pytest.warns(UserWarning, match="the model is in eval mode, and trains in it"):
+        problems.train(model, update="ordered", updates=5)
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
     assert not model.training
 

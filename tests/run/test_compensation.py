@@ -114,6 +114,34 @@ def test_parameters_that_get_no_gradient(optimizer):
         assert train(workers=3, **arguments | {"update": update}).digest == expected
 
 
+def from_zero() -> nn.Module:
+    """No layer is at right angles to its gradient: the last is nothing."""
+    model = problems.mlp()
+    for parameter in model[2].parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+class Tied(nn.Module):
+    """One matrix in two layers, the first of them normalised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(8, 8, bias=False), nn.LayerNorm(8), nn.Linear(8, 8, bias=False)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.norm(self.first(x))))[:, :3]
+
+
+@pytest.mark.parametrize("build", [from_zero, Tied])
+def test_what_is_normalised_is_the_same_to_the_reference(build):
+    settings = {"optimizer": partial(torch.optim.SGD, lr=0.5), "model": build}
+    run = train(workers=2, kind="threads", **settings)
+    assert run.compensation and run.digest == by_reference(**settings)
+
+
 def test_groups_are_stretched_each_by_itself():
     def two_groups(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         biases = [parameter for name, parameter in named if name.endswith("bias")]

@@ -130,25 +130,23 @@ def test_dropout_in_processes_is_no_hidden_state(update):
     assert problems.train(problems.dropout(), update=update, kind="processes", updates=4).updates == 4
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("update", SAME_BITS)
-def test_an_optimizer_that_draws_is_refused_where_anybody_may_step(update):
-    """Under `ordered` in processes the owner of the update steps, with the generators of its batch."""
+@pytest.mark.parametrize("by", ["a generator", "its own generator", "the update"])
+def test_an_optimizer_that_draws_or_knows_its_worker_is_refused(by, update, kind):
+    """Whoever has nothing better to do steps: with the generators, and at the update, of another batch."""
 
-    class Langevin(Stepped):
+    class Uneven(Stepped):
         def size(self) -> float:
-            return 0.1 * (1 + torch.rand(()).item())
+            info = hogwild.worker_info()
+            if by == "a generator":
+                return 0.1 * (1 + torch.rand(()).item())
+            if by == "its own generator":
+                return 0.1 * (1 + (torch.rand((), generator=info.generator).item() if info is not None else 0))
+            return 0.1 * (1 + (info.update % 7 if info is not None else 0))
 
-    def steps(kind: str) -> int:
-        return problems.train(optimizer=Langevin, update=update, kind=kind, updates=4).updates
-
-    with preserved_generators():
-        with pytest.raises(NotReproducible, match="Langevin"):
-            steps("threads")
-        if update == "sync":
-            with pytest.raises(NotReproducible, match="Langevin"):
-                steps("processes")
-        else:
-            assert steps("processes") == 4
+    with preserved_generators(), pytest.raises(NotReproducible, match="Uneven"):
+        problems.train(optimizer=Uneven, update=update, kind=kind, updates=4)
 
 
 def test_what_cannot_be_pickled_is_looked_at_all_the_same():

@@ -24,9 +24,15 @@ def model(p: float = 0.2, momentum: float = 0.1, frozen: float = 1.0, slope: flo
     return net
 
 
+def in_part_evaluated(net: nn.Module) -> nn.Module:
+    net[1].eval()
+    return net
+
+
 OTHERS: dict[str, Callable[[], nn.Module]] = {
     "p of module '3' was 0.2 and is 0.3": lambda: model(p=0.3),
     "momentum of module '1' was 0.1 and is 0.9": lambda: model(momentum=0.9),
+    "the mode of module '1' was train and is eval": lambda: in_part_evaluated(model()),
     "negative_slope of module '2' was 0.01 and is 0.5": lambda: model(slope=0.5),
     "frozen parameter '4.bias' was ": lambda: model(frozen=2.0),
 }

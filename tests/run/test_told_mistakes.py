@@ -73,7 +73,9 @@ def test_evaluate_may_choose_otherwise():
         return {"norm": gradient.norm().item()}
 
     model = problems.dropout().eval()
-    assert problems.train(model, updates=6, evaluate=evaluate).metrics["norm"] > 0
+    with pytest.warns(UserWarning, match=r"the model is in eval mode, and trains in it; model.train\(\) turns dropout"):
+        run = problems.train(model, updates=6, evaluate=evaluate)
+    assert run.metrics["norm"] > 0
     assert not model.training
 
 
@@ -84,6 +86,15 @@ def test_evaluate_may_choose_otherwise():
 def test_a_loss_of_outputs_and_targets(loss):
     name = getattr(loss, "__name__", type(loss).__name__)
     refused(rf"^loss is .*{name}.* compares outputs with targets.*lambda model, batch", loss=loss)
+
+
+@pytest.mark.parametrize("told", [{}, {"accuracy": 0.5}])
+def test_numbers_beside_a_loss(told):
+    refused(
+        r"loss returned \(loss, a mapping\), which tells gradients .* return the loss alone, and record numbers by "
+        r"hogwild.worker_info\(\).log",
+        loss=lambda model, batch: (problems.cross_entropy(model, batch), told),
+    )
 
 
 def test_a_tuple_of_losses():

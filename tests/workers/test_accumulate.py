@@ -47,6 +47,37 @@ def test_each_batch_draws_what_it_would_by_itself(setting):
     same_bits(problems.dropout, kind="processes", data=Noisy(), epochs=4, accumulate=3, **setting)
 
 
+def uneven(model, batch):
+    """As many losses as a batch has eights of samples."""
+    for x, y in zip(*(part.split(8) for part in batch), strict=True):
+        yield problems.cross_entropy(model, (x, y))
+
+
+@pytest.mark.parametrize("gradient", ["grad", "backward"])
+@pytest.mark.parametrize("update", [name for name in NAMES if name != "racing"])
+def test_a_batch_counts_as_much_as_another_however_many_losses_it_yields(update, gradient):
+    """The last of an epoch yields one, and the others two."""
+    settings = {"update": update, "staleness": 0, "micro_batches": 1, "accumulate": 3, "epochs": 2, "workers": 1}
+    settings |= {"data": problems.data(40), "optimizer": problems.SGD, "kind": "threads", "gradient": gradient}
+    model, (x, y), order = problems.mlp(), problems.data(40), hogwild.Schedule(40, 16)
+    step = problems.SGD(model.parameters())
+    for update_number in range(2):
+        step.zero_grad()
+        for number in range(3 * update_number, 3 * update_number + 3):
+            rows = order.indices(number)
+            parts = [*uneven(model, (x[rows], y[rows]))]
+            (torch.stack(parts).mean() / 3).backward()
+        step.step()
+    trained = problems.mlp()
+    problems.train(trained, loss=uneven, **settings)
+    torch.testing.assert_close(dict(trained.named_parameters()), dict(model.named_parameters()))
+
+
+@by_rule
+def test_uneven_batches_are_those_of_the_reference(setting):
+    same_bits(problems.mlp, loss=uneven, accumulate=3, epochs=2, optimizer=problems.ADAM, **setting)
+
+
 def test_without_buffers_it_is_sync_by_one_worker():
     settings = {"optimizer": problems.ADAM, "updates": 20, "kind": "processes", "workers": 1}
     one = problems.train(problems.dropout(), update="sync", micro_batches=3, **settings)
