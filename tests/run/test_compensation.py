@@ -123,16 +123,17 @@ def from_zero() -> nn.Module:
 
 
 class Tied(nn.Module):
-    """One matrix in two layers, the first of them normalised."""
+    """One matrix in two layers, and one between them that goes into a normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.norm, self.last = nn.Linear(8, 8, bias=False), nn.LayerNorm(8), nn.Linear(8, 8, bias=False)
+        self.first, self.inner, self.norm = nn.Linear(8, 8, bias=False), nn.Linear(8, 8), nn.LayerNorm(8)
+        self.last = nn.Linear(8, 8, bias=False)
         self.last.weight = self.first.weight
 
     def forward(self, x):
-        return self.last(torch.tanh(self.norm(self.first(x))))[:, :3]
+        return self.last(torch.tanh(self.norm(self.inner(torch.tanh(self.first(x))))))[:, :3]
 
 
 @pytest.mark.parametrize("build", [from_zero, Tied])
