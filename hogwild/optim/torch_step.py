@@ -27,15 +27,30 @@ def bind_state(
     cells: Mapping[str, Cell],
     started: int,
 ) -> None:
-    """Let the optimizer see shared memory as the parameter's state, or no state before the first step."""
+    """Let the optimizer see shared memory as the parameter's state, or no state before the first step.
+
+    Raises:
+        ArgumentError: what was a whole number after that step is none any more.
+    """
     if not started:
         optimizer.state.pop(parameter, None)
         return
     optimizer.state[parameter] = {
-        key: value if cells[key].number is None else cells[key].number(value.item())  # type: ignore[misc]
-        for key, value in shared.items()
-        if key != AVERAGE
+        key: _as_it_was(optimizer, key, value, cells[key]) for key, value in shared.items() if key != AVERAGE
     }
+
+
+def _as_it_was(optimizer: Optimizer, key: str, value: Tensor, cell: Cell) -> Tensor | float:
+    """A state as the optimizer kept it: a tensor, or a number of its type."""
+    if cell.number is None:
+        return value
+    number = value.item()
+    if cell.number is int and not float(number).is_integer():
+        raise ArgumentError(
+            f"{type(optimizer).__name__} keeps {number} as {key!r}, and kept an int after its first step, in which "
+            f"form workers share it; let it begin as a float"
+        )
+    return cell.number(number)
 
 
 def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[str, Tensor]) -> None:
@@ -63,6 +78,11 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
         if value is target or value is None:
             continue
         if isinstance(value, Tensor):
+            if value.shape != target.shape or value.dtype != target.dtype:
+                raise ArgumentError(
+                    f"{type(optimizer).__name__} keeps {key!r} as {value.dtype} {list(value.shape)}, and kept it as "
+                    f"{target.dtype} {list(target.shape)} after its first step, in which form workers share it"
+                )
             target.copy_(value)
         else:
             target.fill_(value)

@@ -143,6 +143,32 @@ def test_state_that_is_taken_away_again_is_refused(update: str) -> None:
         trained(problems.mlp(), partial(Own, change=every_other, alls=False), update=update)
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "told"),
+    [
+        (torch.arange(4.0), torch.ones(1), r"as torch.float32 \[1\], and kept it as torch.float32 \[4\]"),
+        (
+            torch.zeros((), dtype=torch.int64),
+            torch.tensor(0.5),
+            r"as torch.float32 \[\], and kept it as torch.int64 \[\]",
+        ),
+        (2, 0.5, "keeps 0.5 as 'held', and kept an int after its first step"),
+    ],
+)
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_state_that_takes_another_form_is_refused(update: str, first: Any, later: Any, told: str) -> None:
+    """It was broadcast, or cut off."""
+
+    def changing(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+        state["steps"] = state.get("steps", 0) + 1
+        if state["steps"] in (1, 3):
+            state["held"] = first if state["steps"] == 1 else later
+        parameter.sub_(parameter.grad, alpha=lr)
+
+    with pytest.raises(hogwild.ArgumentError, match=told):
+        trained(problems.mlp(), partial(Own, change=changing, alls=False), update=update)
+
+
 class Rateless(Optimizer):
     """Steps by a hundredth of the gradient, and has no learning rate."""
 
