@@ -14,8 +14,10 @@ that refuses to be pickled; the worker makes one like it.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -130,6 +132,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             own: Any = type(value).__bases__[0]
             names = tuple(value.parametrizations)  # type: ignore[arg-type]
             return _parametrized, (own, names), own.__getstate__(value)
+        if isinstance(value, _Cached) and not _is_importable(value):  # a script's, which pickle would look for there
+            return _cached, (value.__wrapped__, value.cache_parameters())
+        if type(value).__name__ == "pybind11_type" and (name := _name_in_its_module(value)) is not None:
+            return getattr, (sys.modules[value.__module__], name)
         return super().reducer_override(value)
 
     def _number(self, key: int, value: Any, held: list[Any]) -> int:
@@ -141,6 +147,24 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 _PARAMETRIZE = parametrize.__name__
+_Cached = type(functools.lru_cache(lambda: None))
+
+
+def _is_importable(function: Any) -> bool:
+    """True where another program finds it in its module, by its name."""
+    module = sys.modules.get(function.__module__)
+    return function.__module__ != "__main__" and getattr(module, function.__qualname__, None) is function
+
+
+def _cached(function: Any, parameters: Mapping[str, Any]) -> Any:
+    """That function, with an empty cache."""
+    return functools.lru_cache(**parameters)(function)
+
+
+def _name_in_its_module(one: type) -> str | None:
+    """By which name a module of torch has a class that calls itself otherwise there, as `SDPBackend`; None: by none."""
+    names = vars(sys.modules.get(one.__module__, object))
+    return next((name for name, value in names.items() if value is one), None)
 
 
 def _nobody() -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import resource
@@ -18,6 +19,7 @@ import psutil
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
 from traits import KINDS
 
@@ -346,6 +348,20 @@ def test_a_program_needs_no_room_in_dev_shm():
     problems.train(kind="processes", updates=10, evaluate=evaluate, evaluate_every=2)
     assert all(names <= before for names in seen)
     assert seen
+
+
+def test_functions_with_a_cache_and_names_of_torch_in_another_module_are_sent():
+    @functools.lru_cache(maxsize=3)
+    def weight(number: int) -> float:
+        return 1 + number / 10
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        assert weight.cache_parameters() == {"maxsize": 3, "typed": False}
+        with sdpa_kernel(SDPBackend.MATH):
+            return weight(len(batch[0])) * problems.cross_entropy(model, batch)
+
+    runs = [problems.train(update="ordered", kind=kind, loss=loss, updates=6) for kind in KINDS]
+    assert runs[0].digest == runs[1].digest
 
 
 def test_partial_functions_and_bound_methods_are_sent():
