@@ -1,6 +1,6 @@
 """Adaptive steps without a lock, over and over: none blows up, and the loss is that of training under a lock.
 
-HOGWILD_ADAPTIVE=50 pytest tests/stress -k adaptive     fifty runs of each, in place of three: minutes
+HOGWILD_ADAPTIVE=50 pytest tests/stress -k adaptive     fifty runs of each, in place of eight: minutes
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from statistics import fmean, pvariance
+from statistics import fmean, variance
 from typing import Any
 
 import pytest
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 import hogwild
+from hogwild.determinism.interval import t_quantile
 
-RUNS = int(os.environ.get("HOGWILD_ADAPTIVE", "3"))
+RUNS = int(os.environ.get("HOGWILD_ADAPTIVE", "8"))
+SURELY = 1 - 1e-5  # of few runs the spread is known badly: Student's t
 ENTITIES, RELATIONS, WIDTH = 24, 3, 16
 UPDATES, BATCH, PROCESSES_EVERY = 250, 16, 10
 
@@ -76,5 +78,5 @@ def test_adaptive_steps_do_not_blow_up(name: str) -> None:
     raced, locked = losses["hogwild"], losses["locked"]
     print(name, *(f"{update} {min(own):.3f} {fmean(own):.3f} {max(own):.3f}" for update, own in losses.items()))
     assert max(raced) < 2 * max(locked)
-    noise = ((pvariance(raced) + pvariance(locked)) / RUNS) ** 0.5
-    assert abs(fmean(raced) - fmean(locked)) <= 4 * noise + 0.02 * fmean(locked)
+    noise = ((variance(raced) + variance(locked)) / RUNS) ** 0.5
+    assert abs(fmean(raced) - fmean(locked)) <= t_quantile(RUNS - 1, SURELY) * noise + 0.02 * fmean(locked)
