@@ -126,9 +126,8 @@ class OptimizerPlan:
 
         Under a rule whose gradients may wait that is so where they wait, and whether they do is a matter of time.
         """
-        if not rows:
-            return replace(self, rows=rows)
-        return replace(self, rows=rows, form=replace(self.form, flat=False), shards=())  # a flat step takes dense ones
+        form = replace(self.form, flat=self.form.flat and not rows)  # a flat step, or one in shards, takes dense ones
+        return replace(self, rows=rows, form=form, shards=() if rows else self.shards)
 
     @classmethod
     def under_staleness(

@@ -1,16 +1,11 @@
-"""Data and models lie in memory once, however many workers there are; what a program defines reaches every worker."""
+"""Data and models lie in memory once, however many workers there are."""
 
 from __future__ import annotations
 
-import functools
 import gc
-import os
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +14,6 @@ import psutil
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
 from traits import KINDS
 
@@ -255,161 +249,3 @@ def test_runs_one_after_another_leave_no_descriptors(kind):
         problems.train(kind=kind, updates=4)
     gc.collect()
     assert psutil.Process().num_fds() <= before
-
-
-# --- programs without a module to import
-
-SCRIPT = """
-import torch, hogwild
-from functools import partial
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-    def forward(self, x):
-        return helper(self.layer(x))
-
-def helper(x):
-    return torch.relu(x) + shift
-
-class Squares(torch.utils.data.Dataset):
-    def __len__(self):
-        return 64
-    def __getitem__(self, i):
-        return torch.full((4,), i / 64.0), i % 2
-
-class Loud(Exception):
-    pass
-
-shift = 0.25
-scale = 2.0
-print("top of the program")
-run = hogwild.train(
-    Net(), Squares(), lambda model, batch: scale * nn.functional.cross_entropy(model(batch[0]), batch[1]),
-    optimizer=lambda named: torch.optim.SGD(named, lr=0.1), updates=12, batch_size=8, workers=2,
-    lr_schedule=lambda u: 1 / (1 + u), evaluate=lambda model: {"norm": float(model.layer.weight.detach().norm())},
-)
-assert run.updates == 12, run.updates
-def bad(model, batch):
-    if hogwild.worker_info() and hogwild.worker_info().update == 3:
-        raise Loud("of its own class")
-    return model(batch[0]).sum()
-try:
-    hogwild.train(Net(), Squares(), bad, optimizer=partial(torch.optim.SGD, lr=0.1), updates=12, batch_size=8)
-except hogwild.WorkerError as error:
-    assert "Loud" in str(error) and "of its own class" in str(error), error
-    print("told of it")
-print("end of the program")
-"""
-
-
-def run_program(arguments: list[str], standard_input: str | None = None, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        input=standard_input,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(hogwild.__file__).parent.parent), **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("way", ["script", "standard input", "cell"])
-def test_a_program_without_a_guard_runs_once_and_its_classes_reach_the_workers(way, tmp_path):
-    if way == "script":
-        path = tmp_path / "program.py"
-        path.write_text(SCRIPT)
-        output = run_program([str(path)])
-    elif way == "standard input":
-        output = run_program(["-"], SCRIPT)
-    else:  # as a notebook runs a cell: compiled from text, in a module that has no file
-        cell = f"import __main__; exec(compile({SCRIPT!r}, '<cell 1>', 'exec'), __main__.__dict__)"
-        output = run_program(["-c", cell])
-    assert output.splitlines() == ["top of the program", "told of it", "end of the program"]
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
-def test_a_program_needs_no_room_in_dev_shm():
-    """Containers give /dev/shm 64 MB. What a run shares lies elsewhere."""
-    folder = Path("/dev/shm")
-    seen = []
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        seen.append({path.name for path in folder.iterdir() if "torch" in path.name or "psm" in path.name})
-        return {}
-
-    before = {path.name for path in folder.iterdir()}
-    problems.train(kind="processes", updates=10, evaluate=evaluate, evaluate_every=2)
-    assert all(names <= before for names in seen)
-    assert seen
-
-
-def test_functions_with_a_cache_and_names_of_torch_in_another_module_are_sent():
-    @functools.lru_cache(maxsize=3)
-    def weight(number: int) -> float:
-        return 1 + number / 10
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        assert weight.cache_parameters() == {"maxsize": 3, "typed": False}
-        with sdpa_kernel(SDPBackend.MATH):
-            return weight(len(batch[0])) * problems.cross_entropy(model, batch)
-
-    runs = [problems.train(update="ordered", kind=kind, loss=loss, updates=6) for kind in KINDS]
-    assert runs[0].digest == runs[1].digest
-
-
-def test_partial_functions_and_bound_methods_are_sent():
-    class Scaled:
-        def __init__(self, scale: float) -> None:
-            self.scale = scale
-
-        def loss(self, model: nn.Module, batch: Any, power: int) -> Tensor:
-            return self.scale * problems.cross_entropy(model, batch) ** power
-
-    loss = partial(Scaled(0.5).loss, power=2)
-    runs = [problems.train(loss=loss, kind=kind, update="ordered", updates=5) for kind in KINDS]
-    assert runs[0].digest == runs[1].digest
-
-
-@pytest.mark.parametrize("first", ["", "sys.path.insert(0, os.getcwd())"], ids=["nowhere", "on the path"])
-def test_a_folder_named_as_a_package_is_not_taken_for_it(first, tmp_path):
-    """The fork server is started by `python -c`, which by itself would import from the current folder first, and on
-    Python 3.14 by the path that this program has by then."""
-    (tmp_path / "hogwild").mkdir()
-    taken = tmp_path / "taken"
-    (tmp_path / "hogwild" / "__init__.py").write_text(f"open({str(taken)!r}, 'w').close()")
-    program = (
-        "import os, sys; sys.path = [p for p in sys.path if p]\n"
-        f"sys.path.insert(0, {str(Path(problems.__file__).parent)!r})\n"
-        f"import problems; {first}\n"
-        "print(problems.train(kind='processes', updates=3).updates)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "3\n", done.stderr
-    assert not taken.exists()
-
-
-@pytest.mark.parametrize("callers", [None, "1"])
-def test_a_worker_has_the_environment_of_its_program(callers):
-    """Its server is started with another, so in a program of its own."""
-    code = """
-import hogwild, os, torch
-def loss(model, batch):
-    safe = os.environ.get("PYTHONSAFEPATH")
-    hogwild.worker_info().log(safe=float(safe == "1"), more=float(any("HOGWILD" in name for name in os.environ)))
-    return model(batch).sum()
-sgd = lambda named: torch.optim.SGD(named, lr=0.1)
-model, x = torch.nn.Linear(2, 1), torch.ones(8, 2)
-run = hogwild.train(model, x, loss, optimizer=sgd, updates=3, batch_size=4, kind="processes")
-print(run.logged[0]["safe"], run.logged[0]["more"], os.environ.get("PYTHONSAFEPATH"))
-"""
-    own = {name: value for name, value in os.environ.items() if "HOGWILD" not in name and name != "PYTHONSAFEPATH"}
-    own |= {"PYTHONSAFEPATH": callers} if callers else {}
-    told = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True).stdout
-    assert told.split() == [str(float(callers == "1")), "0.0", str(callers)]
