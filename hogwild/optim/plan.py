@@ -145,8 +145,8 @@ class OptimizerPlan:
         """`of`, with what is known to help against gradients that are so many updates old; the optimizer is given the
         options for that. `curvature`, `rates` and `varies` are those of `Compensation.of`."""
         plan = cls.of(optimizer, parameters, layout, sparse)
-        known = plan.written is not None and not sparse
-        compensation = Compensation.of(optimizer, staleness, curvature, rates, varies=varies) if known else None
+        written = plan.written is not None
+        compensation = Compensation.of(optimizer, staleness, curvature, rates, varies=varies) if written else None
         if compensation is None:
             return plan
         compensation.apply(optimizer)
