@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from hogwild.data.schedule import Schedule
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, one_line
 from hogwild.shared.copying import copy_for_worker
 
 
@@ -116,7 +116,22 @@ def as_source(
     schedule = Schedule(samples, batch_size, shuffle, seed)
     if tensors is not None:
         return TensorSource(tensors, schedule)
-    return DatasetSource(data, schedule, collate or default_collate)
+    return DatasetSource(data, schedule, collate or _stacked)
+
+
+def _stacked(samples: list[Any]) -> Any:
+    """What torch makes of samples where nobody says how: tensors one longer.
+
+    Raises:
+        ArgumentError: they are of different lengths, or of a kind that it does not know.
+    """
+    try:
+        return default_collate(samples)
+    except Exception as error:
+        raise ArgumentError(
+            f"data: samples are not of one form ({type(error).__name__}: {one_line(error)}); give "
+            f"collate=, a function that makes a batch of a list of samples"
+        ) from error
 
 
 def batches_of(
@@ -167,7 +182,7 @@ def _refuse_side_by_side(data: list[Any]) -> None:
     if len({(tuple(part.shape), str(part.dtype)) for part in data}) > 1:
         raise ArgumentError(
             "data is a list of tensors of different shapes or dtypes; a list is taken for its samples, which must be "
-            "alike, and tensors side by side are a tuple, (x, y)"
+            "alike unless collate= makes a batch of them, and tensors side by side are a tuple, (x, y)"
         )
 
 

@@ -83,6 +83,8 @@ class _Trial:
         """The first one."""
         try:
             return self.source.batch(0, info.generator)
+        except HogwildError:
+            raise
         except Exception as error:
             raise ArgumentError(
                 f"data could not give its first batch: {type(error).__name__}: {one_line(error)}"
@@ -229,7 +231,7 @@ def _watch_modules(model: nn.Module) -> list[str]:
 def _culprit(generator: str, in_data: Sequence[str], modules: Sequence[str]) -> str:
     if generator in in_data:
         return "fetching a batch"
-    return ", ".join(modules) if modules and generator.startswith("torch") else "the loss"
+    return some_of(modules) if modules and generator.startswith("torch") else "the loss"
 
 
 def _samples_in(batch: Any) -> int:

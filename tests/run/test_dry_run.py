@@ -113,6 +113,13 @@ def test_data_that_raises_is_told_apart_from_the_loss():
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("sample", [lambda i: (torch.zeros(1 + i), i), lambda i: object(), lambda i: {f"at {i}": i}])
+def test_samples_that_cannot_be_stacked_are_told_of_collate(sample):
+    data = [sample(i) for i in range(20)]
+    with pytest.raises(ArgumentError, match=r"^data: samples are not of one form \(.*\); give collate=, a function"):
+        tried(problems.mlp(), data=data)
+
+
 # --- what it finds
 
 
