@@ -31,7 +31,7 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
     """
     if not callable(factory):
         raise ArgumentError(
-            f"optimizer is a {type(factory).__name__}, {str(factory).splitlines()[0]!r}; pass a function of the named "
+            f"optimizer is a {type(factory).__name__}, and the run makes its own; pass a function of the named "
             f"parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
     try:

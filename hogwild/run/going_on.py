@@ -30,6 +30,8 @@ def going_on(job: Job) -> Job:
             )
         return job
     folder = job.resume
+    if not (folder / "config.toml").exists():
+        raise ArgumentError(f"resume {str(folder)!r} is not the folder of a run: there is no config.toml in it")
     saved = RunConfig.load(folder / "config.toml")
     _refuse_other_settings(job, saved)
     # The file of the record stays: a change of it is warned of, and stands in origin.json.

@@ -165,7 +165,8 @@ def refuse_uncallable(**functions: Any) -> None:
     """
     for name, value in functions.items():
         if value is not None and not callable(value):
-            raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function, or leave it out")
+            left_out = "" if name == "loss" else ", or leave it out"
+            raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function{left_out}")
         yields = isgeneratorfunction(value) and name != "loss"  # which may give the parts of a mean
         if yields or iscoroutinefunction(value):
             sort = "yields" if yields else "is async"

@@ -204,7 +204,8 @@ def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, 
         try:
             _Pickler(io.BytesIO(), stand_ins).dumped(value)
         except Exception as reason:
-            return f"{name} cannot be sent to worker processes: {_first_line(reason)}; kind='threads' sends nothing"
+            said = "data" if name == "source" else name  # as the argument is called
+            return f"{said} cannot be sent to worker processes: {_first_line(reason)}; kind='threads' sends nothing"
     return f"the run cannot be sent to worker processes: {_first_line(error)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import problems
@@ -164,6 +165,34 @@ def test_a_factor_may_be_a_tensor_or_a_number_of_numpy():
 
     for factor in (np.float32(0.5), torch.tensor(0.5), 1):
         assert problems.train(updates=3, lr_schedule=lambda number, factor=factor: factor).updates == 3
+
+
+# --- what is something else than it should be
+
+
+def test_a_loss_and_an_optimizer_that_are_no_functions():
+    refused("^loss is a str, 'mse'; pass a function$", loss="mse")
+    made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    refused("^optimizer is a SGD, and the run makes its own; pass a function of the named", optimizer=made)
+
+
+def test_a_folder_without_a_run_to_go_on_with(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        refused("^resume '.*' is not the folder of a run: there is no config.toml in it$", resume=folder)
+
+
+def test_a_data_set_that_cannot_be_sent_is_called_by_its_argument():
+    class Locked(torch.utils.data.Dataset):
+        def __init__(self) -> None:
+            self.lock, self.data = threading.Lock(), problems.data()
+
+        def __len__(self) -> int:
+            return len(self.data[0])
+
+        def __getitem__(self, index: int) -> Any:
+            return self.data[0][index], self.data[1][index]
+
+    refused("^data cannot be sent to worker processes: TypeError: .*lock", data=Locked(), kind="processes")
 
 
 # --- the command line, replay, notebooks
