@@ -146,7 +146,7 @@ def _config_of(record: Record) -> RunConfig:
         keep_best=None,
         digest_every=min(record.seals, default=None),
     )
-    return replace(config, epochs=None, updates=max(1, record.updates)) if record.stopped else config
+    return replace(config, limit_updates=max(1, record.updates)) if record.stopped else config
 
 
 def _refuse_other_length(record: Record, config: RunConfig, per_update: int, data: Any, collate: Any) -> None:

@@ -99,23 +99,34 @@ class Job:
         Raises:
             ArgumentError: epochs are given, and the source does not say how long one is.
         """
-        return batches_of(
-            self.source,
-            epochs=self.config.epochs,
-            updates=self.config.updates,
-            per_update=self._per_update,
-            limit=self.config.limit_updates,
-        )
+        return self._batches(self.config.limit_updates)
+
+    @property
+    def planned_batches(self) -> int:
+        """Those that it would have without `limit_updates`, so that a schedule is the same with it."""
+        return self._batches(None)
+
+    def _batches(self, limit: int | None) -> int:
+        epochs, updates = self.config.epochs, self.config.updates
+        return batches_of(self.source, epochs=epochs, updates=updates, per_update=self._per_update, limit=limit)
 
     @property
     def tickets(self) -> int:
         """Tickets of the whole run; of machines that train apart those of each. Errors are those of `batches`."""
-        return -(-self.batches // self.rule.batches_per_ticket) // self._shares
+        return self._tickets(self.batches)
+
+    def _tickets(self, batches: int) -> int:
+        return -(-batches // self.rule.batches_per_ticket) // self._shares
 
     @property
     def updates(self) -> int:
         """Updates of the whole run; errors are those of `batches`."""
         return -(-self.tickets // self.rule.tickets_per_update)
+
+    @property
+    def planned_updates(self) -> int:
+        """Those that it would make without `limit_updates`."""
+        return -(-self._tickets(self.planned_batches) // self.rule.tickets_per_update)
 
     @property
     def updates_per_epoch(self) -> int | None:

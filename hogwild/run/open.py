@@ -201,6 +201,7 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         draws=prepared.draws,
         again=job.again,
         batches=job.batches,
+        planned_batches=job.planned_batches,
     )
     return TEAMS[job.kind](task, state, job.model, prepared.trained, prepared.constant)
 

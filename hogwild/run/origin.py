@@ -271,7 +271,7 @@ def _factors(job: Job) -> Callable[[int], float] | None:
     if not isinstance(kernel, Kernel):
         return job.factors
     per_update, lr = job.batches / job.updates, kernel.lr if job.config.lr is None else 1.0
-    return lambda update: lr * kernel.schedule(update * per_update / job.batches)
+    return lambda update: lr * kernel.schedule(update * per_update / job.planned_batches)
 
 
 def _data(job: Job, batch: str) -> dict[str, Any] | None:
@@ -349,8 +349,8 @@ def refuse_other_compensation(recorded: Sequence[str] | None, now: Sequence[str]
     """
     for before, after in compensation_differences(recorded, now):
         raise ArgumentError(
-            f"the run in {folder} made up for stale gradients otherwise ({before}; now: {after}); go on with it by the "
-            f"version of hogwild that began it, and with compensation 'workers' with as many workers"
+            f"the run in {folder} made up for stale gradients otherwise ({before}; now: {after}); it needs the version of "
+            f"hogwild that began it, with compensation 'workers' as many workers, and no larger rate of its lr_schedule"
         )
 
 

@@ -196,7 +196,7 @@ def _with_rates(job: Job, optimizer: Optimizer) -> Job:
         setting = "lr" if changes else "lr_schedule"
         raise ArgumentError(f"{setting} given, and {kind} has no lr in its groups; leave it out")
     if isinstance(job.lr_schedule, SchedulerFactory):
-        job = replace(job, lr_schedule=tabulated(job.lr_schedule, optimizer, job.updates))
+        job = replace(job, lr_schedule=tabulated(job.lr_schedule, optimizer, job.planned_updates))
     if changes and isinstance(job.lr_schedule, RateTable):
         raise ArgumentError(f"lr cannot be changed: {job.lr_schedule.name} sets it, as it was when the run began")
     if changes and len(rates := sorted({float(group["lr"]) for group in optimizer.param_groups})) > 1:

@@ -90,10 +90,11 @@ def _largest_rates(job: Job, optimizer: Optimizer) -> list[float]:
     """Of each group, by a table of learning rates, or its own by a schedule's largest factor."""
     table, rates = job.lr_schedule, [float(group.get("lr") or 0.0) for group in optimizer.param_groups]
     if isinstance(table, RateTable):
-        return [max(column) for column in zip(*map(table.at, range(job.updates)), strict=True)]
-    if job.factors is None or not job.updates:
+        return [max(column) for column in zip(*map(table.at, range(job.planned_updates)), strict=True)]
+    updates = job.planned_updates
+    if job.factors is None or not updates:
         return rates
-    looks = range(0, job.updates, -(-job.updates // _LOOKS))
+    looks = range(0, updates, -(-updates // _LOOKS))
     largest = max(factor_of(job.factors, update) for update in looks)
     return [largest * rate for rate in rates]
 

@@ -180,4 +180,4 @@ def lr_of(kernel: Kernel, config: RunConfig, update: int) -> float:
 
 def _rate(worker: Worker, kernel: Kernel, ticket: Ticket) -> float:
     lr = lr_of(kernel, worker.task.config, ticket.update)
-    return lr * kernel.schedule(ticket.batch / worker.task.batches)
+    return lr * kernel.schedule(ticket.batch / worker.task.planned_batches)

@@ -30,7 +30,8 @@ class Task:
     the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at
     each hook. `loans`: how often the thread that trains has lent itself the shared generators. `draws`: the trial step
     drew from a generator that all code of a process shares, or there was none. `again` computes a gradient a second
-    time where the loop is the user's own: (worker, ticket, replica) → (gradients, loss). `batches`: of the whole run.
+    time where the loop is the user's own: (worker, ticket, replica) → (gradients, loss). `batches`: of the whole run;
+    `planned_batches`: those that it would have without `limit_updates`.
     """
 
     config: RunConfig
@@ -52,6 +53,7 @@ class Task:
     draws: bool = True
     again: Callable[[Any, Any, nn.Module], tuple[Any, float]] | None = None
     batches: int = 0
+    planned_batches: int = 0
 
     @property
     def tells_loss(self) -> bool:

@@ -118,6 +118,24 @@ def test_the_rate_is_lr_by_the_schedule():
     assert rates[1:] == [0.5 * (1 - ticket / made.TICKETS) for ticket in range(made.TICKETS)]  # the first is the trial
 
 
+def test_a_limited_run_is_the_beginning_of_the_whole_one_schedule_included(tmp_path):
+    settings = {"update": "ordered", "workers": 1, "kernel": made.kernel(schedule=lambda done: 1 - done)}
+    _, whole = trained(**settings)
+    _, begun = trained(**settings, limit_updates=10, checkpoint_every=5, out=tmp_path)
+    assert begun.losses.tolist() == whole.losses[:10].tolist()
+    assert hogwild.replay(tmp_path, model=made.Tables(), data=settings["kernel"]).equal
+    _, on = trained(**settings, limit_updates=10, resume=tmp_path, change={"limit_updates": None})
+    assert on.digest == whole.digest
+
+
+def test_a_stopped_run_with_a_schedule_is_replayed(tmp_path):
+    kernel, stopping = made.kernel(schedule=lambda done: 1 - done), {"evaluate_every": 10}
+    settings = {"update": "ordered", "workers": 1, "kernel": kernel, "out": tmp_path, **stopping}
+    _, stopped = trained(**settings, stop=lambda progress: progress.updates >= 10)
+    assert stopped.stopped == "stop"
+    assert hogwild.replay(tmp_path, model=made.Tables(), data=kernel).equal
+
+
 def test_a_loss_that_is_not_finite_is_told():
     def spoilt(tables, drawn, rate):
         loss = made.step(tables, drawn, rate)

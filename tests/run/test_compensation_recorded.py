@@ -82,7 +82,7 @@ def test_where_workers_race_as_many_go_on(tmp_path):
     arguments |= {"evaluate_every": 9, "out": tmp_path, "kind": "threads"}
     with pytest.raises(KeyboardInterrupt):
         train(workers=3, evaluate=problems.interrupting(1), **arguments)
-    with pytest.raises(ArgumentError, match="with as many workers"):
+    with pytest.raises(ArgumentError, match="compensation 'workers' as many workers"):
         train(workers=2, resume=tmp_path, **arguments)
     assert train(workers=3, resume=tmp_path, **arguments).updates == UPDATES
 
