@@ -282,7 +282,7 @@ def launch(
             overwrite=overwrite,
             maker="launch",
             free=checked_free(config),
-            change=change or {},
+            change={} if change is None else change,
             again=again,
             sparse=sparse,
             party=party,

@@ -162,10 +162,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             if one.name not in _TABLES:
-                value = getattr(self, one.name)
-                if type(value).__module__ == "numpy" and hasattr(value, "item"):  # one of its scalars
-                    object.__setattr__(self, one.name, value := value.item())
-                _check(one, value)
+                object.__setattr__(self, one.name, of_python(getattr(self, one.name)))
+                _check(one, getattr(self, one.name))
         _check_changes(self.changes)
         object.__setattr__(self, "groups", _groups_in(self.groups))
         if (self.epochs is None) == (self.updates is None):
@@ -181,7 +179,7 @@ class RunConfig:
             )
         if self.outer_lr is not None and self.average_every is None:
             raise ArgumentError(f"outer_lr {self.outer_lr} given without average_every; 50 updates are a good start")
-        if self.lr is not None and self.lr == float("inf"):
+        if float("inf") in (self.lr, *(value for _, value in self.values_of("lr"))):
             raise ArgumentError("lr inf is not finite; 0.1 is a common choice for SGD, 0.001 for Adam")
 
     def at(self, name: str, update: int) -> Any:
@@ -201,11 +199,8 @@ class RunConfig:
         """
         changes = tuple(Change(update, name, value) for name, value in values.items())
         kept = tuple(change for change in self.changes if change.update < update or change.name not in values)
-        lengths = {name: values[name] for name in _LENGTHS if name in values}
-        if lengths:
-            lengths = {**dict.fromkeys(_LENGTHS), **lengths}
-        if "limit_updates" in values:
-            lengths["limit_updates"] = values["limit_updates"]
+        lengths: dict[str, Any] = dict.fromkeys(_LENGTHS) if any(name in values for name in _LENGTHS) else {}
+        lengths |= {name: values[name] for name in (*_LENGTHS, "limit_updates") if name in values}
         return replace(self, changes=(*kept, *changes), **lengths)
 
     @property
@@ -303,6 +298,11 @@ def refuse_fixed(name: str) -> None:
         f"{name} cannot be changed in a run ({why or 'it decides no bits, and is given by itself'}); "
         f"{', '.join(CHANGEABLE)} can"
     )
+
+
+def of_python(value: Any) -> Any:
+    """A value, and not a scalar of numpy."""
+    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 
 
 def _changes_in(values: Any) -> tuple[Change, ...]:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from hogwild.determinism.verdict import Verdict
 from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, is_loss
-from hogwild.rules.registry import title_of
 from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, row_of_axes, save_figure
 from hogwild.run.result import Run
 
@@ -39,7 +38,7 @@ def plot_run(run: Run, path: Path) -> None:
     """Draw a run as PNG: its loss, its metrics where it has any, and the staleness of its updates."""
     judged = any(not is_loss(name) for name in run.metrics)
     panels = [_loss, _metrics, _staleness] if judged else [_loss, _staleness]
-    title = f"{title_of(run.config, run.kind)} · {count(run.updates)} updates · seed {run.config.seed}"
+    title = f"{run.title} · {count(run.updates)} updates · seed {run.config.seed}"
     _draw(run, panels, title, (4.6, 4.2), path)
 
 

@@ -20,7 +20,7 @@ from hogwild.experiment import Table as Measurements
 from hogwild.report.run_words import optimizer_in_words, resumed_in_words
 from hogwild.report.words import count, duration, figure, plural, short_digest, size
 from hogwild.rules.base import Rule
-from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits, title_of
+from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits
 from hogwild.run.best import kept_lowest
 from hogwild.run.notes import read_notes
 from hogwild.run.result import Run
@@ -37,7 +37,7 @@ _SEVERITY_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 def run_report(run: Run, usual_lr: str = "") -> RenderableType:
     """What a training came to; `usual_lr` says why its learning rate is the one that its optimizer begins with."""
-    head = f"{title_of(run.config, run.kind)} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
+    head = f"{run.title} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
     parts: list[RenderableType] = [Text(head, "bold"), Padding(named_lines(_results(run, usual_lr)), (1, 0, 1, 2))]
     parts.append(Padding(_workers(run), (0, 0, 0, 2)))
     parts.extend(Text(f"  {failure.splitlines()[0]}", "yellow") for failure in run.failures)
@@ -83,9 +83,22 @@ def _results(run: Run, usual_lr: str) -> Iterable[tuple[str, str]]:
     yield "start-up", f"{duration(run.startup_seconds)} until the first update"
     yield "digest", short_digest(run.digest)
     if run.config.update in RULES:
-        yield "", _SAME if gives_same_bits(run.config.update) else _OTHER
+        yield "", _promise(run)
     if run.out is not None:
         yield "saved in", str(run.out)
+
+
+def _promise(run: Run) -> str:
+    """What its digest is promised to be when it is made again."""
+    if not gives_same_bits(run.config.update):
+        return _OTHER
+    if run.nodes == 1 or run.config.average_every is None:
+        return _SAME
+    if any(what.startswith("machine ") for what in run.failures):
+        return "differs from run to run: a machine that averaged was lost"
+    if run.origin is not None and run.origin.resumed:
+        return "not that of a run without a stop: machines that average begin again when they are resumed"
+    return f"{_SAME}, on {run.nodes} machines"
 
 
 def named_lines(rows: Iterable[tuple[str, str]]) -> Table:
@@ -100,11 +113,13 @@ def named_lines(rows: Iterable[tuple[str, str]]) -> Table:
 
 def _workers(run: Run) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
-    for heading in ("worker", "gradients", "share", "CPU time", "waited", "memory"):
+    several = run.nodes > 1
+    for heading in (*(["machine"] if several else []), "worker", "gradients", "share", "CPU time", "waited", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
     computed = sum(usage.computed for usage in run.workers) or 1
     for usage in run.workers:
         table.add_row(
+            *([str(usage.node)] if several else []),
             str(usage.worker),
             count(usage.computed),
             f"{100 * usage.computed / computed:.0f} %",

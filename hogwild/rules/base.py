@@ -177,6 +177,11 @@ class Rule(ABC):
         """The shared memory this rule needs for that many workers."""
         return Needs()
 
+    @property
+    def most_workers(self) -> int | None:
+        """Workers that can be busy at once; None: any number."""
+        return None
+
     def check(self, workers: int) -> None:  # noqa: B027
         """Refuse, with an `ArgumentError`, a number of workers that cannot work."""
 

@@ -57,12 +57,17 @@ class Ordered(Combining):
         """τ + 1 workers are busy."""
         return {"staleness": max(1, workers - 1)}
 
+    @property
+    def most_workers(self) -> int:
+        """τ + 1."""
+        return self.staleness + 1
+
     def check(self, workers: int) -> None:
         """More than τ + 1 workers cannot be busy."""
-        if workers > self.staleness + 1:
+        if workers > self.most_workers:
             raise ArgumentError(
-                f"{workers} workers are over the {self.staleness + 1} that staleness {self.staleness} keeps busy; "
-                f"set staleness={workers - 1} (it changes the result) or workers={self.staleness + 1}"
+                f"{workers} workers are over the {self.most_workers} that staleness {self.staleness} keeps busy; "
+                f"set staleness={workers - 1} (it changes the result) or workers={self.most_workers}"
             )
 
     def detach(self) -> None:

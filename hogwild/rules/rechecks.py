@@ -25,11 +25,13 @@ from torch import Tensor
 
 from hogwild.data.seeding import mix
 from hogwild.errors import some_of
+from hogwild.shared.dealing import Dealing
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field, Word
 
+_LEAST = 2  # tickets for each of several machines
 _SALT = 0x7265636865636B  # no batch is seeded by the numbers that choose
 
 
@@ -44,6 +46,13 @@ class Chosen:
     def __init__(self, seed: int, share: float) -> None:
         self._seed = seed
         self._share = share
+
+    @classmethod
+    def of(cls, seed: int, share: float, tickets: int, dealing: Dealing) -> Chosen:
+        """Those of a run of so many tickets: a few of them for each machine, where several train together, for else
+        nobody would see that one has other data than the others."""
+        least = min(1.0, _LEAST * dealing.nodes / max(1, tickets)) if dealing.several else 0.0
+        return cls(seed, max(share, least))
 
     def first_from(self, number: int) -> int:
         """The first chosen ticket that is that one or a later one."""

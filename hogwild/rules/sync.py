@@ -32,10 +32,15 @@ class Sync(Combining):
         """M workers are busy."""
         return {"micro_batches": max(2, workers)}
 
+    @property
+    def most_workers(self) -> int:
+        """M."""
+        return self.tickets_per_update
+
     def check(self, workers: int) -> None:
         """More than M workers cannot be busy."""
-        if workers > self.tickets_per_update:
+        if workers > self.most_workers:
             raise ArgumentError(
-                f"{workers} workers are over the {self.tickets_per_update} micro-batches of an update; set "
-                f"micro_batches={workers} (it changes the result) or workers={self.tickets_per_update}"
+                f"{workers} workers are over the {self.most_workers} micro-batches of an update; set "
+                f"micro_batches={workers} (it changes the result) or workers={self.most_workers}"
             )

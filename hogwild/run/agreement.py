@@ -6,6 +6,7 @@ Each tells what it has, and is told what the others have; whoever differs from m
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import torch
 
 from hogwild._version import __version__
 from hogwild.config import DECIDE_BITS, RunConfig
+from hogwild.data.sources import DatasetSource, TensorSource, own_copy
 from hogwild.errors import ArgumentError, NotReproducible, printable
 from hogwild.nodes.party import Party
+from hogwild.run.at_batch import at_batch
+from hogwild.run.batch_digest import batch_digest
 from hogwild.run.checkpoint import form_of
 from hogwild.run.directory import file_digest
 from hogwild.run.environment import flags_of_torch
 from hogwild.run.fingerprint import fingerprint
 from hogwild.run.going_on import differ
+from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.run.staleness import CURVATURE, CURVATURE_GROWS
 from hogwild.shared.hashing import digest_bytes
@@ -27,6 +32,7 @@ from hogwild.shared.state import SharedState
 
 PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
 END = "end"  # what each machine tells its final bits by
+_LOOKS = 16  # batches that are compared beside the first
 _WHERE_IT_BEGAN = ("version", "model")
 _OWN = ("data",)  # its folder may be elsewhere; what is in it is compared by the first batch
 _ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
@@ -51,6 +57,7 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         "stop": job.callbacks.may_stop,
         "node_timeout": party.invitation.timeout,
         **_flat(prepared.training),
+        **_batches(job),
         CURVATURE: prepared.curvature.largest if prepared.curvature is not None else None,
         CURVATURE_GROWS: prepared.curvature.grows if prepared.curvature is not None else None,
         "layout": form_of(prepared.plan, job.rule),
@@ -66,6 +73,17 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         told = party.hear_all("facts", PREPARING)
     if found := differences(told):
         raise ArgumentError(f"the machines do not train the same: {printable('; '.join(found), 600)}")
+
+
+def _batches(job: Job) -> dict[str, str]:
+    """Digests of some batches of the whole run; of none where the data may draw as they like, or make their batches."""
+    if not job.rule.same_bits or not isinstance(job.source, TensorSource | DatasetSource):
+        return {}
+    source, found = own_copy(job.source), {}
+    for number in sorted({(job.batches - 1) * part // _LOOKS for part in range(1, _LOOKS + 1)} - {0}):
+        with suppress(Exception), at_batch(job.config.seed, job.config.workers, batch=number) as info:
+            found[f"batch {number}"] = batch_digest(source.batch(number, info.generator))
+    return found
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

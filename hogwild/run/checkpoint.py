@@ -171,7 +171,7 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
     """
     path = directory / CHECKPOINT
     if not path.is_file():
-        why = "a run with checkpoint_every, or interrupted, leaves one"
+        why = "a run leaves one with checkpoint_every, or interrupted while it trains; begin it again"
         raise RunDirectoryError(f"{directory} holds no {CHECKPOINT}; {why}")
     try:
         with safe_open(path, "pt") as file:

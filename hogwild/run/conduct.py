@@ -41,6 +41,7 @@ from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.kernel_loop import LOWER
 from hogwild.workers.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.supervisor import Supervisor
+from hogwild.workers.team import Logged
 from hogwild.workers.torch_threads import torch_threads
 
 _ROWS = 1 << 16  # of a table that are looked at at once
@@ -80,7 +81,9 @@ def _as_it_ended(job: Job) -> Run:
     if job.party is not None:
         job.party.leave(f"the run in {job.resume} has ended")
     fill(job.model.state_dict(), run)
-    warn_caller(f"the run in {job.shown} has ended after {run.updates} updates; it is given back as it is")
+    warn_caller(
+        f"the run in {job.shown or job.resume} has ended after {run.updates} updates; it is given back as it is"
+    )
     return run
 
 
@@ -268,7 +271,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         journal=journal,
         seals=state.journal.seals(version) if job.rule.versioned else {},
         evaluations=tuple(run.evaluator.evaluations),
-        logged=logged_in_order([*run.logged, *map(logged_row, history.logged_once())]),
+        logged=logged_in_order([*run.logged, *map(logged_row, _applied(job, history, version))]),
         workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
         staleness=Staleness.of(journal, job.rule.staleness),
         failures=befallen.failures,
@@ -288,6 +291,11 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         nodes=job.party.nodes if job.party is not None else 1,
         updates_per_epoch=job.updates_per_epoch,
     )
+
+
+def _applied(job: Job, history: WorkerHistory, version: int) -> list[Logged]:
+    """What was logged; where updates are numbered as versions are, none of one that the end of the run has dropped."""
+    return [one for one in history.logged_once() if not job.rule.same_bits or one.update < version]
 
 
 def _audit(run: OpenRun, history: WorkerHistory) -> Audit | None:

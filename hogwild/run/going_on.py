@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, refuse_fixed
+from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, of_python, refuse_fixed
 from hogwild.errors import ArgumentError
 from hogwild.run.checkpoint import peek
 from hogwild.run.job import Job
 from hogwild.run.record import has_ended
 
-_LENGTHS = ("epochs", "updates", "limit_updates")
+_LIMIT = "limit_updates"
+_LENGTHS = ("epochs", "updates", _LIMIT)
 
 
 def going_on(job: Job) -> Job:
@@ -23,6 +24,8 @@ def going_on(job: Job) -> Job:
         ArgumentError: a setting that decides bits differs and is not changed on purpose, or it cannot be changed.
         RunDirectoryError: the files of the run are not of one run.
     """
+    if not isinstance(job.change, Mapping):
+        raise ArgumentError(f"change {job.change!r} is a {type(job.change).__name__}; change={{'lr': 0.03}} works")
     if job.resume is None:
         if job.change:
             raise ArgumentError(
@@ -34,6 +37,12 @@ def going_on(job: Job) -> Job:
         raise ArgumentError(f"resume {str(folder)!r} is not the folder of a run: there is no config.toml in it")
     saved = RunConfig.load(folder / "config.toml")
     _refuse_other_settings(job, saved)
+    every, wanted = peek(folder).digest_every, job.config.digest_every
+    if every and wanted is not None and wanted != every:
+        raise ArgumentError(
+            f"digest_every {wanted} given, and the run in {folder} notes digests every {every} updates; "
+            f"a resumed run needs the same"
+        )
     # The file of the record stays: a change of it is warned of, and stands in origin.json.
     job = replace(job, config=replace(job.config, changes=saved.changes, own=saved.own))
     return _changed(job, folder, job.change) if job.change else job
@@ -44,11 +53,11 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
     judged = job.callbacks.may_stop or job.config.keep_best is not None
     for name in (*DECIDE_BITS, *(("evaluate_every",) if judged else ())):  # the versions that it may end at, or keep
         if differ(getattr(saved, name), getattr(job.config, name)):
-            value = getattr(job.config, name)
-            other = f", or change={{{name!r}: {value!r}}} (--set {name}={_typed(value)})" if name in CHANGEABLE else ""
+            value, was = getattr(job.config, name), getattr(saved, name)
+            other = f", and change={{{name!r}: {value!r}}} beside it (--set {name}={_typed(value)})"
             raise ArgumentError(
-                f"{name} is {value!r}, and the run in {job.resume} was made with {getattr(saved, name)!r}; "
-                f"a resumed run needs the same{other}"
+                f"{name} is {value!r}, and the run in {job.resume} was made with {was!r}; "
+                f"a resumed run needs the same{other if _may_become(name, was, value) else ''}"
             )
     before, now = (one.own.parameters if one.own is not None else {} for one in (saved, job.config))
     for name in {**before, **now}:
@@ -57,6 +66,13 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
                 f"{name} is {now.get(name)!r}, and the run in {job.resume} was made with {before.get(name)!r}; a "
                 f"resumed run needs the same"
             )
+
+
+def _may_become(name: str, was: Any, value: Any) -> bool:
+    """True where a run that was made with one value can go on with the other."""
+    if name not in _LENGTHS or (name == _LIMIT and value is None):
+        return name in CHANGEABLE
+    return was is not None and value is not None and value > was
 
 
 def _typed(value: Any) -> str:
@@ -72,13 +88,14 @@ def differ(one: Any, other: Any) -> bool:
 def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:
     for name in values:
         refuse_fixed(name)
+    values = {name: of_python(value) for name, value in values.items()}
     if job.goes_on and has_ended(folder):
         raise ArgumentError(
             f"the run in {folder} has ended, and its record stays as it is; name another folder (out, --out) for one "
             f"that goes on from its last checkpoint with {', '.join(values)}"
         )
     following, rule = peek(folder).following, job.rule
-    changed = replace(job, config=job.config.changed(values, following // rule.tickets_per_update))
+    changed = replace(job, change=values, config=job.config.changed(values, following // rule.tickets_per_update))
     lengths = ", ".join(name for name in values if name in _LENGTHS)
     if changed.batches > job.batches < following * rule.batches_per_ticket:
         raise ArgumentError(

@@ -66,7 +66,11 @@ def dealt(prepared: Prepared, party: Party) -> Prepared:
     try:
         job.rule.check(sum(workers.values()) if averages is None else plan.workers)
     except ArgumentError as error:
-        raise ArgumentError(f"{party.nodes} machines together: {error}; all their workers count here") from None
+        if averages is not None:
+            raise
+        most, set_more = job.rule.most_workers or 1, str(error).rpartition(" or ")[0]
+        fewer = f"workers={most // party.nodes} on each" if most >= party.nodes else "fewer machines"
+        raise ArgumentError(f"{party.nodes} machines together: {set_more}, or {fewer}") from None
     first = sum(workers[node] for node in range(party.node))
     turns = _turns(prepared, party) if averages is None else ()
     return replace(prepared, plan=replace(plan, dealing=Dealing(party.nodes, party.node, first, averages, turns)))

@@ -349,8 +349,8 @@ def refuse_other_compensation(recorded: Sequence[str] | None, now: Sequence[str]
     """
     for before, after in compensation_differences(recorded, now):
         raise ArgumentError(
-            f"the run in {folder} made up for stale gradients otherwise ({before}; now: {after}); it needs the version of "
-            f"hogwild that began it, with compensation 'workers' as many workers, and no larger rate of its lr_schedule"
+            f"the run in {folder} made up for stale gradients otherwise ({before}; now: {after}); it needs the hogwild "
+            f"that began it, with compensation 'workers' as many workers, and no larger rate of its lr_schedule"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,12 @@ def _read_seals(path: Path, seals: Mapping[str, Any], updates: int) -> dict[int,
 def saved_run(run_dir: Path) -> Run:
     """The `Run` that was saved in a directory; errors are those of `read_record`."""
     record = read_record(run_dir)
-    evaluations, logged = read_metrics(run_dir / "metrics.jsonl")
     content, origin = record.content, record.origin
+    evaluations, logged = read_metrics(run_dir / METRICS)
+    if content["stopped"] == INTERRUPTED:  # what has come to the file since is of a run that went on, and was killed
+        applied = {*range(record.updates), *record.journal["update"].tolist()}
+        evaluations = [row for row in evaluations if row["update"] <= record.updates]
+        logged = [row for row in logged if row["update"] in applied]
     try:
         return Run(
             config=record.config,
@@ -240,8 +245,8 @@ def _best(run_dir: Path, content: Mapping[str, Any]) -> Best | None:
 
 
 def _usage(part: Mapping[str, Any]) -> WorkerUsage:
-    seconds = part["cpu_seconds"]
-    return WorkerUsage(**{**part, "cpu_seconds": float("nan") if seconds is None else seconds})
+    unknown = {name: nan for name in ("cpu_seconds", "waited_seconds") if part[name] is None}
+    return WorkerUsage(**{**part, **unknown})
 
 
 def _audit(found: Mapping[str, Any] | None) -> Audit | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -224,12 +224,19 @@ class Run:
         """The metrics of the last evaluation."""
         return metrics_in(self.evaluations[-1]) if self.evaluations else {}
 
+    @property
+    def title(self) -> str:
+        """What was run, on one line: name, rule, and who did it."""
+        if self.nodes == 1:
+            return title_of(self.config, self.kind)
+        together = replace(self.config, workers=max(1, len(self.workers)))
+        return f"{title_of(together, self.kind)} on {self.nodes} machines"
+
     def __str__(self) -> str:
         """The run in one line."""
         speed = f"{self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s"
-        title = title_of(self.config, self.kind)
         best = f" · {self.best}" if self.best is not None else ""
-        return f"{title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best} · {self.digest[:16]}…"
+        return f"{self.title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best} · {self.digest[:16]}…"
 
     def __repr__(self) -> str:
         """What a prompt, or a test that failed, shows of it: all its tensors and rows would fill pages."""

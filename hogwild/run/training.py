@@ -111,7 +111,7 @@ def train_config(
             maker=maker,
             free=checked_free(free),
             looks_again=looks_again,
-            change=change or {},
+            change={} if change is None else change,
             again=None if kernel is None else step_again,
             sparse=() if kernel is None else tuple(kernel.tables),
             party=party,

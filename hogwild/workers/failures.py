@@ -48,6 +48,11 @@ class WorkerHistory:
     in_doubt: list[int] = field(default_factory=list)
     restarts: int = 0
 
+    def note(self, event: Logged) -> None:
+        """Take in what was logged; what comes a second time, for an interruption came between, is in already."""
+        if not self.logged or self.logged[-1] is not event:
+            self.logged.append(event)
+
     def logged_once(self) -> list[Logged]:
         """What was logged of batches that count."""
         return [one for place, one in enumerate(self.logged) if place not in self.undone]

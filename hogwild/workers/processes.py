@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import connection
@@ -37,10 +38,11 @@ from hogwild.workers.spawn import (
     start_server,
 )
 from hogwild.workers.task import Task
-from hogwild.workers.team import Died, Event, Failed, Finished
+from hogwild.workers.team import Died, Event, Failed, Finished, taken
 
 _STACKS_PATIENCE = 0.5  # seconds for a worker to write its stacks
 _LEAVING_PATIENCE = 5.0  # seconds for a process that has told its end to leave: a user's thread may keep it
+_AT_ONCE = 1000  # messages of a worker
 _ORPHAN_PATIENCE = 60.0  # seconds for a process to leave whose start nobody will know the end of
 
 
@@ -87,6 +89,7 @@ class ProcessTeam:
         self._pipes: dict[int, connection.Connection] = {}
         self._stacks: dict[int, connection.Connection] = {}
         self._finished: set[int] = set()
+        self._told: deque[Event] = deque()
         self._leaving: dict[int, float] = {}
         self._lost: list[int] = []  # workers that ended while they were started, which nobody has been told
 
@@ -166,17 +169,27 @@ class ProcessTeam:
         return True
 
     def _received(self, index: int) -> Iterator[Event]:
-        pipe = self._pipes[index]
-        try:
-            while pipe.poll():
-                event: Event = pickle.loads(pipe.recv_bytes())
+        more = True
+        while more:
+            more = self._receive(self._pipes[index])
+            for event in taken(self._told):  # of another worker, too, where an interruption left something
                 if isinstance(event, Finished | Failed):
-                    self._leaving[index] = time.monotonic() + _LEAVING_PATIENCE
+                    self._leaving[event.worker] = time.monotonic() + _LEAVING_PATIENCE
                 if isinstance(event, Finished):
-                    self._finished.add(index)
+                    self._finished.add(event.worker)
                 yield event
-        except (EOFError, OSError):  # closed, or cut off in the middle of a message by the worker's death
-            return
+
+    def _receive(self, pipe: connection.Connection) -> bool:
+        """Read what is there, or much of it; True where there may be more. Meanwhile a signal waits, for it would lose
+        a message, or half of one."""
+        with HeldSignals() as signals, suppress(EOFError, OSError):  # closed, or cut off by the worker's death
+            signals.hold()
+            for _ in range(_AT_ONCE):
+                if not pipe.poll():
+                    return False
+                self._told.append(pickle.loads(pipe.recv_bytes()))
+            return True
+        return False
 
     def stacks(self, index: int) -> str:
         """The stacks of all threads of that process, which its signal handler writes even where Python is stuck."""

@@ -121,8 +121,10 @@ class Recompute:
             return
         first, me = rule.worker_of(ticket), worker.control.dealing.first + worker.index
         suspects = f"{'' if is_ours(rule) else 'the rule, '}the model, the loss or the data"
+        own = range(worker.control.dealing.first, worker.control.dealing.first + worker.control.workers)
+        apart = "" if first in own else ", on another machine, where the loss or the data may not be the same"
         raise NotReproducible(
             f"update {ticket.update} (batch {ticket.batch}): the {found} is another when worker {me} computes it again "
-            f"after worker {first}, so {rule.name} cannot give the same bits; {suspects} keeps something from call to "
-            f"call, or a memory or a processor is at fault; {_ADVICE}"
+            f"after worker {first}{apart}, so {rule.name} cannot give the same bits; {suspects} keeps something from "
+            f"call to call, or a memory or a processor is at fault; {_ADVICE}"
         )

@@ -118,7 +118,7 @@ class Supervisor:
         """Take in what a worker tells; an error, where that ends the run and leaves nothing to settle."""
         match event:
             case Logged():
-                self.history.logged.append(event)
+                self.history.note(event)
             case Finished():
                 self.history.finished[event.worker] = event
             case Failed():
@@ -262,7 +262,7 @@ class Supervisor:
             self._team.kill()
             for event in self._team.events(0.0):  # what they logged of updates that count
                 if isinstance(event, Logged):
-                    self.history.logged.append(event)
+                    self.history.note(event)
             self.history.in_doubt.extend(self._doubted().values())
 
     def _let_finish(self) -> None:
@@ -277,7 +277,7 @@ class Supervisor:
                 if isinstance(event, Finished):
                     self.history.finished[event.worker] = event
                 elif isinstance(event, Logged):
-                    self.history.logged.append(event)
+                    self.history.note(event)
                 elif isinstance(event, Died | Failed):
                     control[Word.ABORT] = 1
                     self._note_end(event)

@@ -6,7 +6,8 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -67,6 +68,18 @@ class Died:
 
 
 Event = Logged | Finished | Failed | Died
+
+
+def taken(told: deque[Event]) -> Iterator[Event]:
+    """What was told, in order. What was logged is let go of only when the next is asked for, so an interruption before
+    it was taken in loses nothing; where it was, it comes once more."""
+    while told:
+        event = told[0]
+        if isinstance(event, Logged):
+            yield event
+            told.popleft()
+        else:
+            yield told.popleft()
 
 
 class Team(Protocol):

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import queue
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from hogwild.shared.words import Aborted
 from hogwild.workers.recompute import Spare
 from hogwild.workers.shared_code import count_no_more
 from hogwild.workers.task import Task
-from hogwild.workers.team import Died, Event, Finished, Logged, failure, usage
+from hogwild.workers.team import Died, Event, Finished, Logged, failure, taken, usage
 from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
@@ -73,7 +73,8 @@ class ThreadTeam:
         self._model = replicate(model, own)
         self._trained, self._constant = ([own[id(p)] for p in group] for group in (trained, constant))
         self._threads: dict[int, threading.Thread] = {}
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._told: deque[Event] = deque()
+        self._has_told = threading.Event()
         self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
         if state.plan.dealing.nodes > 1:  # the courier is a process, and takes these locks too
             self._locks[:2] = map(PairedLock, self._locks, (state.locks.ticket, state.locks.commit))
@@ -97,15 +98,17 @@ class ThreadTeam:
 
     def events(self, timeout: float) -> Iterable[Event]:
         """What the threads have told; an end is told once the thread is gone."""
-        try:
-            event = self._events.get(timeout=timeout)
-            while True:
-                if isinstance(event, Finished | Died):
-                    _join(self._threads.pop(event.worker))
-                yield event
-                event = self._events.get_nowait()
-        except queue.Empty:
-            return
+        if not self._told:
+            self._has_told.wait(timeout)
+        self._has_told.clear()
+        for event in taken(self._told):
+            if isinstance(event, Finished | Died):
+                _join(self._threads.pop(event.worker))
+            yield event
+
+    def _tell(self, event: Event) -> None:
+        self._told.append(event)
+        self._has_told.set()
 
     def stacks(self, index: int) -> str:  # noqa: ARG002
         """The stacks of all threads of this program."""
@@ -146,12 +149,12 @@ class ThreadTeam:
             torch.set_num_threads(self.task.flags.intra_op)
             worker = self._make_worker(index)
             worker.run()
-            self._events.put(usage(index, owns_process=False))
+            self._tell(usage(index, owns_process=False))
         except Aborted:
-            self._events.put(usage(index, owns_process=False))
+            self._tell(usage(index, owns_process=False))
         except BaseException as error:
-            self._events.put(failure(worker, index, error))
-            self._events.put(Died(index, 0))
+            self._tell(failure(worker, index, error))
+            self._tell(Died(index, 0))
 
     def _make_worker(self, index: int) -> Worker:
         state = SharedState(self._state.plan, self._state.arena)
@@ -164,7 +167,7 @@ class ThreadTeam:
             replica,
             parameters,
             owns_process=False,
-            log=lambda update, batch, metrics: self._events.put(Logged(index, update, batch, metrics)),
+            log=lambda update, batch, metrics: self._tell(Logged(index, update, batch, metrics)),
             make_spare=lambda: Spare(
                 self._own_task(), *make_replica(self._model, self._trained, self._constant, state)
             ),

@@ -119,9 +119,9 @@ class Worker:
         )
 
     def _chosen(self) -> Chosen | None:
-        task, share = self.task, self.task.config.recheck
+        task, config, tickets = self.task, self.task.config, self.task.batches // self.rule.batches_per_ticket
         can = self.rule.combines and (task.loss is not None or task.again is not None)
-        return Chosen(task.config.seed, share) if can and share else None
+        return Chosen.of(config.seed, config.recheck, tickets, self.control.dealing) if can and config.recheck else None
 
     def run(self) -> None:
         """Do the task's work until there are no more tickets, and let go of the shared memory."""

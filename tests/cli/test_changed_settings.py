@@ -12,6 +12,17 @@ import hogwild
 from hogwild.cli import main
 
 
+def test_digests_are_noted_at_the_distance_that_the_run_began_with(tmp_path, capsys):
+    begun = ["run", "digits", "--update", "ordered", "--quiet", "--updates", "30", "--digest-every", "10"]
+    assert main([*begun, "--checkpoint-every", "10", "--out", str(tmp_path / "run")]) == 0
+    on = ["run", "--resume", str(tmp_path / "run"), "--set", "updates=40", "--out", str(tmp_path / "other"), "--quiet"]
+    capsys.readouterr()
+    assert main([*on, "--set", "digest_every=20"]) == 2
+    assert "digest_every 20 given, and the run in" in (error := capsys.readouterr().err) and error.count("\n") == 1
+    assert main(on) == 0
+    assert [*hogwild.load_run(tmp_path / "other").seals] == [10, 20, 30, 40]
+
+
 def test_the_command_records_shows_and_replays_it(tmp_path, capsys):
     whole, folder = ["run", "digits", "--update", "ordered", "--quiet"], str(tmp_path / "run")
     assert main([*whole, "--updates", "60", "--checkpoint-every", "20", "--out", folder]) == 0

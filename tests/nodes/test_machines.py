@@ -198,8 +198,10 @@ def test_a_run_over_several_machines_goes_on_on_one_and_on_more(tmp_path):
         (
             {"update": "ordered", "workers": 4},
             (),
-            "2 machines together: 8 workers are over the 6 that staleness 5 keeps busy; set staleness=7",
+            "2 machines together: 8 workers are over the 6 that staleness 5 keeps busy; set staleness=7 (it changes "
+            "the result), or workers=3 on each",
         ),
+        ({"update": "sync", "micro_batches": 1}, (), "set micro_batches=2 (it changes the result), or fewer machines"),
         (
             {"update": "ordered"},
             [{"seed": 1}, {"seed": 2, "batch_size": 8}],

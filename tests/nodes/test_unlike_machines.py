@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import signal
 import time
@@ -10,6 +12,10 @@ import time
 import problems
 import pytest
 from machines import machines, refusals, together, told_by
+from rich.console import Console
+
+import hogwild
+from hogwild.report.tables import run_report
 
 SETTINGS = {"update": "ordered", "staleness": 3, "workers": 1, "updates": 60, "recheck": 0.0}
 
@@ -59,6 +65,42 @@ def test_the_record_of_an_interrupted_run_tells_of_all_machines(tmp_path):
     assert record["nodes"] == 2
     assert [(usage["node"], usage["worker"]) for usage in record["usage"]] == [(0, 0), (1, 1)]
     assert record["usage"][1]["computed"] > 0 and record["updates"] >= 30
+    run = hogwild.load_run(folder)
+    assert math.isnan(run.workers[1].waited_seconds), "the other one was not asked"
+    console = Console(file=io.StringIO(), width=100)
+    console.print(run_report(run))
+    told = console.file.getvalue()
+    assert "ordered, staleness 3 · 2 processes on 2 machines" in told
+    assert [line.split()[:2] for line in told.splitlines() if line.rstrip().endswith("–")] == [["1", "1"]]
+
+
+OTHER_LABELS = """
+x, y = problems.data()
+if os.environ["RANK"] == "1":
+    y[100:] = (y[100:] + 1) % 3
+extra = {"data": (x, y), "shuffle": False}
+"""
+
+
+def test_data_that_are_others_after_the_first_batch_are_refused(tmp_path):
+    """All machines would apply the same wrong gradients, and end with the same bits."""
+    message = refusals(together(2, tmp_path, OTHER_LABELS, **SETTINGS))
+    assert "the machines do not train the same: batch 7 is '" in message
+
+
+OTHER_LOSS = """
+def loss(model, batch):
+    other = os.environ["RANK"] == "1" and hogwild.worker_info().update >= 20
+    return problems.cross_entropy(model, batch) * (0.5 if other else 1.0)
+extra = {"loss": loss}
+"""
+
+
+def test_a_loss_that_becomes_another_is_found_in_a_short_run_too(tmp_path):
+    """Of 60 gradients the share 0.005 would seldom compute one a second time."""
+    told = together(2, tmp_path, OTHER_LOSS, **{**SETTINGS, "recheck": 0.005})
+    assert all(one.get("error") in ("NotReproducible", "NodeError") for one in told), told
+    assert any(", on another machine, where the loss or the data may not be the same" in one["message"] for one in told)
 
 
 RAISES_AT_FIRST = """

@@ -79,6 +79,20 @@ def test_duration(value: float, words: str) -> None:
     assert duration(value) == words
 
 
+def test_what_is_said_of_a_digest_is_what_is_promised_of_it(run):
+    def told(**changed):
+        text = " ".join(_text(run_report(replace(run, **changed)), 200).split())
+        return re.search(r"digest \w+… (.*?) (machine )?worker gradients", text).group(1)
+
+    same, ordered = "the same on every run, at any --workers and --kind", replace(run.config, update="ordered")
+    assert "differs from run to run" in told()
+    assert told(config=ordered, nodes=2) == same
+    apart = {"config": replace(ordered, average_every=5), "nodes": 2}
+    assert told(**apart) == f"{same}, on 2 machines"
+    assert "a machine that averaged was lost" in told(**apart, failures=("machine 1 was lost at update 7: it closed",))
+    assert told(**apart, failures=("worker 0 raised",)) == f"{same}, on 2 machines"
+
+
 def test_one_is_no_plural() -> None:
     assert [plural(number, "update") for number in (0, 1, 2820)] == ["0 updates", "1 update", "2,820 updates"]
 

@@ -7,6 +7,7 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import problems
 import pytest
 import torch
@@ -95,13 +96,44 @@ def test_more_updates_than_were_asked_for(tmp_path):
 def test_what_may_be_changed_says_how(tmp_path):
     cut(tmp_path)
     with pytest.raises(
-        hogwild.ArgumentError, match=r"updates is 130, .* with 100; .* or change={'updates': 130} \(--set"
+        hogwild.ArgumentError, match=r"updates is 130, .* with 100; .* and change={'updates': 130} beside it \(--set"
     ):
         train(tmp_path, resume=tmp_path, updates=130)
     with pytest.raises(hogwild.ArgumentError, match="seed is 1, and the run in .* needs the same$"):
         train(tmp_path, resume=tmp_path, seed=1)
     with pytest.raises(hogwild.ArgumentError, match="^updates makes 10 of 100 batches"):
         train(tmp_path, resume=tmp_path, change={"lr": 0.3, "updates": 10})
+
+
+@pytest.mark.parametrize(
+    "other", [{"updates": 90}, {"updates": None, "epochs": 9}, {"limit_updates": 50}, {"staleness": 3}], ids=str
+)
+def test_what_cannot_become_of_a_run_is_not_advised(other, tmp_path):
+    cut(tmp_path)
+    with pytest.raises(hogwild.ArgumentError, match=", and the run in .* a resumed run needs the same$"):
+        train(tmp_path, resume=tmp_path, **other)
+
+
+def test_numbers_of_numpy_change_a_setting_as_they_are_one(tmp_path):
+    cut(tmp_path)
+    run = train(tmp_path, resume=tmp_path, change={"lr": np.float64(0.3), "updates": np.int64(UPDATES + 10)})
+    assert [(type(change.value), change.value) for change in run.config.changes] == [(float, 0.3), (int, UPDATES + 10)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["lr"], "^change ['lr'] is a list; change={'lr': 0.03} works$"),
+        ("lr", "^change 'lr' is a str; "),
+        ({"lr": float("inf")}, "^lr inf is not finite"),
+    ],
+)
+def test_what_is_no_change_is_refused(change, message, tmp_path):
+    cut(tmp_path)
+    before = (tmp_path / "config.toml").read_text()
+    with pytest.raises(hogwild.ArgumentError, match=message.replace("[", r"\[")):
+        train(tmp_path, resume=tmp_path, change=change)
+    assert (tmp_path / "config.toml").read_text() == before
 
 
 @pytest.mark.parametrize("update", ["ordered", "sync", "hogwild"])

@@ -295,6 +295,30 @@ def test_what_was_logged_before_a_resumption_stays_once(update, tmp_path):
     assert [row["update"] for row in run.logged] == list(range(40))
 
 
+@pytest.mark.parametrize("update", ["ordered", "hogwild"])
+def test_what_came_after_the_state_that_was_saved_is_not_of_it(update, tmp_path):
+    """An interrupted run goes on in its folder and is killed: the file of its metrics has grown, its state has not."""
+    settings = {"update": update, "updates": 40, "loss": log_loss, "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(**settings, evaluate=problems.interrupting(2), evaluate_every=10)
+    before = hogwild.load_run(tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 40, "seconds": 9.0, "accuracy": 0.5}\n')
+        file.write('{"update": 39, "batch": 39, "worker": 0, "loss": 2}\n')
+    after = hogwild.load_run(tmp_path)
+    assert before.updates < 39 and before.evaluations
+    assert (after.metrics, after.evaluations, after.logged) == (before.metrics, before.evaluations, before.logged)
+
+
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+def test_what_was_logged_of_an_update_that_stop_has_dropped_is_dropped(update):
+    """Another worker has computed it when the run is told to end."""
+    stopping = {"evaluate": problems.accuracy, "evaluate_every": 10, "stop": lambda progress: progress.updates >= 20}
+    run = problems.train(update=update, updates=80, loss=log_loss, workers=2, **stopping)
+    assert run.updates == 20
+    assert {row["update"] for row in run.logged} == set(range(20))
+
+
 def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path):
     problems.train(**SETTINGS, out=tmp_path, evaluate=problems.accuracy, evaluate_every=20)
     record = json.loads((tmp_path / "run.json").read_text())

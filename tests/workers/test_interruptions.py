@@ -6,11 +6,13 @@ import copy
 import json
 import math
 import os
+import pickle
 import shutil
 import signal
 import threading
 import time
-from multiprocessing import forkserver
+from collections import deque
+from multiprocessing import connection, forkserver
 
 import problems
 import pytest
@@ -21,6 +23,9 @@ import hogwild
 from hogwild.shared.words import Hook
 from hogwild.testing import Fault, PlantedFault, planted
 from hogwild.workers import supervisor, threads
+from hogwild.workers.failures import WorkerHistory
+from hogwild.workers.processes import ProcessTeam
+from hogwild.workers.team import Died, Logged, taken
 
 
 @pytest.mark.parametrize("update", OWN_GRADIENTS)
@@ -245,3 +250,40 @@ def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update):
     assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(4000))
     if update == "ordered":
         assert run.digest == problems.train(**settings).digest
+
+
+@pytest.mark.parametrize("noted", [False, True], ids=["before it was noted", "after"])
+def test_an_interruption_while_something_logged_is_taken_in_loses_nothing(noted):
+    rows = [Logged(0, update, update, {"loss": 1.0}) for update in range(3)]
+    told, history = deque([*rows, Died(0, 1)]), WorkerHistory()
+    events = taken(told)
+    first = next(events)
+    if noted:
+        history.note(first)
+    events.close()  # as the loop that was interrupted lets go of it
+    left = [event for event in taken(told) if not isinstance(event, Logged) or history.note(event)]
+    assert history.logged == rows and left == [Died(0, 1)] and not told
+
+
+def test_a_message_is_read_whole_though_a_signal_comes():
+    """Half a message left in the pipe would be read as the next one."""
+    ours, theirs = connection.Pipe()
+    team = ProcessTeam.__new__(ProcessTeam)
+    team._told = deque()
+
+    class Slow:
+        poll = ours.poll
+
+        @staticmethod
+        def recv_bytes():
+            head = ours.recv_bytes()
+            signal.raise_signal(signal.SIGINT)
+            return head
+
+    for update in range(2):
+        theirs.send_bytes(pickle.dumps(Logged(0, update, update, {})))
+    with pytest.raises(KeyboardInterrupt):
+        team._receive(Slow)
+    assert [event.update for event in team._told] == [0, 1]
+    ours.close()
+    theirs.close()

@@ -15,7 +15,7 @@ from hogwild.report.ranking import low_is_good, setting_text
 from hogwild.report.run_words import optimizer_in_words, resumed_in_words
 from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, duration, figure, is_loss, plural, size
-from hogwild.rules.registry import RULES, gives_same_bits, title_of
+from hogwild.rules.registry import RULES, gives_same_bits
 from hogwild.run.found import DEFAULTS, FoundRun
 from hogwild.run.result import INTERRUPTED, Run
 
@@ -28,7 +28,7 @@ def run_section(found: FoundRun, run: Run) -> Section:
     return Section(
         kind="run",
         title=run.config.name,
-        about=f"{title_of(run.config, run.kind).partition(' · ')[2]} · {found.path}",
+        about=f"{run.title.partition(' · ')[2]} · {found.path}",
         verdict=_verdict(run),
         good=None if run.stopped is None and not run.failures and not run.diverged else False,
         facts=_facts(run),
