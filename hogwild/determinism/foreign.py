@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from hogwild.determinism.states import StateLike, digest, opened
@@ -71,7 +72,8 @@ def _places(made: Any) -> set[int]:
     given = _as_state(made.state if isinstance(made, Run) else made)
     with opened(given, "what the function returned") as state:
         values = [state.value(name) for name in state.names]
-    tensors = {value.data_ptr() for value in values if isinstance(value, Tensor) and value.numel()}
+    strided = (value for value in values if isinstance(value, Tensor) and value.layout is torch.strided)
+    tensors = {value.data_ptr() for value in strided if value.numel()}  # what has no address, a digest refuses
     return tensors | {value.ctypes.data for value in values if isinstance(value, np.ndarray) and value.size}
 
 
@@ -80,6 +82,8 @@ def _as_state(made: Any) -> nn.Module | Mapping[str, object]:
         return {"tensor": made}
     if not isinstance(made, nn.Module | Mapping):
         raise ArgumentError(f"the function returned a {type(made).__name__}; {_MUST}")
+    if isinstance(made, Mapping):
+        return {name: one.state_dict() if isinstance(one, nn.Module) else one for name, one in made.items()}
     return made
 
 

@@ -135,13 +135,14 @@ def _run(path: Path, content: bytes) -> ModuleType:
     module.__file__ = str(path)
     _find_from(path.parent)
     sys.modules[name] = module  # dataclasses and type hints look there
+    cloudpickle.register_pickle_by_value(module)  # it may train while it is run
     try:
         with told_where(path, f"it has to run by itself: python {path.name}"):
             exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
+        cloudpickle.unregister_pickle_by_value(module)
         del sys.modules[name]
         raise
-    cloudpickle.register_pickle_by_value(module)
     return module
 
 

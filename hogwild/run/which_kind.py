@@ -19,7 +19,7 @@ from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import is_torchs
 from hogwild.run.dry_run import DryRun
 from hogwild.run.job import Job
-from hogwild.workers.interpreter import Measured, has_gil
+from hogwild.workers.interpreter import Measured, has_gil, may_start_processes
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.seat import planted_pause
 
@@ -70,6 +70,8 @@ def _by_the_interpreter(job: Job, step: Measured | None) -> tuple[str, str]:
     """(kind, why) where both would do."""
     if not has_gil():
         return _THREADS, "the GIL is off"
+    if not may_start_processes():
+        return _THREADS, "a daemonic process may start no other"
     if isinstance(job.source, Kernel):
         return _THREADS, "a kernel is to leave the interpreter to others"
     if step is None or step.seconds < LONG:

@@ -198,7 +198,7 @@ def _folders(points: Sequence[Mapping[str, Any]]) -> list[str]:
     found = [_folder(point) for point in points]
     times = Counter(name.lower() for name in [*found, LOGS])  # some file systems do not tell letters apart
     return [
-        name if times[name.lower()] == 1 and 0 < len(name) <= _LONGEST else _numbered(number, point)
+        name if times[name.lower()] == 1 and _is_folder(name) and len(name) <= _LONGEST else _numbered(number, point)
         for number, (name, point) in enumerate(zip(found, points, strict=True))
     ]
 

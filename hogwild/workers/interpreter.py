@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 import time
@@ -24,7 +25,12 @@ def likely_kind(kind: str) -> str:
     """The kind of worker that a setting names; where it leaves that open, the one that is chosen most often."""
     if kind != AUTO:
         return kind
-    return "processes" if has_gil() else "threads"
+    return "processes" if has_gil() and may_start_processes() else "threads"
+
+
+def may_start_processes() -> bool:
+    """False in a daemonic process, as the workers of a run or of a pool are."""
+    return not multiprocessing.current_process().daemon
 
 
 @dataclass(frozen=True)

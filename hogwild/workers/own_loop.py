@@ -5,19 +5,46 @@ A wrong form is an error and never another gradient, and a version that others r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ArgumentError, some_of
+from hogwild.errors import ArgumentError, one_line, some_of
 from hogwild.optim.sparse import refuse_undeclared
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import quoted, stepping_by_row
 from hogwild.rules.row_gradients import listed_gradients, named_gradients
 from hogwild.shared.state import StatePlan
 from hogwild.shared.tickets import Ticket
+
+OfLoop = Sequence[Tensor | None] | Mapping[str, Any]
+"""The gradients that a loop may commit: one for each trained parameter in order, or by name."""
+
+
+def as_ticket(given: object) -> Ticket:
+    """A ticket as it is.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    if isinstance(given, Ticket):
+        return given
+    raise ArgumentError(f"ticket {given!r} is a {type(given).__name__}; pass what claim() gave, as it is")
+
+
+def loss_of(told: Any) -> float:
+    """The loss that a loop tells; NaN where it tells none.
+
+    Raises:
+        ArgumentError: it is no number.
+    """
+    try:
+        return math.nan if told is None else float(told)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"loss is a {type(told).__name__} that is no number: {one_line(error)}") from error
 
 
 def refuse_ticket(ticket: Ticket, worker: int, *, has: int, read: Ticket | None) -> None:
@@ -26,7 +53,7 @@ def refuse_ticket(ticket: Ticket, worker: int, *, has: int, read: Ticket | None)
     Raises:
         ArgumentError: always.
     """
-    if ticket != has:
+    if as_ticket(ticket) != has:
         holds = "has none" if has < 0 else f"has ticket {has}"
         raise ArgumentError(
             f"ticket {int(ticket)} was committed by worker {worker}, which {holds}; commit what claim() gave, once"
@@ -60,6 +87,8 @@ class OwnGradients:
                 and is copied whole, or zeroed.
         """
         names = self._plan.trained_names
+        if not isinstance(gradients, Iterable):
+            raise ArgumentError(f"gradient is a {type(gradients).__name__}; pass one tensor or None for each parameter")
         if isinstance(gradients, Mapping):
             values = named_gradients(gradients, names, self._parameters)
         else:
@@ -89,6 +118,7 @@ class Writes:
         with torch._C.DisableTorchFunctionSubclass():  # of a table too what is counted is a tensor's own
             self._counted = [parameter.detach() for _, parameter in self._named]  # which shares the count
         self._rule = rule.name
+        self._homes = _homes(replica)
         self.begin()
 
     def begin(self) -> None:
@@ -96,11 +126,17 @@ class Writes:
         self._counts = [tensor._version for tensor in self._counted]
 
     def refuse(self) -> None:
-        """Refuse what was written since.
+        """Refuse what was written since, and a parameter or a layer in the place of another.
 
         Raises:
-            ArgumentError: a parameter was; the message names it.
+            ArgumentError: there is one; the message names it.
         """
+        if replaced := [name for of, key, it, name in self._homes if of.get(key) is not it]:
+            raise ArgumentError(
+                f"{some_of(replaced)} of the replica was replaced before the commit, and what is trained is what was "
+                f"there; change the model before the run, and compute on tensors of its own, as with "
+                f"torch.func.functional_call"
+            )
         if [tensor._version for tensor in self._counted] == self._counts:
             return
         written = [name for (name, p), count in zip(self._named, self._counts, strict=True) if p._version != count]
@@ -109,3 +145,14 @@ class Writes:
             f"what it shows; compute on tensors of its own, as with torch.func.functional_call, and keep what a "
             f"forward pass changes in buffers"
         )
+
+
+def _homes(replica: nn.Module) -> list[tuple[dict[str, Any], str, object, str]]:
+    """Where each parameter and each layer is to be found: in which mapping, by which key, and its name."""
+    return [
+        (of, key, it, f"{path}.{key}" if path else key)
+        for path, module in replica.named_modules()
+        for of in (module._parameters, module._modules)
+        for key, it in of.items()
+        if it is not None
+    ]

@@ -30,6 +30,8 @@ from torch.nn.utils import parametrize
 from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space, aligned
 
+# What torch's pickle of a tensor can be read again of: of uint32 and float8, say, it cannot.
+_PICKLED = frozenset(torch.storage._dtype_to_storage_type_map())
 _LARGE = 1 << 16  # bytes; smaller ones are not worth a place of their own
 
 
@@ -118,7 +120,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._stand_ins[id(value)]
         if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_shared():  # type: ignore[no-untyped-call]
             return "shared", self._number(id(value), value, self.shared)
-        if _is_plain(value) and value.untyped_storage().nbytes() >= _LARGE:
+        if _is_plain(value) and (value.dtype not in _PICKLED or value.untyped_storage().nbytes() >= _LARGE):
             storage = value.untyped_storage()
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
             number = self._number(storage.data_ptr(), whole, self.large)

@@ -79,7 +79,7 @@ class WorkerSeat:
         self._pause = pause
         self._row = self.control.row(index)
         self._shares_gradients = shares_gradients
-        self._tells_loss = tells_loss
+        self.loss_told = tells_loss  # of the gradient being committed
 
     def ignores_nonfinite(self, update: int) -> bool:
         """True where the run says `on_nonfinite="ignore"` for that update."""
@@ -106,7 +106,7 @@ class WorkerSeat:
 
     def finite(self, update: int, loss: float, gradients: Gathered) -> bool:
         """True where they may be applied: loss and gradient are finite, or the run does not care."""
-        unknown = math.isnan(loss) and not self._tells_loss
+        unknown = math.isnan(loss) and not self.loss_told
         return self.ignores_nonfinite(update) or ((math.isfinite(loss) or unknown) and gradients.finite())
 
     def usable(self, ticket: Ticket, loss: float, gradients: Gathered) -> bool:
@@ -131,7 +131,7 @@ class WorkerSeat:
     def _not_finite(
         self, ticket: Ticket, loss: float, worker: int, untouched: str = "the shared model was not touched by it"
     ) -> NonFiniteError:
-        what = f"the loss is {loss}"
+        what = f"the loss{' or the gradient' if self._shares_gradients else ''} is {loss}"
         if math.isfinite(loss):
             what = "the gradient is not finite"
             if self._shares_gradients:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
 from hogwild.workers.no_grad import WithoutGrad
 from hogwild.workers.own_generators import OwnGenerators
-from hogwild.workers.own_loop import OwnGradients, Writes, refuse_ticket
+from hogwild.workers.own_loop import OfLoop, OwnGradients, Writes, as_ticket, loss_of, refuse_ticket
 from hogwild.workers.recompute import Recompute, Spare
 from hogwild.workers.scripted import scripts_as_written
 from hogwild.workers.seat import WorkerSeat
@@ -241,7 +241,7 @@ class Worker:
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica, at the version that this ticket's gradient is to be computed on."""
-        self._read = ticket
+        self._read = as_ticket(ticket)
         replica = self.rule.read(ticket)
         self._writes.begin()
         return replica
@@ -338,13 +338,8 @@ class Worker:
             self.info.pass_on(drop=drew)
         return drew
 
-    def commit(
-        self,
-        ticket: Ticket,
-        gradient: Gradient | Sequence[Tensor | None] | Mapping[str, Any],
-        loss: float = float("nan"),
-    ) -> bool:
-        """Apply a gradient to the shared model.
+    def commit(self, ticket: Ticket, gradient: Gradient | OfLoop, loss: float | None = None) -> bool:
+        """Apply a gradient to the shared model. `loss`: of its batch, where it is to be in the record, and looked at.
 
         `gradient` is what `gradient` returned; or one tensor or None for each trainable parameter in the order of
         `replica.parameters()`; or by name a tensor, or of a table (rows, values): int64 of shape (n,), and of the
@@ -356,7 +351,7 @@ class Worker:
             ArgumentError: the ticket is not the one that this worker has and has read; the replica was written to; a
                 name, a form or a row does not fit; or a table of row gradients was not declared.
         """
-        if ticket != self._read or ticket != self._row[Field.TICKET]:
+        if ticket is not self._read or ticket != self._row[Field.TICKET]:
             refuse_ticket(ticket, self.index, has=self._row[Field.TICKET], read=self._read)
         self._writes.refuse()
         if not isinstance(gradient, Gradient):
@@ -378,9 +373,10 @@ class Worker:
         self.control.finish(self.index)
         return True
 
-    def _taken(self, gradients: Sequence[Tensor | None] | Mapping[str, Any], loss: float) -> Gradient:
+    def _taken(self, gradients: OfLoop, loss: float | None) -> Gradient:
         """What a loop of the user's own computed, in layout order."""
-        gradient = Gradient(self._own_gradients.taken(gradients), loss, self.rule.version_read)
+        self.seat.loss_told = loss is not None
+        gradient = Gradient(self._own_gradients.taken(gradients), loss_of(loss), self.rule.version_read)
         with self._quietly:
             self.rule.take(gradient)
         return gradient

@@ -51,6 +51,20 @@ def test_nested_states_and_arrays_are_compared_too():
         hogwild.check(lambda: {"w": array}, runs=2)
 
 
+def test_models_in_a_mapping_are_compared_too():
+    models = iter([nn.Linear(2, 1) for _ in range(2)])
+
+    def trained():
+        return {"model": next(models), "step": torch.tensor(10)}
+
+    assert not hogwild.check(trained, runs=2).identical
+
+
+def test_a_state_without_dense_bytes_is_refused_by_name():
+    with pytest.raises(hogwild.ArgumentError, match="entry 'w' is a torch.sparse_coo tensor, which has no dense bytes"):
+        hogwild.check(lambda: {"w": torch.eye(3).to_sparse()}, runs=2)
+
+
 def test_values_that_are_not_finite_are_told():
     assert "not finite" in str(hogwild.check(lambda: {"w": torch.full((3,), torch.nan)}, runs=2))
 

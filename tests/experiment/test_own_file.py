@@ -214,6 +214,31 @@ def test_what_a_file_draws_at_its_top_is_the_same_and_what_it_builds_follows_the
     assert np.random.get_state()[1].tolist() == before[1] and random.getstate() == before[2]
 
 
+def test_a_file_may_train_at_its_top(tmp_path):
+    """Workers get by value what it has defined so far, as they do later."""
+    path = written(
+        tmp_path,
+        """
+        from functools import partial
+        import torch, hogwild
+
+        class Line(torch.nn.Linear):
+            pass
+
+        def loss(model, batch):
+            return (model(batch) - batch).square().mean()
+
+        line, x = Line(4, 4), torch.randn(16, 4)
+        sgd = partial(torch.optim.SGD, lr=0.1)
+        hogwild.train(line, x, loss, optimizer=sgd, update="ordered", kind="processes", updates=5, batch_size=4)
+
+        def build(seed: int) -> hogwild.Problem:
+            return hogwild.Problem(line, x, loss)
+        """,
+    )
+    assert find(path)[0].build(1, None).data.shape == (16, 4)
+
+
 def test_a_changed_file_is_warned_of(tmp_path):
     path = rings(tmp_path)
     config = settings_of(find(str(path))[0], {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +117,13 @@ def test_processes_where_threads_would_share_what_nobody_can_vouch_for(gil, step
     kind, told = chosen(**arguments)
     assert kind == "processes"
     assert told == because.replace("\\", "")
+
+
+@with_gil
+@pytest.mark.parametrize("step", [SHORT], indirect=True)
+def test_threads_where_no_process_can_be_started(gil, step, monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
+    assert chosen() == ("threads", "a daemonic process may start no other")
 
 
 @without_gil

@@ -101,6 +101,12 @@ def test_folders_have_short_names_that_no_file_system_confuses():
 # --- in its folder
 
 
+def test_a_text_that_names_no_folder_of_its_own_is_a_number(tmp_path):
+    plan = keep_plan(tmp_path, planned({"data": (".", "..", "...", "z")}))
+    assert read_plan(tmp_path) == plan
+    assert [run.folder.startswith("run00") for run in plan.runs] == [True, True, True, False]
+
+
 def test_a_plan_is_kept_and_read_back(tmp_path):
     plan = planned({"lr": (0.1, 0.01), "clip_grad_norm": (None, 1.0)}, sample=3)
     assert keep_plan(tmp_path, plan) is plan

@@ -179,6 +179,10 @@ def test_one_object_named_twice_is_sent_once():
         torch.randn(300, 300).bfloat16(),
         torch.randn(300, 300, dtype=torch.complex64),
         torch.randn(300, 300) > 0,
+        torch.arange(6).view(2, 3).to(torch.uint32).t(),
+        torch.tensor(3, dtype=torch.uint64),
+        torch.zeros(0, dtype=torch.uint16),
+        torch.arange(8).to(torch.float8_e4m3fn),
     ],
     ids=lambda value: f"{type(value).__name__} {value.dtype} {tuple(value.shape)}",
 )

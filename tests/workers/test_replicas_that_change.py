@@ -1,0 +1,176 @@
+"""A loss, or a loop of one's own, that changes the replica that it computes on: refused, or put back."""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import partial
+from typing import Any
+
+import problems
+import pytest
+import torch
+from torch import Tensor, nn
+from traits import KINDS, OTHER_BITS, SAME_BITS
+
+import hogwild
+from hogwild.rules.registry import NAMES
+
+SGD = partial(torch.optim.SGD, lr=0.01)
+
+
+def replaces_a_parameter(model: Any) -> None:
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
+
+def replaces_a_layer(model: Any) -> None:
+    model[2] = copy.deepcopy(model[2])
+
+
+def loads_by_assigning(model: Any) -> None:
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+def takes_a_bias_away(model: Any) -> None:
+    model[0].bias = None
+
+
+REPLACED = {
+    replaces_a_parameter: "0.weight",
+    replaces_a_layer: "2",
+    loads_by_assigning: "0.weight, 0.bias, 2.weight and 1 more",
+    takes_a_bias_away: "0.bias",
+}
+
+
+@pytest.mark.parametrize("update", NAMES)
+@pytest.mark.parametrize("change", REPLACED)
+def test_what_is_trained_is_not_replaced(change: Any, update: str) -> None:
+    """The gradient of the other one would be applied to what was there, and never be seen by who computes on it."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if hogwild.worker_info().update == 3:
+            change(model)
+        return problems.cross_entropy(model, batch)
+
+    with pytest.raises(hogwild.ArgumentError, match=rf"^{REPLACED[change]} of the replica was replaced before"):
+        problems.train(loss=loss, update=update, updates=6, recheck=0)
+
+
+def test_nor_is_it_by_a_loop_of_ones_own() -> None:
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim()) is not None:
+            replica = worker.read(ticket)
+            replaces_a_parameter(replica)
+            loss = replica(torch.ones(2, 8)).square().mean()
+            worker.commit(ticket, torch.autograd.grad(loss, list(replica.parameters())), loss.item())
+
+    with pytest.raises(hogwild.ArgumentError, match=r"^0\.weight of the replica was replaced"):
+        hogwild.launch(work, problems.mlp(), optimizer=SGD, updates=6, update="ordered", kind="threads")
+
+
+def test_a_call_with_other_tensors_replaces_nothing() -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        own = {name: 1.0 * parameter for name, parameter in model.named_parameters()}
+        return nn.functional.cross_entropy(torch.func.functional_call(model, own, (batch[0],)), batch[1])
+
+    one, other = (problems.train(loss=used, update="ordered", updates=20) for used in (loss, problems.cross_entropy))
+    assert one.digest == other.digest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_the_modes_of_layers_are_those_that_training_began_in(update: str, kind: str) -> None:
+    """One worker would have computed all that follows otherwise, and another would not."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if hogwild.worker_info().update == 3:
+            model.eval()
+        return problems.cross_entropy(model, batch)
+
+    def digest(workers: int) -> str:
+        model = problems.conv_bn()
+        run = problems.train(model, loss=loss, update=update, updates=20, workers=workers, kind=kind, recheck=0)
+        return run.digest
+
+    assert len({digest(1), digest(2), digest(2)}) == 1
+
+
+def test_a_loop_of_ones_own_may_choose_them_once() -> None:
+    modes: list[bool] = []
+
+    def work(worker: hogwild.Worker) -> None:
+        worker.replica.eval()
+        while (ticket := worker.claim()) is not None:
+            replica = worker.read(ticket)
+            modes.append(replica.training)
+            loss = replica(torch.ones(2, 8)).square().mean()
+            worker.commit(ticket, torch.autograd.grad(loss, list(replica.parameters())), loss.item())
+
+    hogwild.launch(work, problems.mlp(), optimizer=SGD, updates=6, update="ordered", kind="threads", workers=1)
+    assert modes == [False] * 6
+
+
+# --- a loss that a loop tells
+
+
+def told(losses: Any, **settings: Any) -> hogwild.Run:
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim()) is not None:
+            replica = worker.read(ticket)
+            loss = replica(torch.ones(2, 8)).square().mean()
+            gradients = torch.autograd.grad(loss, list(replica.parameters()))
+            worker.commit(ticket, gradients, *losses(ticket.update))
+
+    return hogwild.launch(work, problems.mlp(), optimizer=SGD, updates=8, kind="threads", workers=1, **settings)
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_a_loss_that_is_told_and_is_no_number_is_one_that_is_not_finite(update: str) -> None:
+    spoilt: list[int] = []
+
+    def losses(at: int) -> tuple[float]:
+        spoilt.extend([at] if at == 5 else [])
+        return (math.nan if at == 5 else 1.0,)
+
+    with pytest.raises(hogwild.NonFiniteError, match="is nan at update 5"):
+        told(losses, update=update)
+    spoilt.clear()
+    skipped = told(losses, update=update, on_nonfinite="skip")
+    assert sum(usage.skipped for usage in skipped.workers) == len(spoilt)
+    assert math.isnan(told(losses, update=update, on_nonfinite="ignore").losses[5]) or update in OTHER_BITS
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_a_loss_that_is_not_told_is_none(update: str) -> None:
+    assert told(lambda at: (), update=update).updates == 8
+    assert told(lambda at: (None,), update=update).updates == 8
+
+
+@pytest.mark.parametrize("loss", ["low", torch.ones(3)], ids=["text", "three numbers"])
+def test_a_loss_that_is_no_number_is_refused(loss: Any) -> None:
+    with pytest.raises(hogwild.ArgumentError, match=r"^loss is a \w+ that is no number: "):
+        told(lambda at: (loss,), update="ordered")
+
+
+@pytest.mark.parametrize(
+    ("ticket", "gradient", "message"),
+    [
+        (int, list, "^ticket 0 is a int; pass what claim"),
+        (lambda ticket: ticket, lambda gradients: None, "^gradient is a NoneType; pass one tensor or None for each"),
+    ],
+)
+def test_what_is_no_ticket_and_no_gradient_is_refused(ticket: Any, gradient: Any, message: str) -> None:
+    def work(worker: hogwild.Worker) -> None:
+        while (claimed := worker.claim()) is not None:
+            replica = worker.read(claimed)
+            loss = replica(torch.ones(2, 8)).square().mean()
+            worker.commit(ticket(claimed), gradient(torch.autograd.grad(loss, list(replica.parameters()))))
+
+    with pytest.raises(hogwild.ArgumentError, match=message):
+        hogwild.launch(work, problems.mlp(), optimizer=SGD, updates=4, update="ordered", kind="threads")
+
+
+def test_what_is_read_is_a_ticket() -> None:
+    with pytest.raises(hogwild.ArgumentError, match="^ticket 0 is a int"):
+        hogwild.launch(lambda worker: worker.read(0), problems.mlp(), optimizer=SGD, updates=4, kind="threads")
