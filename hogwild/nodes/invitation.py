@@ -95,6 +95,6 @@ def invitation_to(nodes: int, address: str, token: str | None, timeout: float) -
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ArgumentError(f"--join {address!r} is not HOST:PORT; 10.0.0.1:29500 is, on every machine the same")
     if nodes < 2:
-        raise ArgumentError(f"--nodes {nodes} given with --join; 2 or more machines can join each other")
+        raise ArgumentError(f"--join given for {nodes} machine; --nodes says how many join each other, 2 or more")
     token = os.environ.get(TOKEN, "") if token is None else token
     return Invitation(nodes, host.strip("[]"), int(port), token=token, timeout=timeout)

@@ -387,5 +387,6 @@ def training_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) ->
         before_value, value = was["data"].get(key), (now["data"] or {}).get(key)
         if before_value is not None and value is not None and before_value != value:
             yield f"data, its {key.replace('_', ' ')},", before_value, value
-    if recorded.get("nodes") != now.get("nodes"):
-        yield "the number of machines that average", recorded.get("nodes"), now.get("nodes")
+    then, today = recorded.get("nodes") or 0, now.get("nodes") or 0
+    if then != today:
+        yield "the number of machines that average", then, today

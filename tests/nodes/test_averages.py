@@ -301,7 +301,7 @@ def test_a_run_does_not_go_on_on_another_number_of_machines(tmp_path):
     del own["checkpoint_every"]
     told = together(3, tmp_path, resume=str(tmp_path / "run"), **own)
     assert "the number of machines that average is 3, and the run in" in refusals(told)
-    with pytest.raises(ArgumentError, match="the number of machines that average is None"):
+    with pytest.raises(ArgumentError, match="the number of machines that average is 0"):
         problems.train(resume=tmp_path / "run", out=tmp_path / "other", **{**own, "kind": "threads"})
 
 

@@ -42,7 +42,7 @@ def test_an_address_is_a_host_and_a_port(address):
 
 def test_one_machine_joins_nobody():
     assert invitation_to(2, "[::1]:29500", None, 5.0).host == "::1"
-    with pytest.raises(ArgumentError, match="--nodes 1 given with --join; 2 or more"):
+    with pytest.raises(ArgumentError, match="--join given for 1 machine; --nodes says how many"):
         invitation_to(1, "host:29500", None, 5.0)
 
 
