@@ -31,7 +31,7 @@ from hogwild.shared.hashing import equal_bits
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field, Word
 
-_LEAST = 2  # tickets for each of several machines
+_LEAST = 2  # tickets for each of several machines, on average
 _SALT = 0x7265636865636B  # no batch is seeded by the numbers that choose
 
 
@@ -49,7 +49,7 @@ class Chosen:
 
     @classmethod
     def of(cls, seed: int, share: float, tickets: int, dealing: Dealing) -> Chosen:
-        """Those of a run of so many tickets: a few of them for each machine, where several train together, for else
+        """Those of a run of so many tickets: a few for each machine on average, where several train together, for else
         nobody would see that one has other data than the others."""
         least = min(1.0, _LEAST * dealing.nodes / max(1, tickets)) if dealing.several else 0.0
         return cls(seed, max(share, least))

@@ -5,6 +5,7 @@ Each tells what it has, and is told what the others have; whoever differs from m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,8 @@ from hogwild.shared.state import SharedState
 PREPARING = 600.0  # seconds that one machine may need longer than another before it trains
 END = "end"  # what each machine tells its final bits by
 _LOOKS = 16  # batches that are compared beside the first
+_LOOKING = 10.0  # seconds for all of them
+_BATCH = "batch "  # how the names of their digests begin
 _WHERE_IT_BEGAN = ("version", "model")
 _OWN = ("data",)  # its folder may be elsewhere; what is in it is compared by the first batch
 _ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
@@ -79,10 +82,12 @@ def _batches(job: Job) -> dict[str, str]:
     """Digests of some batches of the whole run; of none where the data may draw as they like, or make their batches."""
     if not job.rule.same_bits or not isinstance(job.source, TensorSource | DatasetSource):
         return {}
-    source, found = own_copy(job.source), {}
+    source, found, until = own_copy(job.source), {}, time.monotonic() + _LOOKING
     for number in sorted({(job.batches - 1) * part // _LOOKS for part in range(1, _LOOKS + 1)} - {0}):
+        if time.monotonic() > until:
+            break
         with suppress(Exception), at_batch(job.config.seed, job.config.workers, batch=number) as info:
-            found[f"batch {number}"] = batch_digest(source.batch(number, info.generator))
+            found[f"{_BATCH}{number}"] = batch_digest(source.batch(number, info.generator))
     return found
 
 
@@ -103,8 +108,13 @@ def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
         f"{name} is {facts[node].get(name)!r} on machine {node} and {first.get(name)!r} on machine 0"
         for node in sorted(facts)
         for name in dict.fromkeys([*first, *facts[node]])
-        if differ(facts[node].get(name), first.get(name))
+        if differ(facts[node].get(name), first.get(name)) and _is_known(name, facts[node], first)
     ]
+
+
+def _is_known(name: str, *facts: Mapping[str, Any]) -> bool:
+    """False of a batch that some machine had no time to look at."""
+    return not name.startswith(_BATCH) or all(name in one for one in facts)
 
 
 def _now(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def going_on(job: Job) -> Job:
     saved = RunConfig.load(folder / "config.toml")
     _refuse_other_settings(job, saved)
     every, wanted = peek(folder).digest_every, job.config.digest_every
-    if every and wanted is not None and wanted != every:
+    if every and wanted not in (None, every) and not (job.goes_on and has_ended(folder)):
         raise ArgumentError(
             f"digest_every {wanted} given, and the run in {folder} notes digests every {every} updates; "
             f"a resumed run needs the same"

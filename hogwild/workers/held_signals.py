@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -33,29 +34,46 @@ class HeldSignals:
         """From here on signals are heard again, those that wait first."""
         self._held = False
         pending, self._pending = self._pending, []
-        for number in pending:
-            signal.raise_signal(number)
+        _deliver(pending)
 
     def __enter__(self) -> HeldSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in INTERRUPTING:
-                handler = signal.getsignal(number)
-                if handler is not None and handler is not signal.SIG_IGN:
-                    self._before[number] = handler
-                    signal.signal(number, self._heard)
+            self._held = True  # until all handlers are in their places
+            try:
+                for number in INTERRUPTING:
+                    handler = signal.getsignal(number)
+                    if handler is not None and handler is not signal.SIG_IGN:
+                        self._before[number] = handler
+                        signal.signal(number, self._heard)
+                _active.append(self)
+                self.release()
+            except BaseException:
+                self._put_back()
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            if signal.getsignal(number) == self._heard:  # nobody has set another one inside
-                signal.signal(number, handler)
+        self._held = True  # until all handlers are back
+        self._put_back()
         ended = isinstance(error, SystemExit)
         interrupted = ended or isinstance(error, KeyboardInterrupt)
-        for number in self._pending:
-            if not (ended or (interrupted and number == signal.SIGINT)):
-                signal.raise_signal(number)
+        _deliver([n for n in self._pending if not (ended or (interrupted and n == signal.SIGINT))])
+
+    def _put_back(self) -> None:
+        """Put back all handlers, even where one that is back is called meanwhile and raises; that of SIGINT last."""
+        raised = None
+        for number in reversed([*self._before]):
+            try:
+                if signal.getsignal(number) == self._heard:  # nobody has set another one inside
+                    signal.signal(number, self._before[number])
+            except BaseException as error:
+                raised = error
+        if self in _active:
+            _active.remove(self)
+        if raised is not None:
+            raise raised
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self._held:
@@ -69,3 +87,29 @@ class HeldSignals:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self._held = False
+
+
+_active: list[HeldSignals] = []  # those that the main thread is inside, the innermost last
+
+
+@contextmanager
+def holding() -> Iterator[None]:
+    """Inside, a signal waits, where there is a `HeldSignals` around that hears it; no handler is touched."""
+    around = _active[-1] if _active and threading.current_thread() is threading.main_thread() else None
+    if around is None or around._held:
+        yield
+        return
+    around.hold()
+    try:
+        yield
+    finally:
+        around.release()
+
+
+def _deliver(numbers: Sequence[int]) -> None:
+    """Raise signals, all of them, whatever their handlers raise."""
+    if numbers:
+        try:
+            signal.raise_signal(numbers[0])
+        finally:
+            _deliver(numbers[1:])

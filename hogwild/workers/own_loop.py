@@ -118,7 +118,12 @@ class Writes:
         with torch._C.DisableTorchFunctionSubclass():  # of a table too what is counted is a tensor's own
             self._counted = [parameter.detach() for _, parameter in self._named]  # which shares the count
         self._rule = rule.name
-        self._homes = _homes(replica)
+        self._replica = replica
+        self._all = dict(replica.named_parameters())
+        self._homes = [
+            (module._parameters, key, p) for module in replica.modules() for key, p in _there(module._parameters)
+        ]
+        self._layers = _layers(replica)
         self.begin()
 
     def begin(self) -> None:
@@ -131,11 +136,13 @@ class Writes:
         Raises:
             ArgumentError: there is one; the message names it.
         """
-        if replaced := [name for of, key, it, name in self._homes if of.get(key) is not it]:
+        if [1 for of, key, p in self._homes if of.get(key) is not p] or self._other_layers():
+            now = {id(p) for p in self._replica.parameters()}
+            replaced = [name for name, p in self._all.items() if id(p) not in now]
             raise ArgumentError(
-                f"{some_of(replaced)} of the replica was replaced before the commit, and what is trained is what was "
-                f"there; change the model before the run, and compute on tensors of its own, as with "
-                f"torch.func.functional_call"
+                f"{some_of(replaced) or 'a parameter'} of the replica was replaced before the commit, and what is "
+                f"trained is what was there; change the model before the run, and compute on tensors of its own, as "
+                f"with torch.func.functional_call"
             )
         if [tensor._version for tensor in self._counted] == self._counts:
             return
@@ -146,13 +153,18 @@ class Writes:
             f"forward pass changes in buffers"
         )
 
+    def _other_layers(self) -> bool:
+        """True where a layer was put in the place of another, and with it other parameters in the place of these."""
+        if not [1 for of, key, layer in self._layers if of.get(key) is not layer]:
+            return False
+        self._layers = _layers(self._replica)
+        return {id(p) for p in self._replica.parameters()} != {id(p) for p in self._all.values()}
 
-def _homes(replica: nn.Module) -> list[tuple[dict[str, Any], str, object, str]]:
-    """Where each parameter and each layer is to be found: in which mapping, by which key, and its name."""
-    return [
-        (of, key, it, f"{path}.{key}" if path else key)
-        for path, module in replica.named_modules()
-        for of in (module._parameters, module._modules)
-        for key, it in of.items()
-        if it is not None
-    ]
+
+def _there(of: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in of.items() if value is not None]
+
+
+def _layers(replica: nn.Module) -> list[tuple[Mapping[str, Any], str, object]]:
+    """Where each layer is to be found: in which mapping, and by which key."""
+    return [(module._modules, key, layer) for module in replica.modules() for key, layer in _there(module._modules)]

@@ -25,7 +25,7 @@ from torch import nn
 from hogwild.errors import ArgumentError, WorkerError
 from hogwild.model.replica import extras_of
 from hogwild.shared.state import SharedState
-from hogwild.workers.held_signals import HeldSignals
+from hogwild.workers.held_signals import HeldSignals, holding
 from hogwild.workers.package import Package
 from hogwild.workers.process_main import EXTRAS, process_main
 from hogwild.workers.spawn import (
@@ -182,8 +182,7 @@ class ProcessTeam:
     def _receive(self, pipe: connection.Connection) -> bool:
         """Read what is there, or much of it; True where there may be more. Meanwhile a signal waits, for it would lose
         a message, or half of one."""
-        with HeldSignals() as signals, suppress(EOFError, OSError):  # closed, or cut off by the worker's death
-            signals.hold()
+        with holding(), suppress(EOFError, OSError):  # closed, or cut off by the worker's death
             for _ in range(_AT_ONCE):
                 if not pipe.poll():
                     return False

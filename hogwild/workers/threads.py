@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import queue
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -74,7 +76,7 @@ class ThreadTeam:
         self._trained, self._constant = ([own[id(p)] for p in group] for group in (trained, constant))
         self._threads: dict[int, threading.Thread] = {}
         self._told: deque[Event] = deque()
-        self._has_told = threading.Event()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # an interruption takes no lock of it away
         self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
         if state.plan.dealing.nodes > 1:  # the courier is a process, and takes these locks too
             self._locks[:2] = map(PairedLock, self._locks, (state.locks.ticket, state.locks.commit))
@@ -98,9 +100,11 @@ class ThreadTeam:
 
     def events(self, timeout: float) -> Iterable[Event]:
         """What the threads have told; an end is told once the thread is gone."""
-        if not self._told:
-            self._has_told.wait(timeout)
-        self._has_told.clear()
+        with suppress(queue.Empty):
+            if not self._told:
+                self._bell.get(timeout=timeout)
+            while True:
+                self._bell.get_nowait()
         for event in taken(self._told):
             if isinstance(event, Finished | Died):
                 _join(self._threads.pop(event.worker))
@@ -108,7 +112,7 @@ class ThreadTeam:
 
     def _tell(self, event: Event) -> None:
         self._told.append(event)
-        self._has_told.set()
+        self._bell.put(None)
 
     def stacks(self, index: int) -> str:  # noqa: ARG002
         """The stacks of all threads of this program."""

@@ -351,7 +351,7 @@ class Worker:
             ArgumentError: the ticket is not the one that this worker has and has read; the replica was written to; a
                 name, a form or a row does not fit; or a table of row gradients was not declared.
         """
-        if ticket is not self._read or ticket != self._row[Field.TICKET]:
+        if type(ticket) is not Ticket or ticket != self._read or ticket != self._row[Field.TICKET]:
             refuse_ticket(ticket, self.index, has=self._row[Field.TICKET], read=self._read)
         self._writes.refuse()
         if not isinstance(gradient, Gradient):

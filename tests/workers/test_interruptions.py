@@ -24,6 +24,7 @@ from hogwild.shared.words import Hook
 from hogwild.testing import Fault, PlantedFault, planted
 from hogwild.workers import supervisor, threads
 from hogwild.workers.failures import WorkerHistory
+from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.processes import ProcessTeam
 from hogwild.workers.team import Died, Logged, taken
 
@@ -282,7 +283,7 @@ def test_a_message_is_read_whole_though_a_signal_comes():
 
     for update in range(2):
         theirs.send_bytes(pickle.dumps(Logged(0, update, update, {})))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), HeldSignals():
         team._receive(Slow)
     assert [event.update for event in team._told] == [0, 1]
     ours.close()

@@ -37,7 +37,7 @@ def takes_a_bias_away(model: Any) -> None:
 
 REPLACED = {
     replaces_a_parameter: "0.weight",
-    replaces_a_layer: "2",
+    replaces_a_layer: r"2\.weight, 2\.bias",
     loads_by_assigning: "0.weight, 0.bias, 2.weight and 1 more",
     takes_a_bias_away: "0.bias",
 }
@@ -67,6 +67,24 @@ def test_nor_is_it_by_a_loop_of_ones_own() -> None:
 
     with pytest.raises(hogwild.ArgumentError, match=r"^0\.weight of the replica was replaced"):
         hogwild.launch(work, problems.mlp(), optimizer=SGD, updates=6, update="ordered", kind="threads")
+
+
+def test_layers_that_are_not_trained_may_be_made_anew_and_trained_ones_be_wrapped() -> None:
+    def loss(model: Any, batch: Any) -> Tensor:
+        model[1] = nn.ReLU()
+        return problems.cross_entropy(model, batch)
+
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = problems.mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.layers = nn.Sequential(*self.layers)
+            return self.layers(x)
+
+    problems.train(loss=loss, update="ordered", updates=6)
+    problems.train(Nested(), update="ordered", updates=6)
 
 
 def test_a_call_with_other_tensors_replaces_nothing() -> None:
