@@ -39,15 +39,10 @@ class Binding:
         self._homes = _homes(module, [entry.name for entry in layout.entries])
         self._own = [torch.empty_strided(e.shape, e.stride, dtype=e.dtype) for e in layout.entries]
         self._before = [torch.empty_like(own) for own in self._own]
-        self._modes: list[tuple[nn.Module, bool]] = []  # of its layers, when it is first pointed at a slot
 
     def point_at(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], version: int = 0) -> nn.Module:
-        """The replica, ready for a forward pass on that slot: its parameters views, its buffers private copies, its
-        tables at that version, and its layers in the modes that they began in, whatever the last pass left."""
-        self._modes = self._modes or [(part, part.training) for part in self.module.modules()]
-        for part, mode in self._modes:
-            if part.training is not mode:
-                part.training = mode
+        """The replica, ready for a forward pass on that slot: its parameters views, its buffers private copies, and its
+        tables at that version."""
         for table in self._tables:
             table.version = version
         for i, parameter in self._whole:

@@ -67,6 +67,7 @@ class Seat(Protocol):
     optimizer: SharedOptimizer
     chosen: Chosen | None  # the tickets whose gradients are computed twice
     loss_told: bool  # of the gradient being committed: NaN is what it is, and not for want of one
+    gradient_lost: bool  # it is not finite, and was dropped for that
 
     def ignores_nonfinite(self, update: int) -> bool:
         """True where the run says `on_nonfinite="ignore"` for that update."""

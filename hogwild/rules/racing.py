@@ -89,12 +89,13 @@ class Racing(InPlace):
     def take(self, gradient: Gradient) -> None:
         """Add what another loop computed to the shared `.grad`, unless it is not finite."""
         given = [value._values() if value.is_sparse else value for value in gradient.values if value is not None]
-        told = self.seat.loss_told
-        finite = all(bool(value.isfinite().all()) for value in given) and (math.isfinite(gradient.loss) or not told)
-        if not finite and not self.seat.ignores_nonfinite(self._update):
-            self.seat.loss_told, gradient.loss = True, math.nan  # and the shared .grad does not learn of it
-            return
-        if not told:
+        seat, ignored = self.seat, self.seat.ignores_nonfinite(self._update)
+        seat.gradient_lost = not ignored and not all(bool(value.isfinite().all()) for value in given)
+        if seat.gradient_lost:
+            seat.loss_told, gradient.loss = True, math.nan
+        if not ignored and seat.loss_told and not math.isfinite(gradient.loss):
+            return  # the shared .grad does not learn of it
+        if not seat.loss_told:
             gradient.loss = 0.0
         for target, value in zip(self.state.gradients[0].tensors, gradient.values, strict=True):
             if value is not None:

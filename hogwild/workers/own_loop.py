@@ -124,10 +124,15 @@ class Writes:
             (module._parameters, key, p) for module in replica.modules() for key, p in _there(module._parameters)
         ]
         self._layers = _layers(replica)
-        self.begin()
+        self._modes: list[tuple[nn.Module, bool]] = []
+        self._counts: list[int] = []
 
     def begin(self) -> None:
-        """What is written from here on is not to be."""
+        """What is written from here on is not to be. Layers get the modes that they had the first time."""
+        self._modes = self._modes or [(layer, layer.training) for layer in self._replica.modules()]
+        for layer, mode in self._modes:
+            if layer.training is not mode:
+                layer.training = mode
         self._counts = [tensor._version for tensor in self._counted]
 
     def refuse(self) -> None:

@@ -80,6 +80,7 @@ class WorkerSeat:
         self._row = self.control.row(index)
         self._shares_gradients = shares_gradients
         self.loss_told = tells_loss  # of the gradient being committed
+        self.gradient_lost = False
 
     def ignores_nonfinite(self, update: int) -> bool:
         """True where the run says `on_nonfinite="ignore"` for that update."""
@@ -131,7 +132,7 @@ class WorkerSeat:
     def _not_finite(
         self, ticket: Ticket, loss: float, worker: int, untouched: str = "the shared model was not touched by it"
     ) -> NonFiniteError:
-        what = f"the loss{' or the gradient' if self._shares_gradients else ''} is {loss}"
+        what = "the gradient is not finite" if self.gradient_lost else f"the loss is {loss}"
         if math.isfinite(loss):
             what = "the gradient is not finite"
             if self._shares_gradients:
