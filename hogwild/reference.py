@@ -275,7 +275,7 @@ def _average(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _length(vector: Sequence[Tensor]) -> float:
-    return math.sqrt(sum(float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2 for one in vector))
+    return math.sqrt(reduce(float.__add__, [float(torch.linalg.vector_norm(v.double())) ** 2 for v in vector]))
 
 
 def _eps(optimizer: torch.optim.Optimizer) -> dict[Tensor, float] | None:
@@ -329,10 +329,10 @@ def _differentiate(outputs: Iterable[Any], trained: Sequence[nn.Parameter]) -> _
 
 
 def _mean(parts: Sequence[_Part]) -> _Part:
-    """The sum in order, over the number of parts; None where no part has any. Of sparse ones it has all rows."""
+    """The sum in order (`sum` of Python 3.12 has another), over the number of parts; None where no part has any."""
     values, gradients = zip(*parts, strict=True)
     present = [[gradient for gradient in column if gradient is not None] for column in zip(*gradients, strict=True)]
-    return sum(values) / len(parts), [_sum(some) / len(parts) if some else None for some in present]
+    return reduce(float.__add__, values) / len(parts), [_sum(some) / len(parts) if some else None for some in present]
 
 
 def _sum(gradients: list[Tensor]) -> Tensor:

@@ -76,6 +76,14 @@ def mean_of(gradients: Sequence[Tensor], number: int, into: Tensor) -> Tensor:
     return into.div_(number)
 
 
+def added_in_order(values: Iterable[float]) -> float:
+    """The sum of numbers, from left to right. `sum` rounds otherwise since Python 3.12, and bits hang on it."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
 def mean_gradient(gradients: Sequence[Tensor | None]) -> Tensor | None:
     """The mean gradient of one parameter over the micro-batches; None where none of them has any. That of sparse ones
     has the rows of them all, one after the other."""

@@ -37,7 +37,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from hogwild.optim.gradients import Gathered, mean_gradient
+from hogwild.optim.gradients import Gathered, added_in_order, mean_gradient
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.gradients import fitting
 from hogwild.rules.rechecks import Rechecks, unequal_losses, unequal_tensors
@@ -334,7 +334,7 @@ class Combining(Versioned):
             self._commit_buffers(version, parts)
             for part in parts if seat.audited else ():
                 seat.enter(version, part.gradients(), 1.0 / len(parts))
-        loss = sum([part.loss for part in parts]) / len(parts)
+        loss = added_in_order([part.loss for part in parts]) / len(parts)
         words = parts[-1].words
         self._publish(version, words[GradientSlot.WORKER], words[GradientSlot.VERSION], loss)
 

@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hogwild.model.anatomy import Anatomy
+from hogwild.optim.gradients import added_in_order
 from hogwild.optim.stability import GROWS, Curvature
 from hogwild.rules.gradients import losses_of
 from hogwild.run.job import Job
@@ -94,7 +95,8 @@ def _is_normalised(names: Sequence[str], parameters: Sequence[Tensor], gradients
 
 def _at_right_angles(values: Sequence[Tensor], gradient: Sequence[Tensor]) -> bool:
     """True where the values of a layer are at right angles to their gradient; not where that is nothing."""
-    along = sum(float((v.detach().double() * g.double()).sum()) for v, g in zip(values, gradient, strict=True))
+    products = (float((v.detach().double() * g.double()).sum()) for v, g in zip(values, gradient, strict=True))
+    along = added_in_order(products)
     lengths = _length([v.detach() for v in values]) * _length(gradient)
     numel = sum(v.numel() for v in values)
     return lengths > 0 and abs(along) / lengths * math.sqrt(numel) <= _RIGHT_ANGLE
@@ -149,4 +151,5 @@ def _parts(output: object, trainee: Trainee, vector: Sequence[Tensor] | None) ->
 
 
 def _length(vector: Sequence[Tensor]) -> float:
-    return math.sqrt(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in vector))
+    squares = (float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in vector)
+    return math.sqrt(added_in_order(squares))

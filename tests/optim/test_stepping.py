@@ -18,6 +18,7 @@ from traits import ONE_OF_EACH, SAME_BITS
 import hogwild
 from hogwild.optim import kernels
 from hogwild.optim import plan as optimizer_plan
+from hogwild.optim.gradients import added_in_order
 from hogwild.rules import NAMES
 
 
@@ -292,3 +293,9 @@ def test_sparse_gradients(update):
 
     for optimizer in (OPTIMIZERS["sgd"], partial(torch.optim.Adagrad, lr=0.1)):
         assert trained(model(), optimizer, loss=loss, update=update) == plain(model(), optimizer, loss)
+
+
+def test_numbers_are_added_as_by_a_loop_in_every_version_of_python():
+    """`sum` of floats carries what is rounded off along since 3.12."""
+    assert added_in_order([0.1] * 10) == 0.9999999999999999
+    assert added_in_order([1e16, 1.0, -1e16]) == 0.0
