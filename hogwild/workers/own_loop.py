@@ -120,10 +120,8 @@ class Writes:
         self._rule = rule.name
         self._replica = replica
         self._all = dict(replica.named_parameters())
-        self._homes = [
-            (module._parameters, key, p) for module in replica.modules() for key, p in _there(module._parameters)
-        ]
-        self._layers = _layers(replica)
+        self._homes = _places(replica, "_parameters")
+        self._layers = _places(replica, "_modules")
         self._modes: list[tuple[nn.Module, bool]] = []
         self._counts: list[int] = []
 
@@ -162,14 +160,15 @@ class Writes:
         """True where a layer was put in the place of another, and with it other parameters in the place of these."""
         if not [1 for of, key, layer in self._layers if of.get(key) is not layer]:
             return False
-        self._layers = _layers(self._replica)
+        self._layers = _places(self._replica, "_modules")
         return {id(p) for p in self._replica.parameters()} != {id(p) for p in self._all.values()}
 
 
-def _there(of: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(key, value) for key, value in of.items() if value is not None]
-
-
-def _layers(replica: nn.Module) -> list[tuple[Mapping[str, Any], str, object]]:
-    """Where each layer is to be found: in which mapping, and by which key."""
-    return [(module._modules, key, layer) for module in replica.modules() for key, layer in _there(module._modules)]
+def _places(replica: nn.Module, within: str) -> list[tuple[Mapping[str, Any], str, object]]:
+    """Where each of its "_parameters" or its layers, "_modules", is to be found: in which mapping, and by which key."""
+    return [
+        (of, key, it)
+        for of in (getattr(module, within) for module in replica.modules())
+        for key, it in of.items()
+        if it is not None
+    ]

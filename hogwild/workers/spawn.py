@@ -25,6 +25,7 @@ from typing import Any
 
 from hogwild.errors import ArgumentError
 from hogwild.workers.held_signals import HeldSignals
+from hogwild.workers.interpreter import may_start_processes
 
 _PRELOAD = "hogwild.workers.preload"
 SAFE = "PYTHONSAFEPATH"
@@ -57,7 +58,7 @@ def start_server() -> None:
     Raises:
         ArgumentError: this process may start no other.
     """
-    if multiprocessing.current_process().daemon:
+    if not may_start_processes():
         raise ArgumentError(
             "kind 'processes' in a daemonic process, as the workers of a run or of a pool are, which may start no "
             "other process; use kind='threads'"
