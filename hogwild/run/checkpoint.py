@@ -39,6 +39,7 @@ _BEST = "best "  # how the names of the best version's tensors begin
 _SEAL = "seal"  # which files of format 2 lack that were written before there was one
 _MOST_LEFT = 1024
 _MOST_COPIES = 20  # of what others write meanwhile
+_MOST_WAITED = 0.25  # seconds for who stands in the middle of a write, as one does that the system has stopped there
 
 
 @dataclass(frozen=True)
@@ -252,15 +253,18 @@ def _copied(
     """(the model, the optimizer's state, where a run goes on from them, the journal up to there).
 
     Under the rules in place others write meanwhile, so it is copied again until nobody has: a write that falls into the
-    copying is one that somebody is at right before or after, or that was finished in between.
+    copying is one that somebody is at right before or after, or that was finished in between. One that lasts longer
+    than the copying is waited for.
     """
     copies = state.optimizer_states
     start, journal = _history(state, rule, version, worker)
+    deadline = time.monotonic() + _MOST_WAITED
     for _ in range(_MOST_COPIES):
-        before, doubted = start, _written_now(state)
+        before, begun = start, _written_now(state)
         model = as_tensor(state.slots[slot].bytes).clone()
         optimizer = as_tensor(copies[version % len(copies)].bytes).clone()
-        doubted |= _written_now(state)
+        unfinished = _written_now(state)
+        doubted = begun | unfinished
         start, journal = _history(state, rule, version, worker)
         if rule.versioned or worker == NOBODY:  # the parent, when all have left
             break
@@ -268,6 +272,8 @@ def _copied(
         if not doubted:
             break
         start = replace(start, in_doubt=tuple(sorted(doubted)))
+        while begun & unfinished & _written_now(state) and time.monotonic() < deadline:
+            time.sleep(0.001)
     return model, optimizer, start, journal
 
 

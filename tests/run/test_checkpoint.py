@@ -276,9 +276,22 @@ def test_what_was_applied_while_a_checkpoint_was_made_is_in_doubt(slow_saver, mo
 class SlowToWrite:
     """A worker is in the middle of its write while another one saves a checkpoint."""
 
+    def __init__(self, seconds=0.5):
+        self.seconds = seconds
+
     def __call__(self, hook, seat):
         if hook is Hook.WRITING and seat.ticket == 8:
-            time.sleep(0.5)
+            time.sleep(self.seconds)
+
+
+@pytest.mark.parametrize("update", [name for name in IN_PLACE if name != "locked"])
+def test_a_worker_that_was_stopped_in_its_write_is_waited_for(update, monkeypatch, tmp_path):
+    """As the system stops one that has used up its share of a core; a copy of a small model takes no millisecond."""
+    monkeypatch.setattr(checkpoint, "_MOST_WAITED", 30.0)
+    with planted(SlowToWrite(0.2)):
+        problems.train(update=update, updates=14, out=tmp_path, checkpoint_every=10)
+    run = problems.train(update=update, updates=14, resume=tmp_path)
+    assert run.in_doubt == () and sorted(run.journal["update"]) == list(range(14))
 
 
 @pytest.mark.parametrize("update", [name for name in IN_PLACE if name != "locked"])
