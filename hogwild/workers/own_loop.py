@@ -19,6 +19,7 @@ from hogwild.rules.registry import quoted, stepping_by_row
 from hogwild.rules.row_gradients import listed_gradients, named_gradients
 from hogwild.shared.state import StatePlan
 from hogwild.shared.tickets import Ticket
+from hogwild.workers.worker_info import as_number
 
 OfLoop = Sequence[Tensor | None] | Mapping[str, Any]
 """The gradients that a loop may commit: one for each trained parameter in order, or by name."""
@@ -42,7 +43,7 @@ def loss_of(told: Any) -> float:
         ArgumentError: it is no number.
     """
     try:
-        return math.nan if told is None else float(told)
+        return math.nan if told is None else as_number(told)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(f"loss is a {type(told).__name__} that is no number: {one_line(error)}") from error
 

@@ -338,7 +338,7 @@ class Worker:
             self.info.pass_on(drop=drew)
         return drew
 
-    def commit(self, ticket: Ticket, gradient: Gradient | OfLoop, loss: float | None = None) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient | OfLoop, loss: float | Tensor | None = None) -> bool:
         """Apply a gradient to the shared model. `loss`: of its batch, where it is to be in the record, and looked at.
 
         `gradient` is what `gradient` returned; or one tensor or None for each trainable parameter in the order of
@@ -373,7 +373,7 @@ class Worker:
         self.control.finish(self.index)
         return True
 
-    def _taken(self, gradients: OfLoop, loss: float | None) -> Gradient:
+    def _taken(self, gradients: OfLoop, loss: Any) -> Gradient:
         """What a loop of the user's own computed, in layout order."""
         self.seat.loss_told = loss is not None
         gradient = Gradient(self._own_gradients.taken(gradients), loss_of(loss), self.rule.version_read)

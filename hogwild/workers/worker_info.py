@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -20,6 +21,15 @@ Log = Callable[[int, int, dict[str, float]], None]
 
 def log_to_no_run(update: int, batch: int, metrics: dict[str, float]) -> None:
     """What is logged before a run belongs to none."""
+
+
+def as_number(told: Any) -> float:
+    """What code tells as a number, if need be a tensor with a graph, of which torch would warn.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: it is none.
+    """
+    return float(told.detach() if isinstance(told, torch.Tensor) else told)
 
 
 class WorkerInfo:
@@ -61,7 +71,7 @@ class WorkerInfo:
             self._generator.manual_seed(self._number)
         return self._generator
 
-    def log(self, **metrics: float) -> None:
+    def log(self, **metrics: float | torch.Tensor) -> None:
         """Record named numbers for this batch; they appear in `run.logged`. Where a worker dies before its update
         counts, the batch is computed again, and so is what was logged of it; until the run ends, a callback and
         metrics.jsonl have both.
@@ -71,7 +81,7 @@ class WorkerInfo:
         """
         if taken := [name for name in OF_A_ROW if name in metrics]:
             raise ArgumentError(f"log was given {taken[0]!r}, which every row has; give it another name")
-        numbers = {name: float(value) for name, value in metrics.items()}
+        numbers = {name: as_number(value) for name, value in metrics.items()}
         if self.muted:
             return
         if self.holds:

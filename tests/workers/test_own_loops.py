@@ -293,3 +293,39 @@ def ends_early(worker: hogwild.Worker) -> None:
     ticket = worker.claim()
     assert ticket is not None
     worker.commit(ticket, *gradients(worker.read(ticket)))
+
+
+# --- numbers that are tensors with a graph; torch warns where one is made a number, and a warning here is an error
+
+
+def tells_tensors(worker: hogwild.Worker) -> None:
+    while (ticket := worker.claim()) is not None:
+        replica = worker.read(ticket)
+        loss = nn.functional.mse_loss(replica(INPUT), TARGET)
+        worker.info.log(told=2 * loss)
+        worker.commit(ticket, torch.autograd.grad(loss, [*replica.parameters()], retain_graph=True), loss)
+
+
+def logs_tensors(model: nn.Module, batch: Tensor) -> Tensor:
+    loss = model(batch).square().mean()
+    info = hogwild.worker_info()
+    assert info is not None
+    info.log(told=2 * loss)
+    return loss
+
+
+def test_a_loss_that_is_told_and_logged_may_have_a_graph() -> None:
+    own = launched(tells_tensors)
+    trained = hogwild.train(
+        nn.Linear(3, 2),
+        INPUT,
+        logs_tensors,
+        optimizer=partial(torch.optim.SGD, lr=0.01),
+        batch_size=2,
+        epochs=3,
+        kind="threads",
+        update="ordered",
+    )
+    for run in (own, trained):
+        assert [row["told"] for row in run.logged] == [2 * loss for loss in run.journal["loss"]]
+        assert len(run.logged) == len(run.journal) > 0
