@@ -34,6 +34,7 @@ _FILE = re.compile(r"[^-].*\.py(:[A-Za-z_]\w*)?")
 _UNTRAINED = {"-h", "--help", "--fresh-process"}  # flags with which the command itself trains nothing
 _OF_PATHS = ("--command", "--out", "--data")  # flags whose values may look like a file of code
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_NOT_GIVEN = object()  # and not None, which `--width none` gives
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _flag(one: Parameter, several: bool) -> tuple[Any, Any]:
     shown = arg(help=one.about or "A parameter of the experiment's own.", help_behavior_hint=hint)
     if plain:
         return Annotated[bool, shown], field(default=False)
-    return Annotated[Any, _spec(one, several), shown], field(default=None)
+    return Annotated[Any, _spec(one, several), shown], field(default=None if several else _NOT_GIVEN)
 
 
 def _text(value: Any) -> str:

@@ -219,3 +219,37 @@ def test_names_with_spaces_are_quoted_and_a_folder_is_no_file(tmp_path, capsys):
     assert main(["new", "files"]) == 2
     assert "files is a folder; files/train.py would be a file in it" in capsys.readouterr().err
     assert not (tmp_path / "files.py").exists()
+
+
+OPTIONAL = """
+from pathlib import Path
+from typing import Literal
+import hogwild, torch
+
+def build(
+    width: int | None = 5, sizes: list[int] | None = None, letter: Literal["a", "b"] | None = "a",
+    place: Path | None = Path("x"), deep: bool | None = True,
+) -> hogwild.Problem:
+    model = torch.nn.Linear(4, 4)
+    given = [width, sizes, letter, place, deep]
+    return hogwild.Problem(
+        model, torch.randn(64, 4), lambda model, batch: model(batch).square().mean(),
+        evaluate=lambda model: {"given": float(sum(one is not None for one in given))},
+    )
+
+hogwild.define_experiment(build, epochs=1, workers=1, kind="threads")
+"""
+
+
+def test_none_is_a_value_of_a_flag_whose_default_is_another(tmp_path, capsys):
+    (tmp_path / "optional.py").write_text(OPTIONAL)
+    names = ("width", "letter", "place", "deep")
+    assert main(["run", "optional.py", "--quiet", "--json"]) == 0
+    assert told(capsys)["metrics"]["given"] == len(names)
+    without = [part for name in names for part in (f"--{name}", "none")]
+    assert main(["run", "optional.py", *without, "--quiet", "--json", "--out", "first"]) == 0
+    assert told(capsys)["metrics"]["given"] == 0
+    assert main(["run", "first", "--sizes", "1", "2", "--quiet", "--json", "--out", "second"]) == 0
+    assert told(capsys)["metrics"]["given"] == 1
+    assert main(["run", "second", "--sizes", "none", "--quiet", "--json"]) == 0
+    assert told(capsys)["metrics"]["given"] == 0
