@@ -31,11 +31,12 @@ class Source(Protocol):
 
 
 class TensorSource:
-    """Batches of one tensor, or of a tuple, named tuple or mapping of tensors that are equally long."""
+    """Batches of one tensor, or of a tuple, named tuple or mapping of tensors, or of such, that are equally long."""
 
     def __init__(self, data: Any, schedule: Schedule) -> None:
         self.data = data
         self.schedule = schedule
+        self._side_by_side = type(data) is tuple and all(isinstance(part, Tensor) for part in data)
 
     def __len__(self) -> int:
         return len(self.schedule)
@@ -43,7 +44,7 @@ class TensorSource:
     def batch(self, update: int, generator: torch.Generator) -> Any:  # noqa: ARG002
         """The rows of that update, in the structure of the data."""
         indices = self.schedule.indices(update)
-        if type(self.data) is tuple:  # once an update: the form that most data has, without the calls of any other
+        if self._side_by_side:  # once an update: the form that most data has, without the calls of any other
             return tuple([tensor.index_select(0, indices) for tensor in self.data])
         return _map_tensors(lambda tensor: tensor.index_select(0, indices), self.data)
 
@@ -98,7 +99,7 @@ def as_source(
     is_data_set = hasattr(data, "__getitem__") and Source not in type(data).__mro__  # and may have a `batch`, too
     if isinstance(data, Source) and not is_data_set:
         return data
-    if isinstance(data, TensorDataset) and collate is None:
+    if type(data) is TensorDataset and collate is None:  # and none of yours, which may have a __getitem__ of its own
         data = data.tensors
     if type(data) is list and collate is None:
         _refuse_side_by_side(data)
@@ -110,6 +111,8 @@ def as_source(
         raise ArgumentError("data is empty; training needs at least one sample")
     if batch_size > samples:
         listed = "; a list is taken for its samples, and tensors side by side are a tuple" if type(data) is list else ""
+        if _is_tuple(data) and collate is not None:
+            listed = "; with collate= a tuple is taken for its samples, and TensorDataset(x, y) for those of x and y"
         raise ArgumentError(
             f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works{listed}"
         )
@@ -194,8 +197,10 @@ def _refuse_mixed(data: Any) -> None:
         parts, form = {f"[{number}]": value for number, value in enumerate(data)}, "tuple"
     else:
         return
+    if not any(isinstance(value, Tensor | np.ndarray) for value in parts.values()):
+        return
     others = [(place, value) for place, value in parts.items() if _as_tensors(value) is None]
-    if others and any(isinstance(value, Tensor | np.ndarray) for value in parts.values()):
+    if others:
         place, value = others[0]
         raise ArgumentError(
             f"data{place} is a {type(value).__name__}, beside tensors; a {form} is taken for tensors side by side, so "
@@ -219,8 +224,9 @@ def _as_tensors(data: Any) -> Any:
     if isinstance(data, Mapping):
         values = {key: _as_tensors(value) for key, value in data.items()}
         return values if values and all(value is not None for value in values.values()) else None
-    if _is_tuple(data) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        return _like(data, [_as_tensors(part) for part in data])
+    if _is_tuple(data) and any(isinstance(part, Tensor | np.ndarray) for part in data):  # else they are samples
+        parts = [_as_tensors(part) for part in data]
+        return _like(data, parts) if all(part is not None for part in parts) else None
     return None
 
 

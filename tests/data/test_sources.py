@@ -54,6 +54,12 @@ class Endless(IterableDataset):
 X, Y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
 
 
+class Doubled(TensorDataset):
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return 2 * x, y
+
+
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
@@ -64,6 +70,8 @@ X, Y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
         ({"x": X, "y": {"deep": Y.numpy()}}, TensorSource),
         (OrderedDict(x=X), TensorSource),
         (TensorDataset(X, Y), TensorSource),
+        (Doubled(X, Y), DatasetSource),
+        ((X, (X, {"y": Y})), TensorSource),
         (Rows(), DatasetSource),
         (ManyAtOnce(), DatasetSource),
         ([(x, int(y)) for x, y in zip(X, Y, strict=True)], DatasetSource),
@@ -95,12 +103,28 @@ def test_batches_have_the_structure_of_the_data():
     assert torch.equal(source(ManyAtOnce()).batch(2, GENERATOR)[1], -rows)
 
 
+def test_a_tuple_beside_tensors_is_one_of_tensors_too():
+    rows = Schedule(10, 4).indices(2)
+    x, (again, deep) = source((X, (X.numpy(), {"y": Y}))).batch(2, GENERATOR)
+    assert torch.equal(x, X[rows]) and torch.equal(again, X[rows]) and torch.equal(deep["y"], Y[rows])
+    with pytest.raises(hogwild.ArgumentError, match=r"data\[1\] is a tuple, beside tensors"):
+        source((X, (X, "y")))
+    pairs = tuple((x, y) for x, y in zip(X, Y, strict=True))
+    assert type(source(pairs)) is DatasetSource and torch.equal(source(pairs).batch(2, GENERATOR)[1], Y[rows])
+
+
+def test_a_data_set_that_is_made_of_tensors_keeps_what_it_makes_of_them():
+    assert torch.equal(source(Doubled(X, Y)).batch(2, GENERATOR)[0], 2 * X[Schedule(10, 4).indices(2)])
+
+
 def test_collate_makes_the_batch():
     rows = Schedule(10, 4).indices(0).tolist()
     made = source(Rows(), collate=lambda samples: [index for _, index in samples])
     assert made.batch(0, GENERATOR) == rows
     made = source((X, Y), batch_size=1, collate=len)
     assert type(made) is DatasetSource, "with a collate, a tuple is a sequence of samples"
+    with pytest.raises(hogwild.ArgumentError, match=r"with collate= a tuple is taken .* and TensorDataset"):
+        source((X, Y), collate=len)
     assert source(TensorDataset(X, Y), collate=len).batch(0, GENERATOR) == 4
 
 
