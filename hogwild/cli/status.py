@@ -93,7 +93,10 @@ def _ended(command: Callable[[], int]) -> int:
 
 def _open_streams() -> None:
     """Open those of the standard streams that are closed, or the next file would be taken for them; and let none fail
-    over a letter that its encoding has not."""
+    over a letter that its encoding has not, or write to a terminal of no width."""
+    for side in ("COLUMNS", "LINES"):  # some terminals say that they have none
+        if not os.environ.get(side, "1").isdecimal() or int(os.environ.get(side, "1")) < 1:
+            del os.environ[side]
     for number in range(3):
         try:
             os.fstat(number)
@@ -102,7 +105,7 @@ def _open_streams() -> None:
     sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
     sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")
 
 

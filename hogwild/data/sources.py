@@ -218,6 +218,8 @@ def _as_tensors(data: Any) -> Any:
     if isinstance(data, np.ndarray):
         return _as_tensors(_tensor_of(data))
     if isinstance(data, Tensor):
+        if data.is_nested:
+            raise ArgumentError("data holds a nested tensor; pass the list of its samples, data.unbind(), and collate=")
         if data.dim() == 0:
             raise ArgumentError("data holds a tensor without dimensions; the first dimension must be the samples")
         return data

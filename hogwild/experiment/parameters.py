@@ -91,6 +91,7 @@ class Parameter:
         return self.read(text.split(",") if self.many and text != "none" else [text])
 
     def _read(self, text: str) -> Any:
+        _refuse_halves(text)
         if self.choices:
             for choice in self.choices:
                 if str(choice) == text:
@@ -133,6 +134,7 @@ class Parameter:
     def _plain(self, value: Any) -> Any:
         if isinstance(value, enum.Enum):
             value = value.name
+        _refuse_halves(value)
         if self.form is Path and isinstance(value, str | Path):
             return str(Path(value).absolute())
         if self.form is float and type(value) is int:
@@ -247,6 +249,12 @@ def _of_type(name: str, hint: Any, about: str) -> Parameter | None:
     if (hint not in _SCALARS and not choices) or hint is object:
         return None
     return Parameter(name, hint, choices, many, optional, about=about, size=size)
+
+
+def _refuse_halves(value: Any) -> None:
+    """Refuse a text of which a part is no letter, as in another encoding; no file of a run can hold it."""
+    if isinstance(value, str | Path) and any("\ud800" <= letter <= "\udfff" for letter in str(value)):
+        raise ValueError(f"{str(value)!r} has halves of letters, which no file can hold")
 
 
 def _is_plain(value: Any) -> bool:

@@ -69,6 +69,10 @@ def _refuse_unusable(model: nn.Module) -> None:
                 f"{name} is a {tensor.layout} tensor on {tensor.device}, and workers share dense tensors of the CPU; "
                 f"pass model.cpu()"
             )
+        if tensor.is_inference():
+            raise ArgumentError(
+                f"{name} was made in torch.inference_mode, and cannot be trained; make the model outside of it"
+            )
         if getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise ArgumentError(
                 f"{name} has a post-accumulate-grad hook, which no worker's gradient would pass through"

@@ -105,7 +105,7 @@ def _homes(model: nn.Module, names: Sequence[str]) -> list[list[tuple[nn.Module,
 def stand_ins_of(model: nn.Module) -> dict[int, nn.Parameter]:
     """id of each parameter → a parameter of its own on the same memory, with the same attributes and hooks."""
     stand_ins = {}
-    for parameter in model.parameters():
+    for _, parameter in model.named_parameters():  # for a class may give others to optimizers by `parameters`
         stand_in = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
         carry(extras_of(parameter), stand_in)
         stand_ins[id(parameter)] = stand_in

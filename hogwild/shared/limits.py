@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -93,14 +93,20 @@ def _limits(root: Path, name: str, read: Callable[[Path], float | None]) -> Iter
             yield limit
 
 
-def cgroup_folders(root: Path) -> list[Path]:
-    """The folders of this process's cgroup and of those it is in, innermost first."""
+def cgroup_folders(root: Path, own: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """The folders of this process's cgroup and of those it is in, innermost first; of cgroup v1, where `root` has the
+    name of a controller, and each has groups of its own."""
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        inner = Path(lines[0].rsplit(":", 1)[1].lstrip("/"))
-    except (OSError, IndexError):
-        inner = Path()
+        lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        lines = []
+    groups = {name: path for _, names, path in filter(_is_whole, lines) for name in names.split(",")}
+    inner = Path(groups.get(root.name, groups.get("", "")).lstrip("/"))  # that of v2 has no controllers before it
     return [root / part for part in (inner, *inner.parents)] if inner.parts else [root]
+
+
+def _is_whole(line: Sequence[str]) -> bool:
+    return len(line) == 3
 
 
 def _quota_v2(path: Path) -> float | None:

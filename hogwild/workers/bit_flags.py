@@ -137,8 +137,11 @@ def refuse_thread_settings() -> None:
     """Refuse what the calling thread has set for itself and no worker would have.
 
     Raises:
-        ArgumentError: `torch.autocast` is active for the CPU, or the default device is another.
+        ArgumentError: `torch.autocast` is active for the CPU, or `torch.inference_mode`, or the default device is
+            another.
     """
+    if torch.is_inference_mode_enabled():
+        raise ArgumentError("torch.inference_mode is active around the training, and nothing can be trained in it")
     if torch.is_autocast_enabled("cpu"):
         dtype = cast("Any", torch.get_autocast_dtype)("cpu")
         raise ArgumentError(

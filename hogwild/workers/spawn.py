@@ -13,11 +13,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from multiprocessing import connection, resource_tracker, spawn
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing import connection, resource_tracker, spawn, util
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -78,6 +79,13 @@ def _ensure_running(forkserver: Any) -> None:
     except ChildProcessError:  # it is that of the program which this one was forked from
         _leave_server(forkserver)
         forkserver.ensure_running()
+    except OSError as error:
+        if "AF_UNIX" not in str(error):
+            raise
+        raise ArgumentError(
+            f"{tempfile.gettempdir()}, the folder for temporary files, has too long a name for the socket that "
+            f"processes are started by; set TMPDIR to a shorter one, or use kind='threads'"
+        ) from error
 
 
 def _leave_server(forkserver: Any) -> None:
@@ -98,7 +106,7 @@ def _as_the_server_starts() -> Iterator[None]:
     before = os.environ.get(SAFE)
     os.environ |= {SAFE: "1", CALLERS_SAFE: before or ""}
     try:
-        with _deaf():
+        with _deaf(), _told_by_a_flag() if sys.flags.ignore_environment else nullcontext():
             yield
     finally:
         del os.environ[CALLERS_SAFE]
@@ -106,6 +114,17 @@ def _as_the_server_starts() -> Iterator[None]:
             del os.environ[SAFE]
         else:
             os.environ[SAFE] = before
+
+
+@contextmanager
+def _told_by_a_flag() -> Iterator[None]:
+    """Inside, a Python that is started is told so by -P, for under -E it does not read its environment."""
+    original = util._args_from_interpreter_flags  # type: ignore[attr-defined]
+    util._args_from_interpreter_flags = lambda: [*original(), "-P"]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        util._args_from_interpreter_flags = original  # type: ignore[attr-defined]
 
 
 @contextmanager

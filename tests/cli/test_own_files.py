@@ -253,3 +253,9 @@ def test_none_is_a_value_of_a_flag_whose_default_is_another(tmp_path, capsys):
     assert told(capsys)["metrics"]["given"] == 1
     assert main(["run", "second", "--sizes", "none", "--quiet", "--json"]) == 0
     assert told(capsys)["metrics"]["given"] == 0
+
+
+def test_a_text_that_is_none_is_refused_before_anything_is_built(tmp_path, capsys):
+    (tmp_path / "optional.py").write_text(OPTIONAL)
+    assert main(["run", "optional.py", "--place", "caf\udce9"]) == 2
+    assert "--place: 'caf\\udce9' has halves of letters, which no file can hold" in capsys.readouterr().err

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -122,3 +125,19 @@ def test_what_is_logged_looks_like_a_warning(capsys: pytest.CaptureFixture[str])
 
     assert status_of(tell) == 0
     assert capsys.readouterr().err == "hogwild: warning: the loss grows; --compensation auto may help\n"
+
+
+def test_letters_that_a_locale_has_not_are_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for errors in ("strict", "surrogateescape"):  # the latter in the locale C
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written := io.BytesIO(), "ascii", errors=errors))
+        assert status_of(lambda: print("1 · 2") or 0) == 0
+        assert written.getvalue() == b"1 ? 2\n"
+
+
+@pytest.mark.parametrize(("told", "left"), [("0", None), ("-1", None), ("wide", None), ("", None), ("100", "100")])
+def test_a_terminal_without_a_width_has_the_usual_one(
+    told: str, left: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", told)
+    assert status_of(lambda: 0) == 0
+    assert os.environ.get("COLUMNS") == left

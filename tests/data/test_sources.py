@@ -287,3 +287,10 @@ def test_a_source_that_can_be_indexed_says_that_it_is_a_source():
 def test_numbers_in_the_other_order_of_bytes_are_refused():
     with pytest.raises(ArgumentError, match="which no tensor can hold"):
         as_source(np.zeros(4, ">f4"), batch_size=2, shuffle=False, seed=0, collate=None)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_refused():
+    nested = torch.nested.nested_tensor([X, X[:2]])
+    with pytest.raises(hogwild.ArgumentError, match="data holds a nested tensor; pass the list of its samples"):
+        source(nested)

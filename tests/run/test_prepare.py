@@ -233,3 +233,26 @@ def test_too_little_memory_is_told_before_any_worker_starts(kind, monkeypatch):
     monkeypatch.setattr(arena, "memory_limits", lambda: [("limit of this test", 1000)])
     with pytest.raises(ArgumentError, match="MB of shared memory, over the 0 MB left of the limit of this test"):
         call({}, kind)
+
+
+class GivesOthersToOptimizers(nn.Linear):
+    """As a model does that is partly frozen, and gives its `parameters` to an optimizer."""
+
+    def parameters(self, recurse=True):
+        return iter([self.weight])
+
+
+def test_a_model_may_give_others_as_its_parameters():
+    torch.manual_seed(0)
+    model = GivesOthersToOptimizers(4, 4)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    hogwild.train(
+        model,
+        torch.ones(8, 4),
+        lambda model, batch: model(batch).square().mean(),
+        updates=3,
+        batch_size=4,
+        kind="threads",
+        optimizer=lambda named: torch.optim.SGD([p for n, p in named if n == "weight"], lr=0.1),
+    )
+    assert not torch.equal(model.weight, before["weight"]) and torch.equal(model.bias, before["bias"])

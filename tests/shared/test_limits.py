@@ -218,3 +218,21 @@ def test_more_workers_than_cores_are_told(kind, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         problems.train(workers=2, kind=kind, updates=2)
+
+
+@pytest.mark.parametrize(
+    ("own", "memory", "second"),
+    [
+        ("9:name=systemd:/\n4:memory:/job/7\n3:cpu,cpuacct:/half\n0::/user\n", ["job/7", "job", ""], ["user", ""]),
+        ("4:cpu:/half\n3:memory:/\n", [""], [""]),
+        ("1:name=systemd:/x\n0::/user/a\n", ["user/a", "user", ""], ["user/a", "user", ""]),
+        ("", [""], [""]),
+        ("what is this?\n", [""], [""]),
+    ],
+)
+def test_each_controller_of_cgroup_1_has_a_group_of_its_own(own, memory, second, tmp_path):
+    root, told = tmp_path / "cgroup", tmp_path / "own"
+    told.write_text(own)
+    assert limits.cgroup_folders(root / "memory", told) == [root / "memory" / part for part in memory]
+    assert limits.cgroup_folders(root, told) == [root / part for part in second]
+    assert limits.cgroup_folders(root, tmp_path / "not there") == [root]

@@ -194,3 +194,12 @@ BACKENDS = {
 def test_every_backend_of_torch_has_been_thought_about():
     found = {one.name for one in pkgutil.iter_modules(import_module("torch.backends").__path__)}
     assert found <= BACKENDS
+
+
+def test_inference_mode_around_a_training_or_its_model_is_told():
+    with torch.inference_mode(), pytest.raises(ArgumentError, match="^torch.inference_mode is active around"):
+        problems.train(updates=2)
+    with torch.inference_mode():
+        model = problems.mlp()
+    with pytest.raises(ArgumentError, match="weight was made in torch.inference_mode"):
+        problems.train(model, updates=2)

@@ -189,3 +189,12 @@ def test_a_server_in_place_of_a_lost_one_starts_as_that_did(monkeypatch):
     process.join()
     assert process.exitcode == 0
     assert psutil.Process(forkserver._forkserver._forkserver_pid).environ()[spawn.SAFE] == "1"
+
+
+def test_a_name_too_long_for_a_socket_is_told(monkeypatch):
+    def ensure_running():
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(forkserver, "ensure_running", ensure_running)
+    with pytest.raises(hogwild.ArgumentError, match="folder for temporary files, has too long a name .* set TMPDIR"):
+        spawn.start_server()

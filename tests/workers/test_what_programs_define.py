@@ -172,3 +172,20 @@ print(run.logged[0]["safe"], run.logged[0]["more"], os.environ.get("PYTHONSAFEPA
     own |= {"PYTHONSAFEPATH": callers} if callers else {}
     told = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True).stdout
     assert told.split() == [str(float(callers == "1")), "0.0", str(callers)]
+
+
+def test_workers_load_nothing_from_the_current_folder_where_python_ignores_its_environment(tmp_path):
+    """As under -E: then it does not hear of PYTHONSAFEPATH."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "torch.py").write_text("raise RuntimeError('this is not torch')")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hogwild, torch\nmodel, x = torch.nn.Linear(2, 1), torch.ones(8, 2)\n"
+        "if __name__ == '__main__':\n    run = hogwild.train(model, x, lambda model, batch: model(batch).sum(),"
+        "\n        updates=3, optimizer=lambda named: torch.optim.SGD(named, lr=0.1), batch_size=4, kind='processes')\n"
+        "    print(run.updates, run.failures)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-E", script], cwd=tmp_path / "here", capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == "3 ()\n"
