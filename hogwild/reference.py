@@ -18,11 +18,11 @@ With accumulate N each number b in that table stands for the batches b N, …, b
 the other on version v, and whose gradients are averaged first.
 A batch, and what is drawn while its gradient is computed, depend on (seed, b) alone; the learning rate on u. A
 parameter without a gradient is not stepped. Buffers are those that the forward pass left, corrected for what was
-committed since version v (see `_rebased`). `hogwild.train` leaves these very bits: under `ordered` and `sync` with any
-number of workers, under the other rules with one, and under `snapshot` with several by the rows of the run's journal.
+committed since version v (see `_rebased`). `hogwild.train` leaves these very bits, but for what docs/tables.md says of
+sparse gradients: under `ordered` and `sync` with any number of workers, under the other rules with one, and under
+`snapshot` with several by the rows of the run's journal.
 
-With compensation="auto", `ordered` steps SGD and Adam as `_Stale` does, and what update k reads is not w[k − τ]
-but what was predicted of it when it was made.
+With compensation="auto", `ordered` steps SGD and Adam as `_Stale` does; update k reads what was predicted of w[k − τ].
 """
 
 from __future__ import annotations
