@@ -91,13 +91,13 @@ class SharedOptimizer:
         it is given a copy; others what is there."""
         if not self._plan.adaptive:
             return Gathered(list(tensors), flats if self._form.flat else [])
-        return self.gather(tensors if self._form.flat else [tensor.clone() for tensor in tensors])
+        return self.gather(tensors)
 
     def gather(self, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in private memory of this worker, each with the strides of its parameter.
 
-        What autograd returns may alias another gradient or be expanded; what this returns may be written to, and
-        is good until the next call.
+        What autograd returns may alias another gradient, be expanded or belong to the user; what this returns may be
+        written to, and is good until the next call.
         """
         if not self._form.flat:
             return Gathered(_own(gradients, self._parameters, self._plan.rows), [])
@@ -107,7 +107,8 @@ class SharedOptimizer:
         return self._dense
 
     def gather_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
-        """The gradients in a slot of shared memory; the rows of sparse ones, where the slot takes them, as they are."""
+        """The gradients in a slot of shared memory; of sparse ones, where the slot takes their rows, copies as they
+        are."""
         if not slot.holds_all or not _all_dense(gradients):
             tensors = _fill(slot.tensors, gradients, slot.takes_rows)
             return Gathered(tensors, slot.flats if self._form.flat else [])
@@ -133,7 +134,7 @@ class SharedOptimizer:
     def waiting_in(self, slot: GradientSlot) -> Gathered:
         """What `gather_into` put there. A step of torch's, which might write to it, is given a copy."""
         if self._plan.written is None:
-            return self.gather([None if tensor is None else tensor.clone() for tensor in slot.gradients()])
+            return self.gather(slot.gradients())
         if slot.words[slot.WHOLE]:
             return self.whole_in(slot)
         return Gathered(slot.gradients(), slot.flats if self._form.flat else [])
@@ -317,13 +318,15 @@ def _all_dense(gradients: Sequence[Tensor | None]) -> bool:
 def _fill(
     views: Sequence[Tensor], gradients: Sequence[Tensor | None], keeps: Callable[[int, Tensor], bool] | None = None
 ) -> list[Tensor | None]:
-    """Gradients of which some are missing or sparse, made dense in the views; as they are, those that `keeps` says so
-    of."""
+    """Gradients of which some are missing or sparse, made dense in the views; copies as they are of those that `keeps`
+    says so of."""
     tensors: list[Tensor | None] = []
     for i, (view, gradient) in enumerate(zip(views, gradients, strict=True)):
         if gradient is None:
             view.zero_()
-        elif keeps is None or not keeps(i, gradient):
+        elif keeps is not None and keeps(i, gradient):
+            gradient = gradient.clone()
+        else:
             gradient = view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         tensors.append(gradient)
     return tensors
@@ -347,17 +350,16 @@ def _rooms(layout: Layout, races: bool) -> tuple[list[Rooms], list[Rooms]]:
 def _own(
     gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter], rows: frozenset[int] | None
 ) -> list[Tensor | None]:
-    """Each gradient in memory that no other one uses, with its parameter's strides; sparse ones as they are, or those
-    of `rows` alone."""
+    """A copy of each gradient: a sparse one as it is, or one of `rows` alone, any other with its parameter's strides.
+
+    What autograd or the user gave may be kept by the user, or be a parameter itself.
+    """
     owned: list[Tensor | None] = []
-    seen: set[int] = set()
     for i, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
-        if gradient is not None and gradient.is_sparse and rows is not None and i not in rows:
-            gradient = gradient.to_dense()
-        if gradient is not None and gradient.layout is torch.strided:
-            place = gradient.untyped_storage().data_ptr()
-            if place in seen or gradient.stride() != parameter.stride():
-                gradient = torch.empty_like(parameter).copy_(gradient)
-            seen.add(gradient.untyped_storage().data_ptr())
+        if gradient is not None and gradient.is_sparse and (rows is None or i in rows):
+            gradient = gradient.clone()
+        elif gradient is not None:
+            own = torch.empty_strided(gradient.shape, parameter.stride(), dtype=gradient.dtype)
+            gradient = own.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         owned.append(gradient)
     return owned
