@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -92,13 +93,23 @@ class _StandIn(Optimizer):
 
     def __init__(self, optimizer: Optimizer) -> None:
         groups = [
-            {**{key: value for key, value in group.items() if key not in _OWN}, "lr": float(group["lr"])}
+            {**{key: value for key, value in group.items() if key not in _OWN}, "lr": _copy(group["lr"])}
             for group in optimizer.param_groups
         ]
         super().__init__([{**group, "params": [torch.zeros(1)]} for group in groups], dict(optimizer.defaults))
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Nothing."""
+
+
+def _copy(rate: Any) -> Any:
+    """A learning rate that a scheduler may write to, and computes with as it would with this one."""
+    return rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
+
+
+def as_given(rate: Any, given: Any) -> Any:
+    """A learning rate as torch's schedulers set it: one that was given as a tensor stays one of its dtype."""
+    return torch.full_like(given, float(rate)) if isinstance(given, Tensor) else rate
 
 
 def tabulated(factory: SchedulerFactory, optimizer: Optimizer, updates: int) -> RateTable:

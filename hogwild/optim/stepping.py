@@ -22,7 +22,7 @@ from hogwild.optim.factory import Factory, Named, made_by, with_parameters
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import FLAT_DTYPES
 from hogwild.optim.plan import OptimizerPlan
-from hogwild.optim.rates import RateTable, factor_of
+from hogwild.optim.rates import RateTable, as_given, factor_of
 from hogwild.optim.sharded import ShardedStep
 from hogwild.optim.step_form import ROOMS, Rooms
 from hogwild.optim.torch_step import Untrained, bind_state, bring_home, keep_state, options_kept
@@ -263,6 +263,7 @@ class SharedOptimizer:
             rates = [rate * factor for rate in rates]
         if self._table is not None:
             rates = [rate * scale for rate, scale in zip(self._table.at(update), scales, strict=True)]
+        rates = [as_given(rate, given) for rate, given in zip(rates, self._rates, strict=True)]
         for optimizer in (self._by_tensor, self._by_range):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate

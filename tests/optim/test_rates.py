@@ -120,6 +120,31 @@ def test_a_rate_that_is_a_tensor():
     assert optimizer.keywords["lr"] == 0.05
 
 
+@pytest.mark.filterwarnings("ignore:Please also save")
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("rate", [torch.tensor(0.01), torch.tensor([0.01])], ids=["no dimension", "one element"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_a_rate_that_is_a_tensor_stays_one_of_its_dtype(scheduler, rate, kind):
+    def optimizer(named: Any) -> torch.optim.Optimizer:
+        return kind(named, lr=rate.clone())
+
+    expected = by_hand(optimizer, scheduler)
+    assert train(scheduler, optimizer=optimizer).digest == expected
+    assert train(scheduler, optimizer=optimizer, update="hogwild").digest == expected
+
+
+@pytest.mark.parametrize("factor", [float, partial(torch.tensor, dtype=torch.float64)])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_rate_that_is_a_tensor_times_a_factor(kind, factor):
+    def optimizer(named: Any) -> torch.optim.Optimizer:
+        return kind(named, lr=torch.tensor(0.01))
+
+    def schedule(update: int) -> Any:
+        return factor(1 / (1 + 0.3 * update))
+
+    assert train(schedule, optimizer=optimizer).digest == by_hand(optimizer, partial(LambdaLR, lr_lambda=schedule))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("update", NAMES)
 def test_every_rule_and_kind(update, kind):
