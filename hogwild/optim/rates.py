@@ -181,13 +181,13 @@ def _rates_of(optimizer: Optimizer, options: Sequence[Mapping[str, Any]], name: 
 
 
 def factor_of(schedule: Callable[[int], float], update: int) -> float:
-    """The factor on learning rates at that update.
+    """The factor on learning rates at that update; of a tensor of one element one without dimensions.
 
     Raises:
         ArgumentError: the schedule raised, or returned no number; it would again, so no worker tries.
     """
     try:
-        factor = schedule(update)
+        factor: Any = schedule(update)
     except Exception as error:
         raise ArgumentError(
             f"lr_schedule raised {type(error).__name__} for update {update}: {one_line(error)} (a function of an "
@@ -202,4 +202,4 @@ def factor_of(schedule: Callable[[int], float], update: int) -> float:
             f"lr_schedule returned {factor!r} for update {update}; it must return a factor on the learning rate, such "
             f"as 1.0"
         )
-    return factor
+    return cast("float", factor.reshape(()) if isinstance(factor, Tensor) else factor)

@@ -11,7 +11,7 @@ from typing import Any
 import problems
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     ConstantLR,
@@ -143,6 +143,20 @@ def test_a_rate_that_is_a_tensor_times_a_factor(kind, factor):
         return factor(1 / (1 + 0.3 * update))
 
     assert train(schedule, optimizer=optimizer).digest == by_hand(optimizer, partial(LambdaLR, lr_lambda=schedule))
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("optimizer", [problems.MOMENTUM, grouped], ids=["momentum", "two groups of adam"])
+def test_a_factor_may_be_a_tensor_of_one_element(optimizer, shape, staleness):
+    def schedule(update: int) -> Tensor:
+        return torch.full(shape, 1 / (1 + 0.3 * update))
+
+    settings = {"optimizer": optimizer, "staleness": staleness, "workers": staleness + 1}
+    run = train(schedule, **settings)
+    assert run.digest == train(lambda update: schedule(update).reshape(()), **settings).digest
+    if not staleness:
+        assert run.digest == by_hand(optimizer, partial(LambdaLR, lr_lambda=schedule))
 
 
 @pytest.mark.parametrize("kind", KINDS)
