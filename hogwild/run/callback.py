@@ -93,7 +93,7 @@ class Callback:
 
     def on_end(self, run: Run | None, error: BaseException | None) -> None:
         """Called once for each `on_begin` that returned, last of all, however the run ended. What it raises is raised,
-        unless the run ended by an error: then it is logged.
+        unless the run ended by an error: then it is logged. Ctrl-C is raised when all have been called.
 
         Args:
             run: what it came to, saved already where it has a directory. None where it failed, or was interrupted
@@ -183,10 +183,11 @@ class CallbackList:
         try:
             with preserved_generators():
                 return getattr(one, name)(*arguments)
-        except Exception as error:
+        except BaseException as error:
             self._failed.add(id(one))
-            alone = name == "should_stop" and not self._evaluates
-            error.add_note(f"raised by {_called(one, name)}{'; without evaluate= there are no metrics' * alone}")
+            if isinstance(error, Exception):
+                alone = name == "should_stop" and not self._evaluates
+                error.add_note(f"raised by {_called(one, name)}{'; without evaluate= there are no metrics' * alone}")
             raise
 
     @contextmanager
@@ -199,27 +200,38 @@ class CallbackList:
                 begun.append(one)
             yield ending
         except BaseException as error:
-            for late in self._end(begun, ending, error):
-                _log.error("%s: %s; %s", type(late).__name__, one_line(late), "; ".join(late.__notes__))
+            _leave_by(error, self._end(begun, ending, error))
             raise
         else:
-            for first in self._end(begun, ending, None):
-                raise first
+            _leave_by(None, self._end(begun, ending, None))
 
-    def _end(self, begun: Sequence[Callback], ending: Ending, error: BaseException | None) -> list[Exception]:
-        """Tell what is left to tell, then call `on_end` of all that have begun; what was raised."""
-        raised: list[Exception] = []
+    def _end(self, begun: Sequence[Callback], ending: Ending, error: BaseException | None) -> list[BaseException]:
+        """Tell what is left to tell, then call `on_end` of all that have begun; what was raised, Ctrl-C as well."""
+        raised: list[BaseException] = []
         try:
             ending.tell_rest()
-        except Exception as late:
+        except BaseException as late:
             raised.append(late)
             error = error or late
         for one in begun:
             try:
                 self._call(one, "on_end", ending.run, error)
-            except Exception as late:
+            except BaseException as late:
                 raised.append(late)
         return raised
+
+
+def _leave_by(error: BaseException | None, raised: Sequence[BaseException]) -> None:
+    """Raise the first of what callbacks have raised in the end, unless the run ended by an error, and log the others.
+    An interruption is raised before all else, for who asked for it waits for it."""
+    found = raised if error is None else [error, *raised]
+    first = next((one for one in found if not isinstance(one, Exception)), found[0] if found else None)
+    for late in raised:
+        if late is not first:
+            notes = "".join(f"; {note}" for note in getattr(late, "__notes__", ()))
+            _log.error("%s: %s%s", type(late).__name__, one_line(late), notes)
+    if first is not None and first is not error:
+        raise first
 
 
 @dataclass

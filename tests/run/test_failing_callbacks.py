@@ -103,6 +103,40 @@ def test_ctrl_c_in_a_callback_saves_the_run(name, tmp_path):
     assert problems.train(**SETTINGS, resume=tmp_path).digest == problems.train(**SETTINGS).digest
 
 
+@pytest.mark.parametrize("error", [SystemExit(85), KeyboardInterrupt()], ids=["exit", "ctrl-c"])
+def test_who_interrupts_the_run_again_and_again_takes_no_end_from_the_others(error, tmp_path):
+    """It would be asked once more, for a checkpoint is written when the run is interrupted."""
+    first, last = Diary(), Diary()
+    with pytest.raises(type(error)) as caught:
+        problems.train(
+            **SETTINGS, out=tmp_path, checkpoint_every=5, callbacks=[first, raising("on_checkpoint", error), last]
+        )
+    assert caught.value is error
+    for diary in (first, last):
+        ((run, ended_by),) = diary.of("end")
+        assert run.stopped == "interrupted" and ended_by is error
+    assert first.of("checkpoint")[-1][0] == last.of("checkpoint")[-1][0] == run.updates
+
+
+@pytest.mark.parametrize("error", [SystemExit(85), KeyboardInterrupt()], ids=["exit", "ctrl-c"])
+def test_what_interrupts_the_end_of_one_is_raised_when_all_have_ended(error, caplog):
+    last = Diary()
+    callbacks = [raising("on_end", ValueError("first")), raising("on_end", error), last]
+    with caplog.at_level(logging.ERROR, "hogwild"), pytest.raises(type(error)) as caught:
+        problems.train(**SETTINGS, callbacks=callbacks)
+    assert caught.value is error and last.of("end")[0][0].updates == 40
+    assert [record.getMessage() for record in caplog.records] == ["ValueError: first; raised by Raising.on_end"]
+
+
+def test_ctrl_c_at_the_end_of_a_run_that_failed_is_not_lost():
+    failed, last = ValueError("mine"), Diary()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        problems.train(
+            **SETTINGS, callbacks=[raising("on_evaluation", failed), raising("on_end", KeyboardInterrupt()), last]
+        )
+    assert last.of("end") == [[None, failed]] and caught.value.__context__ is failed
+
+
 def test_ctrl_c_is_heard_while_a_callback_ends(tmp_path):
     """An upload that never ends can be interrupted; the run is saved already."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
