@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -175,7 +176,7 @@ def _info(run: OpenRun) -> RunInfo:
     return RunInfo(
         config=job.config,
         kind=job.kind,
-        settings=origin.training if origin is not None else {},
+        settings=deepcopy(origin.training) if origin is not None else {},
         id=origin.run if origin is not None else "",
         start=run.start.version,
         updates=job.updates,

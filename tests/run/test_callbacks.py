@@ -120,6 +120,24 @@ def test_a_resumed_run_says_where_it_begins(tmp_path):
     assert info.start == run.updates > 0 and info.id == diary.of("begin")[0][0].id
 
 
+def test_what_a_callback_makes_of_the_settings_it_is_given_is_its_own(tmp_path):
+    """A tracker that takes flat values only, say."""
+
+    class Flat(hogwild.Callback):
+        def on_begin(self, info):
+            info.settings["optimizer"].clear()
+            info.settings.pop("model")
+            info.settings["host"] = "mine"
+
+    plain = problems.train(**SETTINGS)
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(**{**SETTINGS, "evaluate": problems.interrupting(2)}, out=tmp_path, callbacks=[Flat()])
+    recorded = hogwild.load_run(tmp_path).settings
+    assert recorded["optimizer"] and "model" in recorded and "host" not in recorded
+    run = problems.train(**SETTINGS, out=tmp_path, resume=tmp_path, callbacks=[Flat()])
+    assert run.settings == hogwild.load_run(tmp_path).settings == recorded and run.digest == plain.digest
+
+
 # --- who may stop
 
 
