@@ -1,7 +1,8 @@
 """metrics.jsonl: what was measured on the way, one JSON object a line, by update.
 
 An evaluation has `update` and `seconds` first, then its metrics. What a worker logged has `update`, `batch` and
-`worker` first. Rows are appended while the run goes on, so that a kill loses the last moment at most.
+`worker` first. JSON has no NaN and no infinity: they are null, and the words inf and -inf. Rows are appended while the
+run goes on, so that a kill loses the last moment at most.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hogwild.workers.worker_info import OF_A_ROW
 
 Row = Mapping[str, float]
 OF_AN_EVALUATION = ("update", "seconds")  # how its row begins, whose names no metric may have
+_INFINITE = ("inf", "-inf")  # what `_written` makes of these numbers
 _EVERY = 1.0  # seconds between two appends of what workers logged
 
 
@@ -28,8 +30,12 @@ def metrics_in(row: Row) -> dict[str, float]:
 
 
 def as_json(rows: Iterable[Row]) -> str:
-    """Those rows as lines. JSON has no NaN and no infinity; they become null."""
-    return "".join(f"{json.dumps({k: finite_or_none(v) for k, v in row.items()})}\n" for row in rows)
+    """Those rows as lines. JSON has no NaN and no infinity; they become null, and the words inf and -inf."""
+    return "".join(f"{json.dumps({k: _written(v) for k, v in row.items()})}\n" for row in rows)
+
+
+def _written(value: float) -> float | str | None:
+    return finite_or_word(value) if value == value else None
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -86,15 +92,17 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], list[dict[str, flo
             return evaluations, logged
         lines = path.read_text(encoding="utf-8").split("\n")
         for line in lines[:-1]:
-            row = {str(k): float("nan") if v is None else _number(v) for k, v in json.loads(line).items()}
+            row = {str(k): _number(v) for k, v in json.loads(line).items()}
             row["update"] = int(row["update"])
             (logged if tuple(row)[:3] == OF_A_ROW else evaluations).append(row)
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise RunDirectoryError(f"{path} does not hold the metrics of a run: {printable(str(error))}") from error
     return evaluations, logged
 
 
 def _number(value: Any) -> float:
+    if value is None or value in _INFINITE:
+        return float("nan" if value is None else value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     return value

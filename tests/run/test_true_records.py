@@ -15,6 +15,7 @@ from traits import NAMES
 import hogwild
 from hogwild.rules import Ordered
 from hogwild.run.divergence import divergence, usable, usual_loss
+from hogwild.run.metrics import read_metrics
 
 INF, NAN = float("inf"), float("nan")
 
@@ -114,6 +115,55 @@ def test_the_loss_of_a_run_that_was_stopped_is_that_of_its_last_epoch(tmp_path):
 
 
 # --- metrics
+
+
+MEASURED = {"psnr": INF, "log_likelihood": -INF, "lost": NAN}
+
+
+def log_measured(model, batch):
+    hogwild.worker_info().log(**MEASURED)
+    return problems.cross_entropy(model, batch)
+
+
+def as_text(rows):
+    """So that nan equals nan."""
+    return [{name: str(value) for name, value in row.items()} for row in rows]
+
+
+def test_infinite_numbers_are_themselves_when_they_are_read_and_when_a_run_goes_on(tmp_path):
+    settings = {"update": "ordered", "out": tmp_path, "loss": log_measured, "evaluate_every": 10}
+    measure = problems.interrupting(2, lambda model: MEASURED)
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(**settings, evaluate=measure)
+    run = problems.train(**settings, evaluate=lambda model: MEASURED, resume=tmp_path)
+    again = hogwild.load_run(tmp_path)
+    assert as_text([run.metrics, again.metrics]) == as_text([MEASURED, MEASURED])
+    for one in (run, again):
+        for row in (*one.evaluations, *one.logged):
+            assert as_text([row])[0].items() >= as_text([MEASURED])[0].items()
+    assert as_text(again.evaluations) == as_text(run.evaluations) and as_text(again.logged) == as_text(run.logged)
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line, parse_constant=pytest.fail)
+        assert (row["psnr"], row["log_likelihood"], row["lost"]) == ("inf", "-inf", None)
+
+
+def test_a_file_of_metrics_of_before_has_null_for_an_infinite_number(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"update": 5, "seconds": 0.5, "psnr": null, "accuracy": 0.5}\n')
+    ((row,), logged) = read_metrics(path)
+    assert str(row["psnr"]) == "nan" and (row["update"], row["accuracy"]) == (5, 0.5) and not logged
+
+
+@pytest.mark.parametrize("value", ['"nan"', '"1.0"', '"Infinity"', "true", "[]"])
+def test_other_words_than_those_of_infinite_numbers_are_no_metrics(value, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for name in ("update", "accuracy"):
+        path.write_text(json.dumps({"update": 5, "seconds": 0.5, "accuracy": 0.5} | {name: json.loads(value)}) + "\n")
+        with pytest.raises(hogwild.RunDirectoryError, match="does not hold the metrics of a run"):
+            read_metrics(path)
+    path.write_text('{"update": "inf", "seconds": 0.5, "accuracy": 0.5}\n')
+    with pytest.raises(hogwild.RunDirectoryError, match="does not hold the metrics of a run"):
+        read_metrics(path)
 
 
 def test_metrics_that_were_changed_after_the_end_are_refused(tmp_path):
