@@ -23,6 +23,7 @@ from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError, HogwildError, one_line, some_of
 from hogwild.model.replica import replicate, stand_ins_of
 from hogwild.rules.gradients import gradients_of
+from hogwild.rules.row_gradients import is_told
 from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.holes import WAYS_OUT, hole_in
@@ -41,6 +42,7 @@ class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
     generator that it drew from, what drew, the names of the parameters that the loss wrote to, frozen ones included,
     the digest of the batch, how many rows each sparse gradient names, and what a step takes, where that was asked for.
+    `beyond`: the names of those that got a gradient in the model that was copied, and not in the copy.
     """
 
     sparse: frozenset[int]
@@ -50,13 +52,14 @@ class DryRun:
     batch: str = field(default="", compare=False)
     rows: Mapping[int, int] = field(default_factory=dict, compare=False)
     measured: Measured | None = field(default=None, compare=False)
+    beyond: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Trial:
     """What one who tries a step has: a source, a loss, and a replica with memory of its own, which a loss may write to.
 
-    `stand_ins` are by the id of the caller's parameter, and the `trained` ones by name.
+    `stand_ins` are by the id of the caller's parameter, and the `trained` ones by name, as those of the `callers` are.
     """
 
     source: Source
@@ -64,6 +67,7 @@ class _Trial:
     replica: nn.Module
     stand_ins: Mapping[int, nn.Parameter]
     trained: Mapping[str, nn.Parameter]
+    callers: Mapping[str, nn.Parameter]
 
     @classmethod
     def of(
@@ -77,7 +81,7 @@ class _Trial:
         for stand_in in stand_ins.values():
             stand_in.data = stand_in.data.clone()
         own = {name: stand_ins[id(parameter)] for name, parameter in trained.items()}
-        return cls(own_copy(source), loss, replicate(model, stand_ins), stand_ins, own)
+        return cls(own_copy(source), loss, replicate(model, stand_ins), stand_ins, own, trained)
 
     def batch(self, info: WorkerInfo) -> Any:
         """The first one."""
@@ -90,14 +94,23 @@ class _Trial:
                 f"data could not give its first batch: {type(error).__name__}: {one_line(error)}"
             ) from error
 
-    def gradients(self, batch: Any, by: str = "grad") -> tuple[float, Sequence[torch.Tensor | None]]:
-        """(loss, gradients) of a batch, by "grad" or "backward"."""
+    def gradients(
+        self, batch: Any, by: str = "grad"
+    ) -> tuple[float, Sequence[torch.Tensor | None], Sequence[torch.Tensor | None]]:
+        """(loss, gradients, gradients of the caller's own parameters) of a batch, by "grad" or "backward"."""
+        own, held = [*self.trained.values()], [parameter.grad for parameter in self.callers.values()]
         try:
-            return gradients_of(self.loss(self.replica, batch), [*self.trained.values()], [*self.trained], by)
+            output = self.loss(self.replica, batch)
+            callers = [] if is_told(output) else [*self.callers.values()]
+            value, gradients = gradients_of(output, [*own, *callers], [*self.trained], by)
         except HogwildError:
             raise
         except Exception as error:
             raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
+        finally:
+            for parameter, gradient in zip(self.callers.values(), held, strict=True):
+                parameter.grad = gradient
+        return value, gradients[: len(own)], gradients[len(own) :]
 
     def writes(self) -> list[int]:
         """How often each parameter has been written to, in the model's order."""
@@ -137,7 +150,7 @@ def dry_run(
         digest = batch_digest(batch)  # before the loss, which may write to it
         counts = trial.writes()
         step = partial(trial.gradients, batch, by)
-        (value, gradients), took = measured(step) if long is not None else (step(), None)
+        (value, gradients, callers), took = measured(step) if long is not None else (step(), None)
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
         if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
             took = measured(step)[1]
@@ -158,15 +171,16 @@ def dry_run(
         if now != count or not equal_bits(trial.stand_ins[id(own)].detach(), own.detach())
     )
     trial.let_go()
+    beyond = tuple(name for name, gradient in zip(trained, callers, strict=False) if gradient is not None)
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
-    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took)
+    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, beyond)
 
 
 def _refuse_unreached(missing: Sequence[str], trial: _Trial, info: WorkerInfo) -> None:
     """Refuse where `torch.autograd.grad` gives no gradient to what `backward()` does, on the same batch and with the
     same draws.
     """
-    _, gradients = trial.gradients(trial.batch(info), "backward")
+    _, gradients, _ = trial.gradients(trial.batch(info), "backward")
     reached = {name for name, gradient in zip(trial.trained, gradients, strict=True) if gradient is not None}
     if left := [name for name in missing if name in reached]:
         raise ArgumentError(

@@ -5,14 +5,13 @@ Job → anatomy → optimizer, once, on stand-ins → dry run → second look �
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from hogwild.errors import ArgumentError, NotReproducible, some_of, warn_caller
+from hogwild.errors import ArgumentError, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
 from hogwild.model.replica import stand_ins_of
@@ -25,7 +24,7 @@ from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import Peek, peek
-from hogwild.run.dry_run import DryRun, as_in_a_worker, dry_run
+from hogwild.run.dry_run import DryRun, as_in_a_worker
 from hogwild.run.environment import refuse_other_flags
 from hogwild.run.job import Job
 from hogwild.run.origin import Origin, describe, refuse_other_compensation, refuse_other_training
@@ -34,13 +33,12 @@ from hogwild.run.result import refuse_unsaveable
 from hogwild.run.second_look import copies_for_another, look_again
 from hogwild.run.staleness import curvature_of, stale_plan
 from hogwild.run.structure import trains_as_evaluated
-from hogwild.run.try_kernel import try_kernel
-from hogwild.run.which_kind import LONG, is_to_be_measured, with_kind
+from hogwild.run.try_job import refuse_what_workers_miss, try_job
+from hogwild.run.which_kind import with_kind
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan
 from hogwild.workers.bit_flags import refuse_thread_settings
-from hogwild.workers.kernel_loop import lr_of
 from hogwild.workers.kinds import TEAMS
 
 _SEALS = 100  # versions whose bits a journal notes, at most about
@@ -122,9 +120,9 @@ def prepare(job: Job) -> Prepared:
     numbers = group_of(optimizer)
     groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
     anatomy = anatomy.restricted_to(set(groups))
-    tried = _try(job, anatomy)
+    tried = try_job(job, anatomy)
     job = with_kind(job, tried, optimizer)
-    _refuse_what_threads_share(job, tried)
+    refuse_what_workers_miss(job, anatomy, tried)
     names = {id(stand_ins[id(p)]): name for name, p in job.model.named_parameters()}
     training = _training(job, optimizer, names, anatomy, tried)
     origin = _origin(job, training)
@@ -236,48 +234,6 @@ def _with_compensation(origin: Origin, job: Job, curved: Curvature | None, plan:
         refuse_other_compensation(origin.compensation, changes, job.resume)
     origin = replace(origin, compensation=changes)
     return origin if curved is None else replace(origin, curvature=curved.largest, curvature_grows=curved.grows)
-
-
-def _try(job: Job, anatomy: Anatomy) -> DryRun:
-    if isinstance(job.source, Kernel):
-        same, config, lr = job.rule.same_bits, job.config, lr_of(job.source, job.config, 0)
-        return try_kernel(job.source, job.model, anatomy.trained, lr, config.seed, config.workers, same_bits=same)
-    if job.source is None or job.loss is None:
-        return DryRun(frozenset(), 1, ())
-    config, long = job.config, LONG if is_to_be_measured(job) else None
-    with as_in_a_worker(job.intra_op):  # more threads would spin while this program, and others, start processes
-        tried = dry_run(
-            *(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long),
-            by=job.rule.gradient_by,
-            refuses_nonfinite=config.on_nonfinite == "raise",
-        )
-    _refuse_writes(job, anatomy, tried.written)
-    return tried
-
-
-def _refuse_writes(job: Job, anatomy: Anatomy, written: Sequence[str]) -> None:
-    """Refuse a loss that writes to those parameters, where a write would be lost, or read by who is not to see it."""
-    if frozen := [name for name in written if name not in anatomy.trained]:
-        raise ArgumentError(
-            f"the loss writes to {some_of(frozen)} while it is computed, which is not trained, and workers share it "
-            f"as it was; keep what a forward pass changes in buffers (register_buffer)"
-        )
-    if written and job.rule.needs(job.config.workers).slots > 1:
-        raise ArgumentError(
-            f"the loss writes to {some_of(written)} while it is computed, as an embedding with max_norm does, and "
-            f"{job.rule.name} keeps a version as it was made; compute on tensors of its own, as with "
-            f"torch.func.functional_call, or use update={quoted(stepping_by_row(), 'or')}"
-        )
-
-
-def _refuse_what_threads_share(job: Job, tried: DryRun) -> None:
-    """Refuse draws from a generator of all threads, where the same bits are promised."""
-    if tried.draws and job.rule.same_bits and not TEAMS[job.kind].own_processes:
-        raise NotReproducible(
-            f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, or another "
-            f"thread of the program drew meanwhile, so {job.rule.name} cannot give the same bits; use "
-            f"kind='processes', or hogwild.worker_info().generator"
-        )
 
 
 def _found(job: Job, anatomy: Anatomy, tried: DryRun, optimizer: Optimizer) -> frozenset[int] | None:

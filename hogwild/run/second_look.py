@@ -12,17 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
-
-from hogwild.data.sources import own_copy
 from hogwild.errors import NotReproducible
 from hogwild.model.anatomy import Anatomy
-from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.rules.rechecks import unequal_losses, unequal_tensors
 from hogwild.run.job import Job
 from hogwild.run.same_steps import refuse_uneven_steps
-from hogwild.run.trainee import Computed, Copies, Factors, Trainee, own_parts
-from hogwild.workers.package import twins_of
+from hogwild.run.trainee import Computed, Copies, Factors, Trainee, own_parts, sent_parts, shared_parts
 
 _ADVICE = "docs/same-bits.md says what may keep state, and where"
 
@@ -34,22 +29,7 @@ def copies_for_another(job: Job) -> Copies | None:
     """
     if not (job.rule.same_bits and job.looks_again) or job.source is None or job.loss is None:
         return None
-    own = list(job.model.parameters())
-    bare = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in own}
-    names = ("model", "source", "loss", "optimizer")
-    objects = {
-        **{name: getattr(job, name) for name in names},
-        "lr_schedule": job.factors,
-        "extras": [extras_of(p) for p in own],
-    }
-    twins = twins_of(objects, job.source, bare)
-    if twins is None:
-        shared = stand_ins_of(job.model)
-        model, source = replicate(job.model, shared), own_copy(job.source)
-        return Copies(model, shared, source, job.loss, job.factors, job.optimizer)
-    for parameter, extras in zip(own, twins.pop("extras"), strict=True):
-        carry(extras, bare[id(parameter)])
-    return Copies(stand_ins=bare, **twins)
+    return sent_parts(job) or shared_parts(job)
 
 
 def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:

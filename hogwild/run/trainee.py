@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from hogwild.data.seeding import seed_generators
 from hogwild.data.sources import Source, own_copy
 from hogwild.model.anatomy import Anatomy
-from hogwild.model.replica import Binding, replicate, stand_ins_of
+from hogwild.model.replica import Binding, carry, extras_of, replicate, stand_ins_of
 from hogwild.optim.factory import Factory
 from hogwild.rules.gradients import gradients_of
 from hogwild.run.job import Job, Loss
 from hogwild.shared.layout import Layout
 from hogwild.shared.tickets import Ticket
+from hogwild.workers.package import twins_of
 from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 Factors = Callable[[int], float]
@@ -45,7 +46,30 @@ class Computed:
 
 
 def own_parts(job: Job) -> Copies:
-    """What the first worker has."""
+    """What the first worker has: in a process, of a model that is reached past a copy of it, what is sent there."""
+    return (job.reaches and sent_parts(job)) or shared_parts(job)
+
+
+def sent_parts(job: Job) -> Copies | None:
+    """What a worker process is given; None where it cannot be pickled."""
+    own = list(job.model.parameters())
+    bare = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in own}
+    names = ("model", "source", "loss", "optimizer")
+    objects = {
+        **{name: getattr(job, name) for name in names},
+        "lr_schedule": job.factors,
+        "extras": [extras_of(p) for p in own],
+    }
+    twins = twins_of(objects, job.source, bare)
+    if twins is None:
+        return None
+    for parameter, extras in zip(own, twins.pop("extras"), strict=True):
+        carry(extras, bare[id(parameter)])
+    return Copies(stand_ins=bare, **twins)
+
+
+def shared_parts(job: Job) -> Copies:
+    """What a thread has."""
     assert job.source is not None
     assert job.loss is not None
     stand_ins = stand_ins_of(job.model)

@@ -2,7 +2,7 @@
 
     threads     the GIL is off, or a step is long and leaves the interpreter to others
     processes   else; and wherever threads would share what a run cannot vouch for: a generator that the trial step drew
-                from, a data set or an optimizer of the user's own
+                from, a data set or an optimizer of the user's own, a layer that is reached past the copy of the model
 
 It decides no bits: what is said of a rule holds for both kinds.
 """
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from hogwild.config import AUTO
 from hogwild.data.sources import DatasetSource
+from hogwild.errors import some_of
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import is_torchs
 from hogwild.run.dry_run import DryRun
@@ -34,11 +35,12 @@ def is_to_be_measured(job: Job) -> bool:
 
 
 def with_kind(job: Job, tried: DryRun, optimizer: Optimizer) -> Job:
-    """The job with the kind of its workers, and why it was chosen where nobody said.
+    """The job with the kind of its workers, why it was chosen where nobody said, and what is reached.
 
     Raises:
         ArgumentError: no worker of that kind can be started here.
     """
+    job = replace(job, reaches=bool(tried.beyond))
     if job.config.kind != AUTO:
         return replace(job, kind=job.config.kind)
     reason = _against_threads(job, tried, optimizer)
@@ -54,6 +56,8 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
         return "nothing of the loop is tried before"
     if tried.draws:
         return f"it draws in {'; '.join(tried.draws)}, which threads share"
+    if tried.beyond:
+        return f"threads would share {some_of(tried.beyond)}, which is reached past their copies of the model"
     if isinstance(source, DatasetSource) and type(source.dataset) not in (list, tuple):
         return f"threads would share its data set, a {type(source.dataset).__name__}"
     own = not is_torchs(optimizer) and not isinstance(source, Kernel)

@@ -134,7 +134,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             own: Any = type(value).__bases__[0]
             names = tuple(value.parametrizations)  # type: ignore[arg-type]
             return _parametrized, (own, names), own.__getstate__(value)
-        if isinstance(value, _Cached) and not _is_importable(value):  # a script's, which pickle would look for there
+        if isinstance(value, _Cached) and not is_importable(value):  # a script's, which pickle would look for there
             return _cached, (value.__wrapped__, value.cache_parameters())
         if type(value).__name__ == "pybind11_type" and (name := _name_in_its_module(value)) is not None:
             return getattr, (sys.modules[value.__module__], name)
@@ -152,10 +152,10 @@ _PARAMETRIZE = parametrize.__name__
 _Cached = type(functools.lru_cache(lambda: None))
 
 
-def _is_importable(function: Any) -> bool:
+def is_importable(function: Any) -> bool:
     """True where another program finds it in its module, by its name."""
-    module = sys.modules.get(function.__module__)
-    return function.__module__ != "__main__" and getattr(module, function.__qualname__, None) is function
+    name, within = (getattr(function, key, None) or "" for key in ("__qualname__", "__module__"))
+    return within != "__main__" and getattr(sys.modules.get(within), name, None) is function
 
 
 def _cached(function: Any, parameters: Mapping[str, Any]) -> Any:

@@ -1,0 +1,102 @@
+"""A layer that is reached past the copy of the model, by a closure or a global: trained, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import problems
+import pytest
+import torch
+from torch import Tensor, nn
+from traits import NAMES, OTHER_BITS, SAME_BITS
+
+import hogwild
+
+REACHED = r"^the model or the loss reaches {} of the model that was given, by a closure .*, or use kind='processes'$"
+BODY = REACHED.format(r"body\.weight, body\.bias")
+
+
+class ByClosure(nn.Module):
+    """Its activation is a function that holds the model that it was made for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+        self.act = lambda x: torch.tanh(self.body(x))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.act(x))
+
+
+def global_net() -> nn.Module:
+    """One that the losses below reach by a global of this module."""
+    global net
+    net = problems.mlp()
+    return net
+
+
+net = problems.mlp()
+
+
+def loss_of_a_global(model: Any, batch: Any) -> Tensor:
+    """The last layer is not that of the model that it is called with."""
+    return nn.functional.cross_entropy(net[2](model[1](model[0](batch[0]))), batch[1])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("gradient", [None, "backward"])
+@pytest.mark.parametrize("update", NAMES)
+def test_threads_would_never_train_it(update: str, gradient: str | None) -> None:
+    model = ByClosure()
+    with pytest.raises(hogwild.ArgumentError, match=BODY):
+        problems.train(model, update=update, kind="threads", gradient=gradient)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("update", [*SAME_BITS, OTHER_BITS[-1]])
+def test_processes_train_it_as_they_train_a_method(update: str) -> None:
+    class Method(ByClosure):
+        def forward(self, x: Tensor) -> Any:
+            return self.head(torch.tanh(self.body(x)))
+
+    one, other = (
+        problems.train(model, update=update, kind=kind, workers=1, updates=20)
+        for model, kind in ((ByClosure(), "auto"), (Method(), "processes"))
+    )
+    assert one.kind_because == (
+        "threads would share body.weight, body.bias, which is reached past their copies of the model"
+    )
+    assert (one.kind, one.digest) == ("processes", other.digest)
+
+
+def test_a_loss_that_reaches_a_global_is_refused_where_workers_have_another() -> None:
+    """A process imports its module again, in which the global is another one."""
+    reached = r"2\.weight, 2\.bias"
+    with pytest.raises(hogwild.ArgumentError, match=REACHED.format(reached)):
+        problems.train(global_net(), loss=loss_of_a_global, kind="threads")
+    anew = rf"^the loss reaches {reached} of the model that was given by a global of {__name__}, .* import anew"
+    with pytest.raises(hogwild.ArgumentError, match=anew):
+        problems.train(global_net(), loss=loss_of_a_global, kind="processes")
+
+
+def test_one_that_is_sent_as_it_is_written_reaches_the_shared_model() -> None:
+    model = problems.mlp()
+
+    def loss(given: Any, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model[2](given[1](given[0](batch[0]))), batch[1])  # type: ignore[index]
+
+    one = problems.train(model, loss=loss, update="ordered", kind="processes", updates=20)
+    assert one.digest == problems.train(update="ordered", kind="processes", updates=20).digest
+
+
+@pytest.mark.parametrize("update", [*SAME_BITS, OTHER_BITS[-1]])
+def test_what_is_read_without_a_gradient_may_be_reached(update: str) -> None:
+    model, teacher = problems.mlp(), problems.mlp().requires_grad_(requires_grad=False)
+
+    def loss(given: nn.Module, batch: Any) -> Tensor:
+        with torch.no_grad():
+            initial = model(batch[0]) + teacher(batch[0])
+        return problems.cross_entropy(given, batch) + 0.01 * (given(batch[0]) - initial).square().mean()
+
+    assert problems.train(model, loss=loss, update=update, kind="threads", updates=10).updates == 10
