@@ -54,6 +54,7 @@ class Job:
     party: Party | None = None  # the machines that train together, where there are several
     kind: str = ""  # of the workers, once it is known
     kind_because: str = ""  # why, where nobody said which
+    to_try: Source | None = None  # what batches before the run are of, where that is not `source` itself
     reaches: bool = False  # past a copy of the model, by a closure or a global, to the model itself
     shown: Path | None = None  # `out` as the caller wrote it, once that is an absolute path
 

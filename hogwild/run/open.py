@@ -140,7 +140,7 @@ def _opened(
     befallen: Befallen,
 ) -> OpenRun:
     """The run, laid out."""
-    job, compensation = prepared.job, prepared.optimizer_plan.compensation
+    job, compensation = replace(prepared.job, to_try=None), prepared.optimizer_plan.compensation
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
     keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, start.best)
     return OpenRun(

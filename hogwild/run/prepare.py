@@ -24,6 +24,7 @@ from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import Peek, peek
+from hogwild.run.data_to_try import data_to_try
 from hogwild.run.dry_run import DryRun, as_in_a_worker
 from hogwild.run.environment import refuse_other_flags
 from hogwild.run.job import Job
@@ -107,10 +108,10 @@ def prepare(job: Job) -> Prepared:
     tickets = job.tickets
     refuse_thread_settings()
     anatomy = Anatomy.of(job.model)
-    copies = copies_for_another(job)  # before anything of the job has been used
+    job = replace(job, to_try=data_to_try(job))  # before anything of the job has been used
+    copies = copies_for_another(job)
     _refuse_idle_functions(job)
-    if trains_as_evaluated(job.model):
-        warn_caller("the model is in eval mode, and trains in it; model.train() turns dropout and BatchNorm on")
+    _warn_of_eval_mode(job.model)
     if job.out is not None:
         refuse_unsaveable(job.model)
     _warn_of_few_batches(job)
@@ -169,6 +170,12 @@ def _refuse_idle_functions(job: Job) -> None:
         raise ArgumentError(
             f"keep_best {job.config.keep_best!r} given without evaluate, which alone measures it; give both or none"
         )
+
+
+def _warn_of_eval_mode(model: nn.Module) -> None:
+    """Dropout and BatchNorm do something else in it."""
+    if trains_as_evaluated(model):
+        warn_caller("the model is in eval mode, and trains in it; model.train() turns dropout and BatchNorm on")
 
 
 def _warn_of_few_batches(job: Job) -> None:

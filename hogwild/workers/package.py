@@ -19,7 +19,7 @@ import io
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 import numpy as np
@@ -33,6 +33,7 @@ from hogwild.shared.arena import Arena, Space, aligned
 # What torch's pickle of a tensor can be read again of: of uint32 and float8, say, it cannot.
 _PICKLED = frozenset(torch.storage._dtype_to_storage_type_map())
 _LARGE = 1 << 16  # bytes; smaller ones are not worth a place of their own
+T = TypeVar("T")
 
 
 class Package:
@@ -200,14 +201,17 @@ def _is_plain(value: Any) -> bool:
     return plain and not value.is_conj() and not value.is_neg()
 
 
+_DATA = "data", "open what it reads in each process, where it is read, and leave that out in __getstate__"
+
+
 def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]], error: Exception) -> str:
     """One line that names the first object that cannot be pickled."""
     for name, value in objects.items():
         try:
             _Pickler(io.BytesIO(), stand_ins).dumped(value)
         except Exception as reason:
-            said = "data" if name == "source" else name  # as the argument is called
-            return f"{said} cannot be sent to worker processes: {_first_line(reason)}; kind='threads' sends nothing"
+            said, advice = _DATA if name == "source" else (name, "kind='threads' sends nothing")
+            return f"{said} cannot be sent to worker processes: {_first_line(reason)}; {advice}"
     return f"the run cannot be sent to worker processes: {_first_line(error)}"
 
 
@@ -216,6 +220,7 @@ def _first_line(error: Exception) -> str:
 
 
 _LARGEST_TWIN = 1 << 26  # bytes of a pickle
+_LISTS, _LONG = (list, tuple, dict, set), 10_000  # items
 
 
 def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) -> dict[str, Any] | None:
@@ -228,13 +233,24 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
     try:
         of_source = _TwinPickler(_Limited(), keys)
         of_source.dumped(source)
-        kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
+        kept = of_source.kept()
         pickler = _TwinPickler(_Limited(), keys)
         blob = pickler.dumped(dict(objects))
         twins: dict[str, Any] = _Here(blob, pickler, kept, found).load()
     except Exception:
         return None
     return twins
+
+
+def twin_of(source: T) -> T | None:
+    """That of a source alone, in which long lists stay where they are, too; None where `twins_of` gives none."""
+    pickler = _ShortPickler(_Limited(), {})
+    try:
+        blob = pickler.dumped(source)
+        twin: T = _Here(blob, pickler, pickler.kept(), {}).load()
+    except Exception:
+        return None
+    return twin
 
 
 class _Limited(io.BytesIO):
@@ -253,6 +269,19 @@ class _TwinPickler(_Pickler):
 
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
         if isinstance(value, type):
+            return "class", self._number(id(value), value, self.classes)
+        return super().persistent_id(value)
+
+    def kept(self) -> set[int]:
+        """What is large, by the ids of arrays and the places of storages."""
+        return {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in self.large}
+
+
+class _ShortPickler(_TwinPickler):
+    """Leaves long lists where they are, whose items would take a second to be pickled."""
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        if type(value) in _LISTS and len(value) > _LONG:
             return "class", self._number(id(value), value, self.classes)
         return super().persistent_id(value)
 
