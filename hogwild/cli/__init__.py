@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
+from hogwild.cli.aside import prints_aside
 from hogwild.cli.bench import BenchCommand
 from hogwild.cli.check import CheckCommand
 from hogwild.cli.compare import CompareCommand
 from hogwild.cli.doctor import DoctorCommand
 from hogwild.cli.listing import ListCommand
 from hogwild.cli.new import NewCommand
-from hogwild.cli.parsing import Command, parse
+from hogwild.cli.parsing import HELP, Command, parse
 from hogwild.cli.probe import ProbeCommand
 from hogwild.cli.replay import ReplayCommand
 from hogwild.cli.report import ReportCommand
@@ -60,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    command = parse(COMMANDS, arguments)
-    refuse_removed_folder()
-    return command.run()
+    with prints_aside() if _prints_json(arguments) else nullcontext():  # before parsing, which may start a process
+        command = parse(COMMANDS, arguments)
+        refuse_removed_folder()
+        return command.run()
+
+
+def _prints_json(arguments: Sequence[str]) -> bool:
+    return bool({*arguments[:1]} & {*COMMANDS}) and "--json" in arguments and not HELP & {*arguments}

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from hogwild.cli.aside import for_the_result
 from hogwild.config import RunConfig
 from hogwild.report.objects import to_json
 
@@ -35,6 +36,6 @@ def saving_nothing(found: Callable[[], str] = str) -> Iterator[None]:
 def show(found: Any, report: RenderableType, *, json: bool) -> None:
     """On standard output: what was found as one JSON object and nothing else, or the report for a person."""
     if json:
-        sys.stdout.write(to_json(found) + "\n")
+        for_the_result().write(to_json(found) + "\n")
     else:
         Console().print(report)

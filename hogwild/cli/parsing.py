@@ -31,7 +31,7 @@ _WIDEST_USAGE = 80
 _ALIKE = 0.7  # how much of a flag and of a mistyped one is the same
 _FEW = 5  # flags that a message names all
 _MISSING = re.compile(r"^Missing value for argument '([^']+)'\. Expected \d+ values$")
-_HELP = frozenset(("-h", "--help"))
+HELP = frozenset(("-h", "--help"))
 _RULE = re.compile(r"^[\s-]*$")  # between the paragraphs of a complaint, where it is no terminal's
 
 
@@ -53,7 +53,7 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
         SystemExit: with 0, after help was printed.
     """
     name, *rest = argv or ["--help"]
-    if name in _HELP:
+    if name in HELP:
         with _short_usage("COMMAND"):
             tyro.extras.subcommand_cli_from_dict(dict(commands), prog="hogwild", description=_ABOUT, args=["--help"])
     if name == "--version":
@@ -107,7 +107,7 @@ def _parse_command(
     complaint, plain = io.StringIO(), redirect_stdout(io.StringIO())
     about = f"{(command.__doc__ or '').strip()}\n\n{command.more}".strip()
     try:
-        with redirect_stderr(complaint), _short_usage("[OPTIONS]") if _HELP & {*argv} else plain:
+        with redirect_stderr(complaint), _short_usage("[OPTIONS]") if HELP & {*argv} else plain:
             parsed, unknown = tyro.cli(
                 command,
                 prog=f"hogwild {name}",
