@@ -81,7 +81,8 @@ def stale_plan(
         optimizer, optimized, layout, sparse, made_up_for, curved, rates, varies=asked.varies
     )
     if staleness and plan.compensation is None:
-        known = not asked.updates and Compensation.of(optimizer, staleness) is not None
+        written = plan.written is not None  # of any other step nobody has studied what would help
+        known = not asked.updates and written and Compensation.of(optimizer, staleness) is not None
         _warn_of_what_is_left(job, optimizer, staleness, curved.largest if curved else None, rates, known)
     return plan
 
@@ -115,9 +116,10 @@ def _warn_of_what_is_left(
                 f"{rate * curved * (staleness + 1):.2g}, and up to {_BEARS} is borne; {helps}lower the learning rate"
             )
     elif curved is not None and not _settles(job.model):
-        unsafe = [(g, r) for g, r in groups if not is_safe_step(r * curved, staleness, g["momentum"], g["nesterov"])]
-        for group, rate in unsafe[:1]:
-            limit = largest_stable_step(staleness, group["momentum"], group["nesterov"])
+        own = [(rate, float(group["momentum"]), group["nesterov"]) for group, rate in groups]
+        unsafe = [one for one in own if not is_safe_step(one[0] * curved, staleness, *one[1:])]
+        for rate, *momentum in unsafe[:1]:
+            limit = largest_stable_step(staleness, *momentum)
             warn_caller(
                 f"staleness {staleness} with {name} is likely to learn worse, or to diverge: the loss begins with a "
                 f"curvature of {curved:.3g}, which times lr {rate:g} is {rate * curved:.2g}, and by gradients that old "

@@ -44,6 +44,28 @@ def test_small_steps_are_those_of_exact_delay_and_large_ones_are_compensated(opt
         assert hogwild.digest(model) == run.digest
 
 
+@pytest.mark.parametrize("updates", [20, 500], ids=["short", "long"])  # of which the curvature is measured
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        partial(torch.optim.SGD, lr=1.0, momentum=torch.tensor(0.9)),
+        partial(torch.optim.SGD, lr=torch.tensor(1.0), momentum=torch.tensor(0.9), nesterov=True),
+        partial(torch.optim.Adam, lr=torch.tensor(1.0)),
+    ],
+    ids=["momentum", "nesterov", "Adam"],
+)
+def test_what_has_tensors_as_options_is_left_as_it_is_and_no_cure_is_told(optimizer, updates):
+    arguments = {"updates": updates, "on_nonfinite": "ignore"}
+    with pytest.warns(UserWarning, match=f"staleness 3 with {optimizer.func.__name__}") as told:
+        runs = [train(optimizer, compensation, **arguments) for compensation in ("auto", "none")]
+    assert not [one for one in told if "compensation" in str(one.message)]
+    assert runs[0].compensation == () and runs[0].digest == runs[1].digest
+    if updates == 20:
+        model, settings = problems.mlp(), {"update": "ordered", "staleness": 3, "compensation": "none"}
+        problems.train_serially(model, optimizer=optimizer, updates=updates, **settings)
+        assert hogwild.digest(model) == runs[0].digest
+
+
 def test_it_goes_on_as_it_began(tmp_path):
     small = partial(torch.optim.SGD, lr=0.01)
     whole = train(small, updates=40)
