@@ -27,7 +27,7 @@ from hogwild.optim.kernels import (
 from hogwild.optim.row_adagrad import RowAdagrad
 from hogwild.optim.stability import Curvature
 from hogwild.optim.step_form import WrittenStep
-from hogwild.optim.torch_step import options_kept
+from hogwild.optim.torch_step import options_kept, refuse_rounding
 from hogwild.shared.layout import Layout, is_dense
 from hogwild.shared.optimizer_state import PARAMETER, Cell, StateForm
 from hogwild.shared.shards import Shard, cut_shards
@@ -267,6 +267,7 @@ class _Try:
         groups[group] = [self._tensor]
         self._trial = with_parameters(optimizer, groups)
         for key, value in _kept(optimizer, parameter).items():
+            refuse_rounding(self._name, key, value)
             self._trial.state[self._tensor][key] = self._reduced(key, value)
         self._tensor.grad = self._ones()
 
@@ -313,6 +314,7 @@ class _Try:
 
     def _cell(self, key: str, value: Any) -> Cell:
         if isinstance(value, int | float):
+            refuse_rounding(self._name, key, value)
             return Cell(torch.float64, (), number=type(value))
         if not isinstance(value, Tensor):
             raise ArgumentError(

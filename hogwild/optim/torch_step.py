@@ -6,8 +6,10 @@ left elsewhere is copied there after it. What cannot be copied is refused by nam
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,6 +20,7 @@ from hogwild.shared.hashing import equal_bits
 from hogwild.shared.optimizer_state import AVERAGE, Cell
 
 _ABSENT = object()
+_MOST = int(sys.float_info.max)
 
 
 def bind_state(
@@ -85,7 +88,21 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
                 )
             target.copy_(value)
         else:
+            refuse_rounding(type(optimizer).__name__, key, value)
             target.fill_(value)
+
+
+def refuse_rounding(name: str, key: str, value: Any) -> None:
+    """Refuse a whole number in the state of an optimizer of that name which would be shared as another.
+
+    Raises:
+        ArgumentError: a float64 does not hold it.
+    """
+    if isinstance(value, int) and (abs(value) > _MOST or float(value) != value):
+        raise ArgumentError(
+            f"{name} keeps {value} as {key!r}, and workers share numbers as float64, which has no such number; keep it "
+            f"as a tensor of int64"
+        )
 
 
 def bring_home(optimizer: Optimizer, parameter: nn.Parameter, view: Tensor) -> None:

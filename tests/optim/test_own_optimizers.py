@@ -169,6 +169,38 @@ def test_state_that_takes_another_form_is_refused(update: str, first: Any, later
         trained(problems.mlp(), partial(Own, change=changing, alls=False), update=update)
 
 
+@pytest.mark.parametrize("when", ["before", "first", "later"])
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**62) - 1, 10**400])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_a_whole_number_that_would_be_rounded_is_refused(update: str, number: int, when: str) -> None:
+    def seeded(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+        state["steps"] = state.get("steps", 0) + 1
+        state["seed"] = number if state["steps"] == (1 if when == "first" else 3) else 1
+        parameter.sub_(parameter.grad, alpha=lr)
+
+    def optimizer(named: Any) -> Optimizer:
+        made = Own(named, seeded, alls=False)
+        for parameter in made.param_groups[0]["params"] if when == "before" else ():
+            made.state[parameter] = {"steps": 5, "seed": number}
+        return made
+
+    told = rf"Own keeps {number} as 'seed', and workers share numbers as float64, .*keep it as a tensor of int64"
+    with pytest.raises(hogwild.ArgumentError, match=told):
+        trained(problems.mlp(), optimizer, update=update)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["an int", "a tensor"])
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_whole_numbers_of_the_state_are_kept_to_the_last(update: str, as_tensor: bool) -> None:
+    def seeded(parameter: nn.Parameter, state: dict[str, Any], lr: float) -> None:
+        seed = (int(state.get("seed", 1)) * 6364136223846793005 + 1) % 2 ** (62 if as_tensor else 53)
+        state["seed"] = torch.tensor(seed) if as_tensor else seed
+        parameter.sub_(parameter.grad, alpha=lr * (seed % 1000) / 1000)
+
+    optimizer = partial(Own, change=seeded, alls=False)
+    assert trained(problems.mlp(), optimizer, update=update) == plain(problems.mlp(), optimizer)
+
+
 class Rateless(Optimizer):
     """Steps by a hundredth of the gradient, and has no learning rate."""
 
