@@ -151,12 +151,20 @@ def differentiate(scalar: Tensor, parameters: tuple[nn.Parameter, ...] = ()) -> 
     """`torch.autograd.grad(scalar, parameters, allow_unused=True)`, or `scalar.backward()` where none are given.
 
     By the engine that both call: the checks that they make in Python before, of which `_scalar` has made those that
-    matter here, take a third as long as the backward pass of a small model.
+    matter here, take a third as long as the backward pass of a small model. A parameter that has been frozen since
+    has no gradient.
     """
     start = (torch.ones_like(scalar),)
-    gradients: tuple[Tensor | None, ...] = _run_backward(
-        (scalar,), start, False, False, parameters, allow_unreachable=True, accumulate_grad=not parameters
-    )
+    try:
+        gradients: tuple[Tensor | None, ...] = _run_backward(
+            (scalar,), start, False, False, parameters, allow_unreachable=True, accumulate_grad=not parameters
+        )
+    except RuntimeError:
+        free = tuple(parameter for parameter in parameters if parameter.requires_grad)
+        if len(free) == len(parameters):
+            raise
+        found = iter(differentiate(scalar, free) if free else ())  # nothing was computed before that was looked at
+        return tuple([next(found) if parameter.requires_grad else None for parameter in parameters])
     return gradients
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ArgumentError, one_line, some_of
+from hogwild.model.row_parameter import RowParameter
 from hogwild.optim.sparse import refuse_undeclared
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import quoted, stepping_by_row
@@ -124,15 +125,29 @@ class Writes:
         self._homes = _places(replica, "_parameters")
         self._layers = _places(replica, "_modules")
         self._modes: list[tuple[nn.Module, bool]] = []
+        self._flags: list[tuple[nn.Parameter, bool]] = []
+        self._tables = any(isinstance(parameter, RowParameter) for parameter in trained)
         self._counts: list[int] = []
 
     def begin(self) -> None:
-        """What is written from here on is not to be. Layers get the modes that they had the first time."""
+        """What is written from here on is not to be. Layers get the modes that they had the first time, and parameters
+        are frozen that were."""
         self._modes = self._modes or [(layer, layer.training) for layer in self._replica.modules()]
         for layer, mode in self._modes:
             if layer.training is not mode:
                 layer.training = mode
+        self._flags = self._flags or [(p, p.requires_grad) for p in self._all.values()]
+        if self._tables:
+            with torch._C.DisableTorchFunctionSubclass():  # by which a table would take as long as ten others
+                self._put_flags_back()
+        else:
+            self._put_flags_back()
         self._counts = [tensor._version for tensor in self._counted]
+
+    def _put_flags_back(self) -> None:
+        for parameter, flag in self._flags:
+            if parameter.requires_grad is not flag:
+                parameter.requires_grad_(flag)
 
     def refuse(self) -> None:
         """Refuse what was written since, and a parameter or a layer in the place of another.

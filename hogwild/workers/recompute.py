@@ -22,6 +22,7 @@ from hogwild.rules.rechecks import Rechecks
 from hogwild.rules.registry import is_ours
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Hook, Word
+from hogwild.workers.own_loop import Writes
 from hogwild.workers.task import Task
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Recompute:
         self._worker = worker
         self._rechecks = rechecks
         self._make_spare = make_spare
-        self._spare: tuple[Task, nn.Module, Binding] | None = None
+        self._spare: tuple[Task, nn.Module, Binding, Writes] | None = None
 
     def is_due(self, before: Ticket | None = None) -> bool:
         """True where there is one that this worker can compute now; `before`: the ticket that it has."""
@@ -105,13 +106,14 @@ class Recompute:
         if self._spare is None:
             spare = self._make_spare()
             binding = Binding(spare.replica, spare.parameters, worker.task.plan.buffers)
-            self._spare = spare.task, spare.replica, binding
-        own = worker.task, worker.replica, seat.binding
-        worker.task, worker.replica, seat.binding = self._spare
+            writes = Writes(spare.replica, spare.parameters, worker.rule)
+            self._spare = spare.task, spare.replica, binding, writes
+        own = worker.task, worker.replica, seat.binding, worker.writes
+        worker.task, worker.replica, seat.binding, worker.writes = self._spare
         try:
             yield
         finally:
-            worker.task, worker.replica, seat.binding = own
+            worker.task, worker.replica, seat.binding, worker.writes = own
 
     def _compare(self, ticket: Ticket, gradient: Gradient) -> None:
         worker, rule = self._worker, self._worker.rule

@@ -85,7 +85,7 @@ class Worker:
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         self._own_gradients = OwnGradients(task.plan, self.rule, parameters, self._order)
-        self._writes = Writes(replica, parameters, self.rule)
+        self.writes = Writes(replica, parameters, self.rule)
         self.seat = self._make_seat(parameters)
         self.rule.attach(self.seat)
         rechecks = self.rule.rechecks
@@ -243,7 +243,7 @@ class Worker:
         """The replica, at the version that this ticket's gradient is to be computed on."""
         self._read = as_ticket(ticket)
         replica = self.rule.read(ticket)
-        self._writes.begin()
+        self.writes.begin()
         return replica
 
     def rows(self, ticket: Ticket, name: str, rows: Any) -> Tensor:
@@ -353,7 +353,7 @@ class Worker:
         """
         if type(ticket) is not Ticket or ticket != self._read or ticket != self._row[Field.TICKET]:
             refuse_ticket(ticket, self.index, has=self._row[Field.TICKET], read=self._read)
-        self._writes.refuse()
+        self.writes.refuse()
         if not isinstance(gradient, Gradient):
             gradient = self._taken(gradient, loss)
         self._read = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from functools import partial
 from typing import Any
@@ -112,6 +113,52 @@ def test_the_modes_of_layers_are_those_that_training_began_in(update: str, kind:
         return run.digest
 
     assert len({digest(1), digest(2), digest(2)}) == 1
+
+
+# --- parameters that a loss freezes
+
+
+def alternating(model: Any, batch: Any) -> Tensor:
+    """Its first layer is trained at every other update."""
+    model[0].requires_grad_(hogwild.worker_info().update % 2 == 0)
+    return problems.cross_entropy(model, batch)
+
+
+def frozen_once(model: Any, batch: Any) -> Tensor:
+    """Its first layer is frozen at an update, and never set free by the loss."""
+    if hogwild.worker_info().update == 3:
+        model[0].requires_grad_(False)
+    return problems.cross_entropy(model, batch)
+
+
+@pytest.mark.parametrize("gradient", [None, "backward"])
+@pytest.mark.parametrize("update", NAMES)
+def test_what_a_loss_freezes_is_not_trained_at_that_update(update: str, gradient: str | None) -> None:
+    by_hand, numbers = problems.mlp(), itertools.count()
+
+    def loss_by_hand(model: Any, batch: Any) -> Tensor:
+        model[0].requires_grad_(next(numbers) % 2 == 0)
+        return problems.cross_entropy(model, batch)
+
+    settings: dict[str, Any] = {"update": update, "updates": 20, "optimizer": problems.MOMENTUM, "compensation": "none"}
+    settings |= {"staleness": 0} if update == "ordered" else {"micro_batches": 1} if update == "sync" else {}
+    problems.train_serially(by_hand, loss=loss_by_hand, **settings)
+    run = problems.train(loss=alternating, workers=1, gradient=gradient, recheck=0, **settings)
+    assert run.digest == hogwild.digest(by_hand)
+
+
+@pytest.mark.parametrize("gradient", [None, "backward"])
+@pytest.mark.parametrize("loss", [alternating, frozen_once])
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_what_is_frozen_hangs_on_no_worker(update: str, loss: Any, gradient: str | None) -> None:
+    def digest(workers: int, kind: str, recheck: float) -> str:
+        settings = {"update": update, "updates": 20, "gradient": gradient, "recheck": recheck}
+        return problems.train(loss=loss, workers=workers, kind=kind, **settings).digest
+
+    assert len({digest(workers, kind, recheck) for workers in (1, 2) for kind in KINDS for recheck in (0.0, 1.0)}) == 1
+
+
+# --- modes, by a loop of one's own
 
 
 def test_a_loop_of_ones_own_may_choose_them_once() -> None:
