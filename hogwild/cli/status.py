@@ -31,7 +31,6 @@ from hogwild.errors import (
     flag_of,
     printable,
 )
-from hogwild.workers.held_signals import undone_in_children
 
 _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
 _SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*)")
@@ -168,18 +167,13 @@ def _signals_as_exit() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     if before[signal.SIGHUP] == signal.SIG_IGN:
         del before[signal.SIGHUP]
-
-    def put_back() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
     for number in before:
         signal.signal(number, leave)
     try:
-        with undone_in_children(put_back):
-            yield
+        yield
     finally:
-        put_back()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class SharedOptimizer:
         races: bool = False,
     ) -> None:
         self._plan = plan
+        self.clips = False  # gradients, once they are gathered
         self._form = form = plan.form
         self._parameters = list(parameters)
         self._by_tensor = made_by(factory, named)
@@ -91,16 +92,17 @@ class SharedOptimizer:
         it is given a copy; others what is there."""
         if not self._plan.adaptive:
             return Gathered(list(tensors), flats if self._form.flat else [])
-        return self.gather(tensors)
+        return self.gather(tensors if self._form.flat else [tensor.clone() for tensor in tensors])
 
     def gather(self, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in private memory of this worker, each with the strides of its parameter.
 
-        What autograd returns may alias another gradient, be expanded or belong to the user; what this returns may be
-        written to, and is good until the next call.
+        What autograd returns may alias another gradient, be expanded or belong to the user. It is copied where it is
+        written to, by clipping or by a step that is not ours; what this returns is good until the next call.
         """
         if not self._form.flat:
-            return Gathered(_own(gradients, self._parameters, self._plan.rows), [])
+            copies = self.clips or self._plan.written is None
+            return Gathered(_own(gradients, self._parameters, self._plan.rows, copies=copies), [])
         if not _all_dense(gradients):
             return Gathered(_fill(self._gradient_views, gradients), self._flat_gradients)
         torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
@@ -349,17 +351,18 @@ def _rooms(layout: Layout, races: bool) -> tuple[list[Rooms], list[Rooms]]:
 
 
 def _own(
-    gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter], rows: frozenset[int] | None
+    gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter], rows: frozenset[int] | None, *, copies: bool
 ) -> list[Tensor | None]:
-    """A copy of each gradient: a sparse one as it is, or one of `rows` alone, any other with its parameter's strides.
+    """Each gradient: a sparse one as it is, or one of `rows` alone, any other with its parameter's strides; copies of
+    them, where they are written to.
 
     What autograd or the user gave may be kept by the user, or be a parameter itself.
     """
     owned: list[Tensor | None] = []
     for i, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
         if gradient is not None and gradient.is_sparse and (rows is None or i in rows):
-            gradient = gradient.clone()
-        elif gradient is not None:
+            gradient = gradient.clone() if copies else gradient
+        elif gradient is not None and (copies or gradient.is_sparse or gradient.stride() != parameter.stride()):
             own = torch.empty_strided(gradient.shape, parameter.stride(), dtype=gradient.dtype)
             gradient = own.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         owned.append(gradient)

@@ -3,13 +3,10 @@ heard afterwards."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -49,7 +46,6 @@ class HeldSignals:
                         self._before[number] = handler
                         signal.signal(number, self._heard)
                 _active.append(self)
-                _undone.append(self._leave_to_child)
                 self.release()
             except BaseException:
                 self._put_back()
@@ -76,16 +72,8 @@ class HeldSignals:
                 raised = error
         if self in _active:
             _active.remove(self)
-            _undone.remove(self._leave_to_child)
         if raised is not None:
             raise raised
-
-    def _leave_to_child(self) -> None:
-        """Put back all handlers in a child that was forked inside."""
-        for number, handler in self._before.items():
-            if signal.getsignal(number) == self._heard:
-                signal.signal(number, handler)
-        self._before, self._pending = {}, []
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self._held:
@@ -125,42 +113,3 @@ def _deliver(numbers: Sequence[int]) -> None:
             signal.raise_signal(numbers[0])
         finally:
             _deliver(numbers[1:])
-
-
-# --- children that are forked meanwhile: a callback may have a pool, which ends its processes by SIGTERM
-
-_undone: list[Callable[[], None]] = []  # what puts handlers back in a child, the last of them first
-_library = ctypes.CDLL(None)
-_blocked = ctypes.create_string_buffer(128)  # a sigset_t: what waits while a child is being forked
-
-
-@contextmanager
-def undone_in_children(put_back: Callable[[], None]) -> Iterator[None]:
-    """Inside, a child that is forked puts handlers back before it hears any signal."""
-    _undone.append(put_back)
-    try:
-        yield
-    finally:
-        if put_back in _undone:  # not in a child
-            _undone.remove(put_back)
-
-
-def _before_fork() -> None:
-    """Let signals wait: one that a child hears too early, by a handler in Python, is lost."""
-    _library.sigemptyset(_blocked)
-    if _undone:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
-        for number in {*INTERRUPTING} - before:
-            _library.sigaddset(_blocked, int(number))
-
-
-def _undo_in_child() -> None:
-    while _undone:
-        _undone.pop()()
-    _active.clear()
-
-
-# no function in Python, in which the handler of a signal that has waited would be called, and what it raises be ignored
-_heard_again = partial(_library.pthread_sigmask, int(signal.SIG_UNBLOCK), _blocked, None)
-os.register_at_fork(before=_before_fork, after_in_parent=_heard_again, after_in_child=_undo_in_child)
-os.register_at_fork(after_in_child=_heard_again)

@@ -74,6 +74,7 @@ class WorkerSeat:
         self._account = account
         self.left_out = False  # the update being committed is not applied, on purpose
         self._config = config
+        optimizer.clips = self.clips
         self._milestones = milestones
         self._order = order
         self._pause = pause
