@@ -18,7 +18,10 @@ import functools
 import io
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import FunctionType
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -49,6 +52,7 @@ class Package:
 
     def __init__(self, objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]]) -> None:
         self._stand_ins = stand_ins
+        self._opened: list[Any] = []
         pickler = _Pickler(io.BytesIO(), stand_ins)
         try:
             blob = pickler.dumped(dict(objects))
@@ -75,8 +79,12 @@ class Package:
         return {key: value for key, value in vars(self).items() if key != "_stand_ins"}
 
     def open(self, found: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
-        """The objects, in the worker; `found` maps the keys of stand-ins to what replaces them."""
+        """The objects, in the worker; `found` maps the keys of stand-ins to what replaces them.
+
+        They live as long as the process: the `__del__` of a copy would remove what the caller's own still needs.
+        """
         opened: dict[str, Any] = _Unpickler(self, found).load()
+        self._opened.append(opened)
         return opened
 
     def look_up(self, key: tuple[Any, ...], found: Mapping[tuple[str, int], Any]) -> Any:
@@ -170,7 +178,7 @@ def _name_in_its_module(one: type) -> str | None:
     return next((name for name, value in names.items() if value is one), None)
 
 
-def _nobody() -> None: ...
+def _nobody(*_: Any) -> None: ...
 
 
 def _parametrized(own: type[nn.Module], names: Sequence[str]) -> nn.Module:
@@ -261,7 +269,8 @@ class _Limited(io.BytesIO):
 
 
 class _TwinPickler(_Pickler):
-    """Leaves classes where they are: read in the same process, a class of a script would be written over."""
+    """Leaves classes where they are: read in the same process, a class of a script would be written over. The copy of
+    what has a `__del__` lives as long as what it was copied from, whose files it would remove."""
 
     def __init__(self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]]) -> None:
         super().__init__(file, stand_ins)
@@ -270,11 +279,38 @@ class _TwinPickler(_Pickler):
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
         if isinstance(value, type):
             return "class", self._number(id(value), value, self.classes)
+        if isinstance(value, _Maker):
+            return "class", self._number(id(value), value, self.classes)
         return super().persistent_id(value)
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if reduced is not NotImplemented or not _has_finalizer(type(value)):
+            return reduced
+        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return (_Maker(value, reduced[0]), *reduced[1:]) if isinstance(reduced, tuple) else reduced
 
     def kept(self) -> set[int]:
         """What is large, by the ids of arrays and the places of storages."""
         return {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in self.large}
+
+
+class _Maker:
+    """Makes the copy of an object, which then lives as long as that object does."""
+
+    def __init__(self, own: Any, make: Callable[..., Any]) -> None:
+        self._own, self._make = own, make
+
+    def __call__(self, *args: Any) -> Any:
+        made = self._make(*args)
+        with suppress(TypeError):  # it cannot be referred to weakly
+            weakref.finalize(self._own, _nobody, made).atexit = False
+        return made
+
+
+def _has_finalizer(own: type) -> bool:
+    """True where a class written in Python says what is to happen at the end of an object of it."""
+    return isinstance(getattr(own, "__del__", None), FunctionType)
 
 
 class _ShortPickler(_TwinPickler):

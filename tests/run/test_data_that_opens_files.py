@@ -115,3 +115,23 @@ def test_what_is_large_is_not_copied_for_it() -> None:
     assert twin.paths is data.paths
     assert twin.names == data.names
     assert twin.names is not data.names
+
+
+class Owned(Opened):
+    """Whose file ends with it."""
+
+    def __del__(self) -> None:
+        super().__del__()
+        self.path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("update", NAMES)
+def test_a_copy_does_not_remove_what_belongs_to_the_data_set(update: str, kind: str, path: Path) -> None:
+    data = Owned(path)
+    for _ in range(2):
+        run = problems.train(data=data, update=update, kind=kind, workers=1, updates=12, max_restarts=0)
+        assert (run.updates, run.kind) == (12, kind)
+    assert path.exists()
+    del data
+    assert not path.exists()
