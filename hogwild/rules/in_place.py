@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 from torch import nn
 
@@ -70,15 +69,7 @@ class InPlace(Rule):
         row[Field.PHASE] = Phase.APPLIED
 
     def _observe(self, ticket: Ticket) -> None:
-        """Copies for evaluation and checkpoints are due by the number of the update, for versions are not exact; and in
-        the order of these numbers, for the parent takes one that comes late for one that it has had."""
+        """Copies for evaluation and checkpoints are due by the number of the update, for versions are not exact."""
         if self.seat.due(ticket.update + 1):
-            self.control.wait_until(partial(self._is_next, ticket), self.seat.index)
             with self.control.commit_lock:
                 self.observe(ticket.update + 1, 0)
-
-    def _is_next(self, ticket: Ticket) -> bool:
-        """True once no worker has an earlier ticket after which something is due. None waits here for a later one."""
-        total, due = self.control[Word.TOTAL], self.seat.due
-        earlier = [other for _, other, _ in self.control.owned() if other < ticket]
-        return not any(due(self.deal(other, total).update + 1) for other in earlier)

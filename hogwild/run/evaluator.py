@@ -176,13 +176,21 @@ class Evaluator:
 
         Under the rules in place what was shown last may lack an update with a lower number.
         """
-        version, slot = self._rule.newest(self._state)
+        version, slot = self._newest()
         if not (self._has_evaluated(version) and (self._rule.versioned or self._was_shown(slot))):
             self._evaluate_newest()
         self._callbacks.tell("on_progress", self.progress())
 
+    def _newest(self) -> tuple[int, int]:
+        """The final version and its slot. Under the rules in place it is that of the last evaluation at least, which is
+        named by tickets, of which one may be in doubt."""
+        version, slot = self._rule.newest(self._state)
+        if not self._rule.versioned and self.evaluations:
+            version = max(version, int(self.evaluations[-1]["update"]))
+        return version, slot
+
     def _evaluate_newest(self) -> None:
-        version, _ = self._rule.newest(self._state)
+        version, _ = self._newest()
         with preserved_generators():
             self._evaluate_model(version, self.take_newest, self._state.average(version))
 

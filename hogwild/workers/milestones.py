@@ -5,6 +5,7 @@ An evaluation, a seal of the version's bits in the journal, or a checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from hogwild.rules.base import Rule
@@ -80,7 +81,9 @@ class Milestones:
             return
         if self._digest_every and version % self._digest_every == 0:
             self._state.journal.write_seal(version, self._hasher(version, slot))
-        if version in self._traced or (self._evaluate_every and version % self._evaluate_every == 0):
+        if self._is_shown(version):
+            for number in self._not_shown_before(version):
+                self._show(number, slot)
             self._show(version, slot)
         if self._checkpoint is not None and self._checkpoint.due(version):  # and decided upon, where `stop` is asked
             self._checkpoint.save(self._state, self._rule, version, slot, made_by)
@@ -91,6 +94,16 @@ class Milestones:
         if place not in self._hashers:
             self._hashers[place] = Hasher(self._state.state_dict(version, slot))
         return self._hashers[place]
+
+    def _is_shown(self, version: int) -> bool:
+        return version in self._traced or (self._evaluate_every > 0 and version % self._evaluate_every == 0)
+
+    def _not_shown_before(self, version: int) -> Sequence[int]:
+        """The versions before that one whose makers come late, or failed, where versions are made in no order: what the
+        model is by now is shown for them, for nobody who trains in place waits for another, and none is left out."""
+        if self._rule.versioned:
+            return ()
+        return [*filter(self._is_shown, range(self._state.control[Word.OBSERVED] + 1, version))]
 
     def _show(self, version: int, slot: int) -> None:
         """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
