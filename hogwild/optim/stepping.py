@@ -92,7 +92,9 @@ class SharedOptimizer:
         it is given a copy; others what is there."""
         if not self._plan.adaptive:
             return Gathered(list(tensors), flats if self._form.flat else [])
-        return self.gather(tensors if self._form.flat else [tensor.clone() for tensor in tensors])
+        if self._form.flat:
+            return self.gather(tensors)
+        return self._gathered([tensor.clone() for tensor in tensors], copies=False)
 
     def gather(self, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in private memory of this worker, each with the strides of its parameter.
@@ -101,12 +103,14 @@ class SharedOptimizer:
         written to, by clipping or by a step that is not ours; what this returns is good until the next call.
         """
         if not self._form.flat:
-            copies = self.clips or self._plan.written is None
-            return Gathered(_own(gradients, self._parameters, self._plan.rows, copies=copies), [])
+            return self._gathered(gradients, copies=self.clips or self._plan.written is None)
         if not _all_dense(gradients):
             return Gathered(_fill(self._gradient_views, gradients), self._flat_gradients)
         torch._foreach_copy_(self._gradient_views, cast("list[Tensor]", gradients))
         return self._dense
+
+    def _gathered(self, gradients: Sequence[Tensor | None], *, copies: bool) -> Gathered:
+        return Gathered(_own(gradients, self._parameters, self._plan.rows, copies=copies), [])
 
     def gather_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in a slot of shared memory; of sparse ones, where the slot takes their rows, copies as they
