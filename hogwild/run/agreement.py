@@ -80,9 +80,9 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
 
 def _batches(job: Job) -> dict[str, str]:
     """Digests of some batches of the whole run; of none where the data may draw as they like, or make their batches."""
-    if not job.rule.same_bits or not isinstance(job.to_try, TensorSource | DatasetSource):
+    if not job.rule.same_bits or not isinstance(job.source, TensorSource | DatasetSource):
         return {}
-    source, found, until = own_copy(job.to_try), {}, time.monotonic() + _LOOKING
+    source, found, until = own_copy(job.source), {}, time.monotonic() + _LOOKING
     for number in sorted({(job.batches - 1) * part // _LOOKS for part in range(1, _LOOKS + 1)} - {0}):
         if time.monotonic() > until:
             break

@@ -11,7 +11,7 @@ import torch
 from hogwild.data.sources import own_copy
 from hogwild.errors import NonFiniteError
 from hogwild.run.at_batch import at_batch
-from hogwild.run.data_to_try import data_to_try
+from hogwild.run.data_before import DataBefore
 from hogwild.run.job import Job
 
 WAYS_OUT = "leave such samples out, or fill them (torch.nan_to_num)"
@@ -51,15 +51,17 @@ def naming_holes(job: Job) -> Iterator[None]:
 
 def _hole_at(job: Job, error: NonFiniteError) -> str | None:
     """The batch that holds one, and what; of those that an error is about, which are fetched once more."""
-    source = data_to_try(job)
-    if source is None or error.batch is None or error.update is None:
+    if job.source is None or error.batch is None or error.update is None:
         return None
+    before = DataBefore(job.source)
     try:
         for batch in range(error.batch, min(error.batch + job.rule.batches_per_ticket, job.batches)):
             with at_batch(job.config.seed, job.config.workers, error.update, batch) as info:
-                hole = hole_in(own_copy(source).batch(batch, info.generator))
+                hole = hole_in(own_copy(job.source).batch(batch, info.generator))
             if hole is not None:
                 return f"{batch} holds {hole}"
         return None
     except Exception:  # the error that is told is the first
         return None
+    finally:
+        before.put_back()

@@ -16,6 +16,7 @@ from hogwild.optim.factory import Factory
 from hogwild.optim.rates import RateTable, SchedulerFactory
 from hogwild.rules.base import Rule
 from hogwild.run.callback import CallbackList
+from hogwild.run.data_before import DataBefore
 from hogwild.run.progress import Trace
 from hogwild.shared.dealing import Averages
 from hogwild.shared.tickets import Ticket
@@ -54,7 +55,7 @@ class Job:
     party: Party | None = None  # the machines that train together, where there are several
     kind: str = ""  # of the workers, once it is known
     kind_because: str = ""  # why, where nobody said which
-    to_try: Source | None = None  # what batches before the run are of, where that is not `source` itself
+    data_before: DataBefore | None = None  # what the data set held before it was used
     reaches: bool = False  # past a copy of the model, by a closure or a global, to the model itself
     shown: Path | None = None  # `out` as the caller wrote it, once that is an absolute path
 

@@ -82,8 +82,8 @@ def _turns(prepared: Prepared, party: Party) -> tuple[int, ...]:
     job = prepared.job
     if not party.returns:
         seconds = 0.0  # of a loop of the user's own nothing is known
-        if job.to_try is not None and job.loss is not None:
-            of, config = (job.model, prepared.anatomy.trained, job.to_try, job.loss), job.config
+        if job.source is not None and job.loss is not None:
+            of, config = (job.model, prepared.anatomy.trained, job.source, job.loss), job.config
             with as_in_a_worker(job.intra_op):
                 seconds = seconds_of_a_gradient(*of, config.seed, config.workers)
         party.tell("seconds", seconds)

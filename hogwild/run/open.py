@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hogwild.data.seeding import loans_of_this_thread
+from hogwild.errors import ArgumentError
 from hogwild.optim.plan import initial_of
 from hogwild.optim.rates import RateTable
 from hogwild.run.agreement import agree
@@ -140,7 +141,7 @@ def _opened(
     befallen: Befallen,
 ) -> OpenRun:
     """The run, laid out."""
-    job, compensation = replace(prepared.job, to_try=None), prepared.optimizer_plan.compensation
+    job, compensation = prepared.job, prepared.optimizer_plan.compensation
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
     keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, start.best)
     return OpenRun(
@@ -203,7 +204,14 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         batches=job.batches,
         planned_batches=job.planned_batches,
     )
-    return TEAMS[job.kind](task, state, job.model, prepared.trained, prepared.constant)
+    make = partial(TEAMS[job.kind], task, state, job.model, prepared.trained, prepared.constant)
+    try:
+        return make()
+    except ArgumentError:
+        if job.data_before is None or not TEAMS[job.kind].own_processes:
+            raise
+    job.data_before.put_back()  # it may hold since what can be sent to no worker
+    return make()
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:

@@ -24,7 +24,7 @@ from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.checkpoint import Peek, peek
-from hogwild.run.data_to_try import data_to_try
+from hogwild.run.data_before import DataBefore
 from hogwild.run.dry_run import DryRun, as_in_a_worker
 from hogwild.run.environment import refuse_other_flags
 from hogwild.run.job import Job
@@ -108,8 +108,8 @@ def prepare(job: Job) -> Prepared:
     tickets = job.tickets
     refuse_thread_settings()
     anatomy = Anatomy.of(job.model)
-    job = replace(job, to_try=data_to_try(job))  # before anything of the job has been used
-    copies = copies_for_another(job)
+    job = replace(job, data_before=DataBefore(job.source))
+    copies = copies_for_another(job)  # before anything of the job has been used
     _refuse_idle_functions(job)
     _warn_of_eval_mode(job.model)
     if job.out is not None:

@@ -70,12 +70,11 @@ def sent_parts(job: Job) -> Copies | None:
 
 def shared_parts(job: Job) -> Copies:
     """What a thread has."""
-    source = job.to_try or job.source
-    assert source is not None
+    assert job.source is not None
     assert job.loss is not None
     stand_ins = stand_ins_of(job.model)
     replica = replicate(job.model, stand_ins)
-    return Copies(replica, stand_ins, own_copy(source), job.loss, job.factors, job.optimizer)
+    return Copies(replica, stand_ins, own_copy(job.source), job.loss, job.factors, job.optimizer)
 
 
 class Trainee:

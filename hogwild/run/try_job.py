@@ -29,13 +29,12 @@ def try_job(job: Job, anatomy: Anatomy) -> DryRun:
     if isinstance(job.source, Kernel):
         same, config, lr = job.rule.same_bits, job.config, lr_of(job.source, job.config, 0)
         return try_kernel(job.source, job.model, anatomy.trained, lr, config.seed, config.workers, same_bits=same)
-    source = job.to_try
-    if source is None or job.loss is None:
+    if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     config, long = job.config, LONG if is_to_be_measured(job) else None
     with as_in_a_worker(job.intra_op):  # more threads would spin while this program, and others, start processes
         tried = dry_run(
-            *(job.model, anatomy.trained, source, job.loss, config.seed, config.workers, long),
+            *(job.model, anatomy.trained, job.source, job.loss, config.seed, config.workers, long),
             by=job.rule.gradient_by,
             refuses_nonfinite=config.on_nonfinite == "raise",
         )

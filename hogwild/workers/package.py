@@ -18,11 +18,9 @@ import functools
 import io
 import pickle
 import sys
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -36,7 +34,6 @@ from hogwild.shared.arena import Arena, Space, aligned
 # What torch's pickle of a tensor can be read again of: of uint32 and float8, say, it cannot.
 _PICKLED = frozenset(torch.storage._dtype_to_storage_type_map())
 _LARGE = 1 << 16  # bytes; smaller ones are not worth a place of their own
-T = TypeVar("T")
 
 
 class Package:
@@ -178,7 +175,7 @@ def _name_in_its_module(one: type) -> str | None:
     return next((name for name, value in names.items() if value is one), None)
 
 
-def _nobody(*_: Any) -> None: ...
+def _nobody() -> None: ...
 
 
 def _parametrized(own: type[nn.Module], names: Sequence[str]) -> nn.Module:
@@ -228,7 +225,6 @@ def _first_line(error: Exception) -> str:
 
 
 _LARGEST_TWIN = 1 << 26  # bytes of a pickle
-_LISTS, _LONG = (list, tuple, dict, set), 10_000  # items
 
 
 def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) -> dict[str, Any] | None:
@@ -241,24 +237,13 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
     try:
         of_source = _TwinPickler(_Limited(), keys)
         of_source.dumped(source)
-        kept = of_source.kept()
+        kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
         pickler = _TwinPickler(_Limited(), keys)
         blob = pickler.dumped(dict(objects))
         twins: dict[str, Any] = _Here(blob, pickler, kept, found).load()
     except Exception:
         return None
     return twins
-
-
-def twin_of(source: T) -> T | None:
-    """That of a source alone, in which long lists stay where they are, too; None where `twins_of` gives none."""
-    pickler = _ShortPickler(_Limited(), {})
-    try:
-        blob = pickler.dumped(source)
-        twin: T = _Here(blob, pickler, pickler.kept(), {}).load()
-    except Exception:
-        return None
-    return twin
 
 
 class _Limited(io.BytesIO):
@@ -269,57 +254,22 @@ class _Limited(io.BytesIO):
 
 
 class _TwinPickler(_Pickler):
-    """Leaves classes where they are: read in the same process, a class of a script would be written over. The copy of
-    what has a `__del__` lives as long as what it was copied from, whose files it would remove."""
+    """Leaves classes where they are: read in the same process, a class of a script would be written over. Likewise what
+    has a `__del__`, for the end of a copy would remove what belongs to it."""
 
     def __init__(self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]]) -> None:
         super().__init__(file, stand_ins)
-        self.classes: list[type] = []
+        self.classes: list[Any] = []
 
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
-        if isinstance(value, type):
-            return "class", self._number(id(value), value, self.classes)
-        if isinstance(value, _Maker):
+        if isinstance(value, type) or (_has_finalizer(type(value)) and not isinstance(value, nn.Module)):
             return "class", self._number(id(value), value, self.classes)
         return super().persistent_id(value)
-
-    def reducer_override(self, value: Any) -> Any:
-        reduced = super().reducer_override(value)
-        if reduced is not NotImplemented or not _has_finalizer(type(value)):
-            return reduced
-        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        return (_Maker(value, reduced[0]), *reduced[1:]) if isinstance(reduced, tuple) else reduced
-
-    def kept(self) -> set[int]:
-        """What is large, by the ids of arrays and the places of storages."""
-        return {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in self.large}
-
-
-class _Maker:
-    """Makes the copy of an object, which then lives as long as that object does."""
-
-    def __init__(self, own: Any, make: Callable[..., Any]) -> None:
-        self._own, self._make = own, make
-
-    def __call__(self, *args: Any) -> Any:
-        made = self._make(*args)
-        with suppress(TypeError):  # it cannot be referred to weakly
-            weakref.finalize(self._own, _nobody, made).atexit = False
-        return made
 
 
 def _has_finalizer(own: type) -> bool:
     """True where a class written in Python says what is to happen at the end of an object of it."""
     return isinstance(getattr(own, "__del__", None), FunctionType)
-
-
-class _ShortPickler(_TwinPickler):
-    """Leaves long lists where they are, whose items would take a second to be pickled."""
-
-    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
-        if type(value) in _LISTS and len(value) > _LONG:
-            return "class", self._number(id(value), value, self.classes)
-        return super().persistent_id(value)
 
 
 class _Here(pickle.Unpickler):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import problems
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from traits import NAMES
 
 import hogwild
-from hogwild.workers.package import twin_of
 
 SAMPLES, RECORD = 64, 9
 ADVICE = r"; open what it reads in each process, where it is read, and leave that out in __getstate__$"
@@ -102,19 +102,89 @@ def test_what_cannot_be_sent_trains_in_threads(path: Path) -> None:
     assert problems.train(data=data, update="ordered", kind="threads", workers=1, updates=8).updates == 8
 
 
-def test_what_is_large_is_not_copied_for_it() -> None:
-    class InMemory(Dataset[Any]):
-        def __init__(self) -> None:
-            self.x, self.y = torch.zeros(1 << 16), np.zeros(1 << 16)
-            self.names, self.paths = ["a", "b"], [f"{i}.png" for i in range(20_000)]
+class Loaded(Opened):
+    """All rows at once, when the first is asked for; and who did that."""
 
-    data = InMemory()
-    twin = twin_of(data)
-    assert twin.x.data_ptr() == data.x.data_ptr()
-    assert twin.y is data.y
-    assert twin.paths is data.paths
-    assert twin.names == data.names
-    assert twin.names is not data.names
+    rows: torch.Tensor | None = None
+
+    def __getitem__(self, i: int) -> Any:
+        if self.rows is None:
+            with self.path.with_suffix(".log").open("a") as log:
+                log.write(f"{os.getpid()}\n")
+            self.rows = torch.from_numpy(np.fromfile(self.path, "float32").reshape(SAMPLES, RECORD))
+        return self.rows[i, :8], self.rows[i, 8].long()
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_what_it_loads_is_loaded_once_for_all_workers(update: str, path: Path) -> None:
+    run = problems.train(data=Loaded(path), update=update, kind="processes", workers=2, updates=12)
+    assert run.updates == 12
+    assert path.with_suffix(".log").read_text().split() == [str(os.getpid())]
+
+
+class Once(Opened):
+    """Whose file a process may open once."""
+
+    open_here: ClassVar[set[Path]] = set()
+
+    def __getitem__(self, i: int) -> Any:
+        if self.file is None:
+            assert self.path not in self.open_here, "it is open in this process"
+            self.open_here.add(self.path)
+        return super().__getitem__(i)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __del__(self) -> None:
+        super().__del__()
+        self.open_here.discard(self.path)
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_a_file_is_not_opened_a_second_time_in_a_process(update: str, path: Path) -> None:
+    data = Once(path)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        return {"right": float(model(data[0][0]).argmax() == data[0][1])}
+
+    for _ in range(2):
+        run = problems.train(data=data, update=update, kind="processes", workers=1, updates=8, evaluate=evaluate)
+        assert run.updates == 8
+
+
+class InShards(Dataset[Any]):
+    """Several, by whatever holds them; those that are read are kept in a list and in a dict."""
+
+    def __init__(self, path: Path) -> None:
+        self.paths = [path, path]
+        self.opened: list[BinaryIO | None] = [None, None]
+        self.by_name: dict[str, BinaryIO] = {}
+
+    def __len__(self) -> int:
+        return 2 * SAMPLES
+
+    def __getitem__(self, i: int) -> Any:
+        shard, row = divmod(i, SAMPLES)
+        if self.opened[shard] is None:
+            self.opened[shard] = self.by_name[str(shard)] = self.paths[shard].open("rb")
+        file = self.opened[shard]
+        assert file is not None
+        file.seek(4 * RECORD * row)
+        numbers = torch.frombuffer(bytearray(file.read(4 * RECORD)), dtype=torch.float32)
+        return numbers[:8], numbers[8].long()
+
+
+def several(path: Path) -> Dataset[Any]:
+    return ConcatDataset([Opened(path), Subset(InShards(path), [1, 70])])
+
+
+@pytest.mark.parametrize("made", [InShards, several])
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_what_it_keeps_in_lists_and_in_others_is_put_back(made: Any, path: Path) -> None:
+    data = made(path)
+    for _ in range(2):
+        assert problems.train(data=data, update="ordered", kind="processes", updates=16).updates == 16
 
 
 class Owned(Opened):
