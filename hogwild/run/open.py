@@ -210,8 +210,8 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
     except ArgumentError:
         if job.data_before is None or not TEAMS[job.kind].own_processes:
             raise
-    job.data_before.put_back()  # it may hold since what can be sent to no worker
-    return make()
+    with job.data_before.tried():  # it may hold since what can be sent to no worker
+        return make()
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -185,6 +186,18 @@ def test_what_it_keeps_in_lists_and_in_others_is_put_back(made: Any, path: Path)
     data = made(path)
     for _ in range(2):
         assert problems.train(data=data, update="ordered", kind="processes", updates=16).updates == 16
+
+
+def test_what_cannot_be_sent_all_the_same_is_left_as_it_is(path: Path) -> None:
+    class Locked(Opened):
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
+            self.lock = threading.Lock()
+
+    data = Locked(path)
+    with pytest.raises(hogwild.ArgumentError, match="cannot pickle '_thread.lock'"):
+        problems.train(data=data, kind="processes")
+    assert data.file is not None and not data.file.closed
 
 
 class Owned(Opened):
