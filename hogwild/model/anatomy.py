@@ -69,9 +69,11 @@ def _refuse_unusable(model: nn.Module) -> None:
                 f"{name} is a {tensor.layout} tensor on {tensor.device}, and workers share dense tensors of the CPU; "
                 f"pass model.cpu()"
             )
-        if tensor.is_inference():
+        if tensor.is_inference() and (tensor.requires_grad or not isinstance(tensor, nn.Parameter)):
+            what, cannot = ("", "trained") if tensor.requires_grad else ("buffer ", "written to, as a run writes to it")
             raise ArgumentError(
-                f"{name} was made in torch.inference_mode, and cannot be trained; make the model outside of it"
+                f"{what}{name} was made in torch.inference_mode, and cannot be {cannot}; make it outside of it, or "
+                f"clone() it"
             )
         if getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise ArgumentError(

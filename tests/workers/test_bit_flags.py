@@ -201,5 +201,17 @@ def test_inference_mode_around_a_training_or_its_model_is_told():
         problems.train(updates=2)
     with torch.inference_mode():
         model = problems.mlp()
-    with pytest.raises(ArgumentError, match="weight was made in torch.inference_mode"):
+    with pytest.raises(ArgumentError, match=r"^0\.weight was made in torch.inference_mode, and cannot be trained; "):
         problems.train(model, updates=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_made_in_inference_mode_may_be_frozen_and_is_no_buffer(kind):
+    model = problems.mlp()
+    with torch.inference_mode():
+        layer, count = nn.Linear(8, 8), torch.ones(1)
+    model.insert(0, layer.requires_grad_(False))
+    assert problems.train(model, kind=kind, updates=4).updates == 4
+    model.register_buffer("count", count)
+    with pytest.raises(ArgumentError, match="^buffer count was made in torch.inference_mode, and cannot be written to"):
+        problems.train(model, kind=kind, updates=4)
