@@ -27,6 +27,7 @@ from hogwild.rules.row_gradients import is_told
 from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.holes import WAYS_OUT, hole_in
+from hogwild.run.reached_by_layers import ReachedByLayers
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.interpreter import Measured, measured
 from hogwild.workers.torch_threads import torch_threads
@@ -42,7 +43,8 @@ class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
     generator that it drew from, what drew, the names of the parameters that the loss wrote to, frozen ones included,
     the digest of the batch, how many rows each sparse gradient names, and what a step takes, where that was asked for.
-    `beyond`: the names of those that got a gradient in the model that was copied, and not in the copy.
+    `beyond`: the names of those that are computed with in the model that was copied, in place of those of the copy;
+    `beside`: of those that are so beside those of the copy, as where a penalty keeps these near where they began.
     """
 
     sparse: frozenset[int]
@@ -53,6 +55,7 @@ class DryRun:
     rows: Mapping[int, int] = field(default_factory=dict, compare=False)
     measured: Measured | None = field(default=None, compare=False)
     beyond: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,23 @@ def dry_run(
         if now != count or not equal_bits(trial.stand_ins[id(own)].detach(), own.detach())
     )
     trial.let_go()
-    beyond = tuple(name for name, gradient in zip(trained, callers, strict=False) if gradient is not None)
+    beyond = [name for name, gradient in zip(trained, callers, strict=False) if gradient is not None]
+    both = {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None} & {*beyond}
+    if both:
+        with at_batch(seed, workers) as info:
+            both -= _reached_by_layers(_Trial.of(model, trained, source, loss), info, by)
+    past = {"beyond": tuple(n for n in beyond if n not in both), "beside": tuple(n for n in beyond if n in both)}
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
-    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, beyond)
+    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, **past)
+
+
+def _reached_by_layers(trial: _Trial, info: WorkerInfo, by: str) -> set[str]:
+    """The names of the caller's parameters that layers of the copy compute with, on the same batch and with the same
+    draws; the rest is reached by the loss."""
+    reached = ReachedByLayers(trial.replica)
+    trial.gradients(trial.batch(info), by)
+    trial.let_go()
+    return reached.among(trial.callers)
 
 
 def _refuse_unreached(missing: Sequence[str], trial: _Trial, info: WorkerInfo) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import problems
@@ -100,3 +101,74 @@ def test_what_is_read_without_a_gradient_may_be_reached(update: str) -> None:
         return problems.cross_entropy(given, batch) + 0.01 * (given(batch[0]) - initial).square().mean()
 
     assert problems.train(model, loss=loss, update=update, kind="threads", updates=10).updates == 10
+
+
+# --- the start of a run, beside the copy
+
+
+def near(start: nn.Module, *, share: float = 1.0) -> Any:
+    """A loss with a penalty on the distance from `start`, or from a share of it."""
+
+    def loss(given: nn.Module, batch: Any) -> Tensor:
+        pairs = zip(given.parameters(), start.parameters(), strict=True)
+        return problems.cross_entropy(given, batch) + sum((p - share * q).square().sum() for p, q in pairs)
+
+    return loss
+
+
+BESIDE = (
+    r"^the loss computes with 0\.weight, 0\.bias, 2\.weight and 1 more of the model .* beside .* use a copy\.deepcopy"
+)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("gradient", [None, "backward"])
+@pytest.mark.parametrize("update", NAMES)
+def test_threads_keep_near_where_the_run_began(update: str, gradient: str | None, share: float) -> None:
+    one, other = problems.mlp(), problems.mlp()
+    start = copy.deepcopy(other).requires_grad_(False)
+    settings: dict[str, Any] = {"update": update, "kind": "threads", "gradient": gradient, "workers": 1, "updates": 20}
+    near_itself = problems.train(one, loss=near(one, share=share), **settings)
+    assert near_itself.digest == problems.train(other, loss=near(start, share=share), **settings).digest
+
+
+@pytest.mark.parametrize("update", [*SAME_BITS, OTHER_BITS[-1]])
+def test_a_process_would_keep_near_itself(update: str) -> None:
+    model = problems.mlp()
+    with pytest.raises(hogwild.ArgumentError, match=BESIDE):
+        problems.train(model, loss=near(model), update=update, kind="processes")
+    assert problems.train(model, loss=near(copy.deepcopy(model)), update=update, kind="processes").updates > 0
+
+
+def test_auto_takes_threads_that_keep_near_the_start() -> None:
+    model = problems.mlp()
+    run = problems.train(model, loss=near(model), kind="auto", updates=4)
+    because = "processes would not have 0.weight, 0.bias, 2.weight and 1 more of the model as the run began with it"
+    assert (run.kind, run.kind_because) == ("threads", because)
+
+
+def test_only_a_part_of_it_may_be_kept_near_the_start() -> None:
+    model = problems.mlp()
+
+    def loss(given: Any, batch: Any) -> Tensor:
+        apart = (given[2].bias - model[2].bias).square().sum()  # type: ignore[index]
+        return problems.cross_entropy(given, batch) + apart
+
+    assert problems.train(model, loss=loss, kind="threads", updates=4).updates == 4
+    with pytest.raises(hogwild.ArgumentError, match=r"^the loss computes with 2\.bias of the model"):
+        problems.train(model, loss=loss, kind="processes", updates=4)
+
+
+@pytest.mark.parametrize("gradient", [None, "backward"])
+def test_a_penalty_makes_no_start_of_what_a_layer_reaches(gradient: str | None) -> None:
+    """The copy's own parameters get a gradient by the penalty, and those that the layer holds by all else."""
+
+    def loss(given: nn.Module, batch: Any) -> Tensor:
+        decay = sum(parameter.square().sum() for parameter in given.parameters())
+        return problems.cross_entropy(given, batch) + 0.1 * decay
+
+    model = ByClosure()
+    with pytest.raises(hogwild.ArgumentError, match=BODY):
+        problems.train(model, loss=loss, kind="threads", gradient=gradient)
+    run = problems.train(model, loss=loss, kind="auto", gradient=gradient, updates=4)
+    assert run.kind == "processes"
