@@ -5,6 +5,7 @@ A wrong form is an error and never another gradient, and a version that others r
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,9 @@ from hogwild.rules.row_gradients import listed_gradients, named_gradients
 from hogwild.shared.state import StatePlan
 from hogwild.shared.tickets import Ticket
 from hogwild.workers.worker_info import as_number
+
+_AGAIN = 2  # gradients without, after which what was frozen is not about to be again
+_log = logging.getLogger("hogwild")
 
 OfLoop = Sequence[Tensor | None] | Mapping[str, Any]
 """The gradients that a loop may commit: one for each trained parameter in order, or by name."""
@@ -111,9 +115,15 @@ class Writes:
     """Sees what is written to the parameters of a replica between a read and a commit, by torch's own count of writes.
 
     Frozen ones are shared by all; trained ones are so too, where the rule keeps versions.
+
+    Args:
+        replica: the worker's.
+        trained: those of its parameters that are trained.
+        rule: of the run.
+        tells: once, of what was frozen for one gradient, and looks as if it was to stay so.
     """
 
-    def __init__(self, replica: nn.Module, trained: Sequence[nn.Parameter], rule: Rule) -> None:
+    def __init__(self, replica: nn.Module, trained: Sequence[nn.Parameter], rule: Rule, *, tells: bool = True) -> None:
         own = {id(parameter) for parameter in trained}
         named = replica.named_parameters()
         self._named = [(name, p) for name, p in named if rule.versioned or id(p) not in own]
@@ -128,6 +138,8 @@ class Writes:
         self._flags: list[tuple[nn.Parameter, bool]] = []
         self._tables = any(isinstance(parameter, RowParameter) for parameter in trained)
         self._counts: list[int] = []
+        self._tells = tells
+        self._thawed: dict[int, int] = {}  # id of a parameter that was frozen → gradients since, in which it was not
 
     def begin(self) -> None:
         """What is written from here on is not to be. Layers get the modes that they had the first time, and parameters
@@ -145,9 +157,26 @@ class Writes:
         self._counts = [tensor._version for tensor in self._counted]
 
     def _put_flags_back(self) -> None:
+        frozen: set[int] = set()
         for parameter, flag in self._flags:
             if parameter.requires_grad is not flag:
                 parameter.requires_grad_(flag)
+                if flag:
+                    frozen.add(id(parameter))
+        if self._tells and (frozen or self._thawed):
+            self._tell_of_thawed(frozen)
+
+    def _tell_of_thawed(self, frozen: set[int]) -> None:
+        """Tell, once, of what the last gradients have left free again. A loss that freezes it at every other update, or
+        at each from some update on, knows."""
+        self._thawed = {**{key: number + 1 for key, number in self._thawed.items()}, **dict.fromkeys(frozen, 0)}
+        if lasting := {key for key, number in self._thawed.items() if number >= _AGAIN}:
+            self._tells = False
+            _log.warning(
+                "%s: frozen for one gradient, and trained again from the next; what is to stay frozen is frozen before "
+                "the run, or anew at each gradient",
+                some_of([name for name, parameter in self._all.items() if id(parameter) in lasting]),
+            )
 
     def refuse(self) -> None:
         """Refuse what was written since, and a parameter or a layer in the place of another.

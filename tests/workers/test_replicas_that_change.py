@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import math
 from functools import partial
 from typing import Any
@@ -156,6 +157,52 @@ def test_what_is_frozen_hangs_on_no_worker(update: str, loss: Any, gradient: str
         return problems.train(loss=loss, workers=workers, kind=kind, **settings).digest
 
     assert len({digest(workers, kind, recheck) for workers in (1, 2) for kind in KINDS for recheck in (0.0, 1.0)}) == 1
+
+
+THAWED = "0.weight, 0.bias: frozen for one gradient, and trained again from the next"
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_what_is_frozen_once_is_told_once(update: str, caplog: pytest.LogCaptureFixture) -> None:
+    problems.train(loss=frozen_once, update=update, updates=20, workers=1, kind="threads", recheck=0)
+    assert caplog.text.count(THAWED) == len(caplog.records) == 1
+
+
+def test_a_process_tells_it_too() -> None:
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            hogwild.worker_info().log(told=record.getMessage().startswith(THAWED))
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        if hogwild.worker_info().update == 0:
+            logging.getLogger("hogwild").addHandler(Heard())
+        return frozen_once(model, batch)
+
+    run = problems.train(loss=loss, update="ordered", updates=20, workers=1, kind="processes", recheck=0)
+    assert [row["told"] for row in run.logged] == [1.0]
+
+
+def frozen_from_then_on(model: Any, batch: Any) -> Tensor:
+    """Its first layer is frozen at every update from one on."""
+    model[0].requires_grad_(hogwild.worker_info().update < 3)
+    return problems.cross_entropy(model, batch)
+
+
+def frozen_inside(model: Any, batch: Any) -> Tensor:
+    """Its first layer is frozen while a part of the loss is computed, once."""
+    at_once = hogwild.worker_info().update == 3
+    model[0].requires_grad_(not at_once)
+    other = problems.cross_entropy(model, batch)
+    model[0].requires_grad_(True)
+    return other + problems.cross_entropy(model, batch)
+
+
+@pytest.mark.parametrize("recheck", [0.0, 1.0])
+@pytest.mark.parametrize("loss", [alternating, frozen_from_then_on, frozen_inside])
+def test_nothing_is_told_where_a_loss_sees_to_it(loss: Any, recheck: float, caplog: pytest.LogCaptureFixture) -> None:
+    settings: dict[str, Any] = {"update": "ordered", "updates": 20, "workers": 1, "kind": "threads"}
+    problems.train(loss=loss, recheck=recheck, **settings)
+    assert caplog.records == []
 
 
 # --- modes, by a loop of one's own
