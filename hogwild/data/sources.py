@@ -99,8 +99,8 @@ def as_source(
     is_data_set = hasattr(data, "__getitem__") and Source not in type(data).__mro__  # and may have a `batch`, too
     if isinstance(data, Source) and not is_data_set:
         return data
-    if type(data) is TensorDataset and collate is None:  # and none of yours, which may have a __getitem__ of its own
-        data = data.tensors
+    if collate is None and _is_its_tensors(data):
+        data = tuple(data.tensors)
     if type(data) is list and collate is None:
         _refuse_side_by_side(data)
     tensors = _as_tensors(data) if collate is None else None
@@ -206,6 +206,17 @@ def _refuse_mixed(data: Any) -> None:
             f"data{place} is a {type(value).__name__}, beside tensors; a {form} is taken for tensors side by side, so "
             f"make it one (torch.as_tensor), or pass a data set with __getitem__ and __len__"
         )
+
+
+def _is_its_tensors(data: Any) -> bool:
+    """True for a TensorDataset; for one of yours, where samples are taken from its tensors as torch does it."""
+    if not isinstance(data, TensorDataset) or hasattr(data, "__getitems__"):
+        return False
+    own: Any = type(data)
+    if own.__getitem__ is not TensorDataset.__getitem__ or own.__len__ is not TensorDataset.__len__:
+        return False
+    tensors = vars(data).get("tensors")  # and no property, which may be others at each sample
+    return isinstance(tensors, tuple | list) and all(isinstance(part, Tensor) for part in tensors)
 
 
 def _is_tuple(data: Any) -> bool:

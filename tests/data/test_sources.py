@@ -60,6 +60,27 @@ class Doubled(TensorDataset):
         return 2 * x, y
 
 
+class Named(TensorDataset):
+    """Takes its samples as torch does."""
+
+    classes = ("a", "b", "c")
+
+
+class ManyDoubled(TensorDataset):
+    def __getitems__(self, indices):
+        return [(2 * self.tensors[0][i], self.tensors[1][i]) for i in indices]
+
+
+class Half(TensorDataset):
+    def __len__(self):
+        return 5
+
+
+class Listed(TensorDataset):
+    def __init__(self) -> None:
+        self.tensors = (X, Y.tolist())
+
+
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
@@ -70,7 +91,10 @@ class Doubled(TensorDataset):
         ({"x": X, "y": {"deep": Y.numpy()}}, TensorSource),
         (OrderedDict(x=X), TensorSource),
         (TensorDataset(X, Y), TensorSource),
+        (Named(X, Y), TensorSource),
         (Doubled(X, Y), DatasetSource),
+        (ManyDoubled(X, Y), DatasetSource),
+        (Listed(), DatasetSource),
         ((X, (X, {"y": Y})), TensorSource),
         (Rows(), DatasetSource),
         (ManyAtOnce(), DatasetSource),
@@ -114,7 +138,16 @@ def test_a_tuple_beside_tensors_is_one_of_tensors_too():
 
 
 def test_a_data_set_that_is_made_of_tensors_keeps_what_it_makes_of_them():
-    assert torch.equal(source(Doubled(X, Y)).batch(2, GENERATOR)[0], 2 * X[Schedule(10, 4).indices(2)])
+    rows = Schedule(10, 4).indices(2)
+    for data in (Doubled(X, Y), ManyDoubled(X, Y)):
+        assert torch.equal(source(data).batch(2, GENERATOR)[0], 2 * X[rows])
+    assert torch.equal(source(Listed()).batch(2, GENERATOR)[1], Y[rows])
+    assert source(Half(X, Y)).schedule.samples == 5
+
+
+def test_one_that_makes_nothing_of_them_has_the_batches_of_its_tensors():
+    batch = source(Named(X, Y)).batch(2, GENERATOR)
+    assert type(batch) is tuple and torch.equal(batch[0], X[Schedule(10, 4).indices(2)])
 
 
 def test_collate_makes_the_batch():
