@@ -206,7 +206,8 @@ def _is_plain(value: Any) -> bool:
     return plain and not value.is_conj() and not value.is_neg()
 
 
-_DATA = "data", "open what it reads in each process, where it is read, and leave that out in __getstate__"
+_ADVICE = "kind='threads' sends nothing"
+_OF_DATA = f"{_ADVICE}, and processes can open or make for themselves what __getstate__ leaves out"
 
 
 def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]], error: Exception) -> str:
@@ -215,7 +216,7 @@ def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, 
         try:
             _Pickler(io.BytesIO(), stand_ins).dumped(value)
         except Exception as reason:
-            said, advice = _DATA if name == "source" else (name, "kind='threads' sends nothing")
+            said, advice = ("data", _OF_DATA) if name == "source" else (name, _ADVICE)
             return f"{said} cannot be sent to worker processes: {_first_line(reason)}; {advice}"
     return f"the run cannot be sent to worker processes: {_first_line(error)}"
 

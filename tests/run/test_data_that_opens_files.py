@@ -19,8 +19,8 @@ from traits import NAMES
 import hogwild
 
 SAMPLES, RECORD = 64, 9
-ADVICE = r"; open what it reads in each process, where it is read, and leave that out in __getstate__$"
-UNSENT = r"^data cannot be sent to worker processes: TypeError: cannot pickle '_io\.Buffered\w+' object" + ADVICE
+ADVICE = r"; kind='threads' sends nothing, and processes can open or make for themselves what __getstate__ leaves out$"
+UNSENT = r"^data cannot be sent to worker processes: TypeError: cannot pickle '.*Buffered\w+' (object|instances)" + ADVICE
 
 
 class Opened(Dataset[Any]):
@@ -85,6 +85,23 @@ def test_one_that_is_open_is_refused_and_told_what_helps(path: Path) -> None:
     for kind in ("processes", "auto"):
         with pytest.raises(hogwild.ArgumentError, match=UNSENT):
             problems.train(data=data, kind=kind)
+
+
+def test_one_with_a_lock_is_told_the_same() -> None:
+    class Locked(Dataset[Any]):
+        def __init__(self) -> None:
+            self.rows, self.lock = problems.data(SAMPLES), threading.Lock()
+
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitem__(self, i: int) -> Any:
+            with self.lock:
+                return self.rows[0][i], self.rows[1][i]
+
+    with pytest.raises(hogwild.ArgumentError, match=r"^data cannot be sent .*: TypeError: .*lock' object" + ADVICE):
+        problems.train(data=Locked(), kind="processes")
+    assert problems.train(data=Locked(), kind="threads", updates=4).updates == 4
 
 
 def test_one_that_leaves_it_out_may_be_open(path: Path) -> None:
