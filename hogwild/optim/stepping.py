@@ -18,6 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from hogwild.optim.copies import CopyRoom
 from hogwild.optim.factory import Factory, Named, made_by, with_parameters
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import FLAT_DTYPES
@@ -59,6 +60,7 @@ class SharedOptimizer:
         self.clips = False  # gradients, once they are gathered
         self._form = form = plan.form
         self._parameters = list(parameters)
+        self._copies = [CopyRoom() for _ in self._parameters]
         self._by_tensor = made_by(factory, named)
         if plan.compensation is not None:
             plan.compensation.apply(self._by_tensor)
@@ -110,7 +112,18 @@ class SharedOptimizer:
         return self._dense
 
     def _gathered(self, gradients: Sequence[Tensor | None], *, copies: bool) -> Gathered:
-        return Gathered(_own(gradients, self._parameters, self._plan.rows, copies=copies), [])
+        """Each gradient: a sparse one as it is, or one of the plan's rows alone, any other with its parameter's
+        strides; copies of them, where they are written to.
+
+        What autograd or the user gave may be kept by the user, or be a parameter itself.
+        """
+        rows, owned = self._plan.rows, list(gradients)
+        for i, (gradient, parameter) in enumerate(zip(gradients, self._parameters, strict=True)):
+            if gradient is not None and gradient.is_sparse and (rows is None or i in rows):
+                owned[i] = gradient.clone() if copies else gradient
+            elif gradient is not None and (copies or gradient.is_sparse or gradient.stride() != parameter.stride()):
+                owned[i] = self._copies[i].copy_of(gradient, parameter.stride())
+        return Gathered(owned, [])
 
     def gather_into(self, slot: GradientSlot, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in a slot of shared memory; of sparse ones, where the slot takes their rows, copies as they
@@ -352,22 +365,3 @@ def _rooms(layout: Layout, races: bool) -> tuple[list[Rooms], list[Rooms]]:
 
     tensors = [Rooms([flat.as_strided(e.shape, e.stride) for flat in flats(e)], races) for e in layout.entries]
     return tensors, [Rooms(flats(span), races) for span in layout.ranges]
-
-
-def _own(
-    gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter], rows: frozenset[int] | None, *, copies: bool
-) -> list[Tensor | None]:
-    """Each gradient: a sparse one as it is, or one of `rows` alone, any other with its parameter's strides; copies of
-    them, where they are written to.
-
-    What autograd or the user gave may be kept by the user, or be a parameter itself.
-    """
-    owned: list[Tensor | None] = []
-    for i, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
-        if gradient is not None and gradient.is_sparse and (rows is None or i in rows):
-            gradient = gradient.clone() if copies else gradient
-        elif gradient is not None and (copies or gradient.is_sparse or gradient.stride() != parameter.stride()):
-            own = torch.empty_strided(gradient.shape, parameter.stride(), dtype=gradient.dtype)
-            gradient = own.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-        owned.append(gradient)
-    return owned
