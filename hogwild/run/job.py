@@ -57,7 +57,6 @@ class Job:
     kind_because: str = ""  # why, where nobody said which
     data_before: DataBefore | None = None  # what the data set held before it was used
     reaches: bool = False  # past a copy of the model, by a closure or a global, to the model itself
-    refers: bool = False  # to the model itself, beside a copy of it
     shown: Path | None = None  # `out` as the caller wrote it, once that is an absolute path
 
     @property

@@ -42,7 +42,6 @@ def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
     """
     _refuse_uneven_schedule(job, copies.lr_schedule)
     k = min(1, job.batches - 1)
-    copies = shared_parts(job) if job.refers else copies  # what is sent has no model beside its own
     try:
         first = Trainee(job, anatomy, own_parts(job), 0)
         zero, other, again = first.compute(0), first.compute(k), first.compute(0)

@@ -58,16 +58,16 @@ def _refuse_writes(job: Job, anatomy: Anatomy, written: Sequence[str]) -> None:
 
 
 def refuse_what_workers_miss(job: Job, anatomy: Anatomy, tried: DryRun) -> None:
-    """Refuse what is reached of the caller's model past the copies of it, which would never be trained, or in a process
-    be its own; and where the same bits are promised draws from a generator of all threads."""
+    """Refuse what is reached of the caller's model past the copies of it, which would never be trained; what the loss
+    computes with beside them, of which it is not known whether the start of the run is meant; and where the same bits
+    are promised draws from a generator of all threads."""
+    if tried.beside:
+        raise ArgumentError(
+            f"the loss computes with {some_of(tried.beside)} of the model that was given, by a closure or a global, "
+            f"beside those of the model that it is called with; use that one, or where the parameters are meant that "
+            f"the run begins with, a copy.deepcopy of the model, or detached clones of them, made before"
+        )
     if TEAMS[job.kind].own_processes:
-        if tried.beside:
-            raise ArgumentError(
-                f"the loss computes with {some_of(tried.beside)} of the model that was given, by a closure or a "
-                f"global, beside those of the model that it is called with, and in a process it would find its own, "
-                f"not those that the run began with; let it use a copy.deepcopy of the model, or detached clones of "
-                f"its parameters, made before"
-            )
         if tried.beyond and not tried.written:
             _refuse_what_is_imported_anew(job, anatomy)
         return

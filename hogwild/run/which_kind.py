@@ -1,7 +1,6 @@
 """Threads or processes, where nobody says which (kind="auto"): decided once, from what the trial step showed.
 
-    threads     the GIL is off, or a step is long and leaves the interpreter to others; or the loss computes with the
-                model where the run began, beside the copy of it, and in a process would have the copy alone
+    threads     the GIL is off, or a step is long and leaves the interpreter to others
     processes   else; and wherever threads would share what a run cannot vouch for: a generator that the trial step drew
                 from, a data set or an optimizer of the user's own, a layer that is reached past the copy of the model
 
@@ -41,11 +40,11 @@ def with_kind(job: Job, tried: DryRun, optimizer: Optimizer) -> Job:
     Raises:
         ArgumentError: no worker of that kind can be started here.
     """
-    job = replace(job, reaches=bool(tried.beyond), refers=bool(tried.beside))
+    job = replace(job, reaches=bool(tried.beyond))
     if job.config.kind != AUTO:
         return replace(job, kind=job.config.kind)
     reason = _against_threads(job, tried, optimizer)
-    kind, because = (_PROCESSES, reason) if reason else _by_the_trial(job, tried)
+    kind, because = (_PROCESSES, reason) if reason else _by_the_interpreter(job, tried.measured)
     warm_up(kind)
     return replace(job, kind=kind, kind_because=because)
 
@@ -69,13 +68,6 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
     if planted_pause.get() is not None:
         return "something is planted, which may kill a worker, and with a thread the whole program"
     return ""
-
-
-def _by_the_trial(job: Job, tried: DryRun) -> tuple[str, str]:
-    """(kind, why) where threads would do."""
-    if tried.beside:
-        return _THREADS, f"processes would not have {some_of(tried.beside)} of the model as the run began with it"
-    return _by_the_interpreter(job, tried.measured)
 
 
 def _by_the_interpreter(job: Job, step: Measured | None) -> tuple[str, str]:

@@ -20,7 +20,9 @@ import hogwild
 
 SAMPLES, RECORD = 64, 9
 ADVICE = r"; kind='threads' sends nothing, and processes can open or make for themselves what __getstate__ leaves out$"
-UNSENT = r"^data cannot be sent to worker processes: TypeError: cannot pickle '.*Buffered\w+' (object|instances)" + ADVICE
+UNSENT = (
+    r"^data cannot be sent to worker processes: TypeError: cannot pickle '.*Buffered\w+' (object|instances)" + ADVICE
+)
 
 
 class Opened(Dataset[Any]):

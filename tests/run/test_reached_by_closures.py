@@ -9,7 +9,7 @@ import problems
 import pytest
 import torch
 from torch import Tensor, nn
-from traits import NAMES, OTHER_BITS, SAME_BITS
+from traits import KINDS, NAMES, OTHER_BITS, SAME_BITS
 
 import hogwild
 
@@ -117,46 +117,50 @@ def near(start: nn.Module, *, share: float = 1.0) -> Any:
 
 
 BESIDE = (
-    r"^the loss computes with 0\.weight, 0\.bias, 2\.weight and 1 more of the model .* beside .* use a copy\.deepcopy"
+    r"^the loss computes with 0\.weight, 0\.bias, 2\.weight and 1 more of the model that was given, .* beside those .* "
+    r"use that one, or where .* a copy\.deepcopy of the model, "
 )
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-@pytest.mark.parametrize("gradient", [None, "backward"])
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("kind", [*KINDS, "auto"])
 @pytest.mark.parametrize("update", NAMES)
-def test_threads_keep_near_where_the_run_began(update: str, gradient: str | None, share: float) -> None:
-    one, other = problems.mlp(), problems.mlp()
-    start = copy.deepcopy(other).requires_grad_(False)
-    settings: dict[str, Any] = {"update": update, "kind": "threads", "gradient": gradient, "workers": 1, "updates": 20}
-    near_itself = problems.train(one, loss=near(one, share=share), **settings)
-    assert near_itself.digest == problems.train(other, loss=near(start, share=share), **settings).digest
-
-
-@pytest.mark.parametrize("update", [*SAME_BITS, OTHER_BITS[-1]])
-def test_a_process_would_keep_near_itself(update: str) -> None:
+def test_it_is_not_guessed_whether_the_start_is_meant(update: str, kind: str, share: float) -> None:
+    """In a thread the model that was given is where the run began, and gets a gradient that nobody takes; in a process
+    it is the worker's own."""
     model = problems.mlp()
+    loss = near(model, share=share) if share else decayed(model)
     with pytest.raises(hogwild.ArgumentError, match=BESIDE):
-        problems.train(model, loss=near(model), update=update, kind="processes")
-    assert problems.train(model, loss=near(copy.deepcopy(model)), update=update, kind="processes").updates > 0
+        problems.train(model, loss=loss, update=update, kind=kind)
 
 
-def test_auto_takes_threads_that_keep_near_the_start() -> None:
+def decayed(model: nn.Module) -> Any:
+    def loss(given: nn.Module, batch: Any) -> Tensor:
+        return problems.cross_entropy(given, batch) + sum(p.square().sum() for p in model.parameters())
+
+    return loss
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", NAMES)
+def test_a_copy_of_the_start_may_be_kept_near(update: str, kind: str) -> None:
     model = problems.mlp()
-    run = problems.train(model, loss=near(model), kind="auto", updates=4)
-    because = "processes would not have 0.weight, 0.bias, 2.weight and 1 more of the model as the run began with it"
-    assert (run.kind, run.kind_because) == ("threads", because)
+    start = copy.deepcopy(model)
+    run = problems.train(model, loss=near(start), update=update, kind=kind, workers=1, updates=20)
+    other = problems.mlp()
+    frozen = copy.deepcopy(other).requires_grad_(False)
+    assert problems.train(other, loss=near(frozen), update=update, workers=1, updates=20).digest == run.digest
 
 
-def test_only_a_part_of_it_may_be_kept_near_the_start() -> None:
+def test_only_a_part_of_it_may_be_meant() -> None:
     model = problems.mlp()
 
     def loss(given: Any, batch: Any) -> Tensor:
         apart = (given[2].bias - model[2].bias).square().sum()  # type: ignore[index]
         return problems.cross_entropy(given, batch) + apart
 
-    assert problems.train(model, loss=loss, kind="threads", updates=4).updates == 4
     with pytest.raises(hogwild.ArgumentError, match=r"^the loss computes with 2\.bias of the model"):
-        problems.train(model, loss=loss, kind="processes", updates=4)
+        problems.train(model, loss=loss, kind="threads", updates=4)
 
 
 @pytest.mark.parametrize("gradient", [None, "backward"])
