@@ -94,9 +94,7 @@ class SharedOptimizer:
         it is given a copy; others what is there."""
         if not self._plan.adaptive:
             return Gathered(list(tensors), flats if self._form.flat else [])
-        if self._form.flat:
-            return self.gather(tensors)
-        return self._gathered([tensor.clone() for tensor in tensors], copies=False)
+        return self.gather(tensors) if self._form.flat else self._gathered(tensors, copies=True)
 
     def gather(self, gradients: Sequence[Tensor | None]) -> Gathered:
         """The gradients in private memory of this worker, each with the strides of its parameter.

@@ -179,9 +179,10 @@ def dry_run(
     if both:
         with at_batch(seed, workers) as info:
             both -= _reached_by_layers(_Trial.of(model, trained, source, loss), info, by)
-    past = {"beyond": tuple(n for n in beyond if n not in both), "beside": tuple(n for n in beyond if n in both)}
+    beside = tuple(name for name in beyond if name in both)
+    beyond = [name for name in beyond if name not in both]
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
-    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, **past)
+    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, tuple(beyond), beside)
 
 
 def _reached_by_layers(trial: _Trial, info: WorkerInfo, by: str) -> set[str]:
