@@ -1,70 +1,64 @@
 """What a data set of the user's own held before its samples were looked at.
 
-It may have opened a file since, and could then be sent to no worker process any more. What it has loaded is as well
-kept: it is sent once, to all of them.
+It may have opened a file since, and could then be sent to no worker process any more; or it holds the number of one,
+which is another file's there. What it has loaded is as well kept: it is sent once, to all of them.
 """
 
 from __future__ import annotations
 
-import sys
+import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor, nn
-
 from hogwild.data.sources import DatasetSource, Source
+from hogwild.run.holders import Holder, holders_of
 
 _OBJECTS = 1000  # of which a data set is made, at most
-_ITEMS = 1000  # of a list or dict, at most; longer ones hold samples
-_LEFT_ALONE = (Tensor, np.ndarray, nn.Module)
+_ADDRESS = 1 << 32  # from which on a number may be one
+_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 
 
 class DataBefore:
-    """The attributes of a data set and of what it is made of, as they were; lists and dicts in them with their items.
+    """What a data set, and what it is made of, held.
 
-    No object is copied, for the end of a copy may close or remove what it shares with the data set. What is of a class
-    of Python's own, as a logger, is left alone.
+    No object is copied, for the end of a copy may close or remove what it shares with the data set.
     """
 
     def __init__(self, source: Source | None) -> None:
-        self._source = source
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._lists: list[tuple[list[Any], list[Any]]] = []
-        found, seen = [source.dataset] if isinstance(source, DatasetSource) else [], set[int]()
-        while found and len(self._attributes) < _OBJECTS:
+        self._source, self._files = source, _open_files()
+        self._held: dict[int, tuple[Any, list[Holder]]] = {}
+        found = [source.dataset, source.collate] if isinstance(source, DatasetSource) else []
+        while found and len(self._held) < _OBJECTS:
             one = found.pop(0)
-            own = _attributes_of(one)
-            if id(one) in seen or own is None:
-                continue
-            seen.add(id(one))
-            self._attributes.append((own, dict(own)))
-            for value in own.values():
-                found += self._within(value)
-
-    def _within(self, value: Any) -> list[Any]:
-        """What may hold attributes in one attribute."""
-        if not isinstance(value, list | tuple | dict):
-            return [value]
-        if len(value) > _ITEMS:
-            return []
-        if type(value) is dict:
-            self._attributes.append((value, dict(value)))
-        elif type(value) is list:
-            self._lists.append((value, list(value)))
-        return list(value.values() if isinstance(value, dict) else value)
+            if id(one) not in self._held and (holders := holders_of(one)):
+                self._held[id(one)] = one, holders
+                found += [part for holder in holders for part in holder.held().values()]
 
     def put_back(self) -> None:
         """Give all of them what they held; what nobody holds any more is closed by its end."""
         with _no_word_of_what_is_not_closed():
-            for own, before in self._attributes:
-                own.update(before)
-                for name in own.keys() - before.keys():
-                    del own[name]
-            for items, were in self._lists:
-                items[:] = were
+            for _, holders in self._held.values():
+                for holder in holders:
+                    holder.put_back()
+
+    def is_of_this_process(self) -> bool:
+        """True where it has come to hold the number of a file or a process, or an address, which mean nothing in
+        another one. What a class says itself that is sent is left to it."""
+        now, before = DataBefore(self._source), dict(self._numbers())
+        opened = {number for number, file in now._files.items() if self._files.get(number) != file}
+        new = [number for at, number in now._numbers() if before.get(at) != number]
+        return any(number in opened or number == os.getpid() or number >= _ADDRESS for number in new)
+
+    def _numbers(self) -> Iterator[tuple[tuple[int, int, Any], int]]:
+        """Whole numbers, by where they were held."""
+        for key, (one, holders) in self._held.items():
+            if not _says_what_is_sent(type(one)):
+                for place, holder in enumerate(holders):
+                    held = holder.held().items()
+                    yield from (((key, place, name), value) for name, value in held if type(value) is int)
 
     @contextmanager
     def tried(self) -> Iterator[None]:
@@ -77,7 +71,7 @@ class DataBefore:
             until_now.put_back()
             raise
         with _no_word_of_what_is_not_closed():
-            until_now._attributes, until_now._lists = [], []
+            until_now._held.clear()
 
 
 @contextmanager
@@ -87,12 +81,17 @@ def _no_word_of_what_is_not_closed() -> Iterator[None]:
         yield
 
 
-def _attributes_of(one: Any) -> dict[str, Any] | None:
-    """Its own, whatever its class makes of attributes that are missing; None where it has none, or is left alone."""
-    if isinstance(one, _LEFT_ALONE) or type(one).__module__.partition(".")[0] in sys.stdlib_module_names:
-        return None
-    try:
-        own = object.__getattribute__(one, "__dict__")
-    except AttributeError:
-        return None
-    return own if isinstance(own, dict) else None
+def _says_what_is_sent(own: type) -> bool:
+    """True where a class has a way of its own to be pickled."""
+    return any(getattr(own, name, None) is not getattr(object, name, None) for name in _PICKLING)
+
+
+def _open_files() -> dict[int, tuple[int, int]]:
+    """By number, what each is; empty where the system does not tell."""
+    files = {}
+    with suppress(OSError):
+        for number in (int(link.name) for link in Path("/dev/fd").iterdir()):
+            with suppress(OSError):  # the listing's own
+                told = os.fstat(number)
+                files[number] = told.st_dev, told.st_ino
+    return files

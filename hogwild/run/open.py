@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -205,12 +206,13 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         planned_batches=job.planned_batches,
     )
     make = partial(TEAMS[job.kind], task, state, job.model, prepared.trained, prepared.constant)
-    try:
+    before = job.data_before if TEAMS[job.kind].own_processes else None
+    if before is None:
         return make()
-    except ArgumentError:
-        if job.data_before is None or not TEAMS[job.kind].own_processes:
-            raise
-    with job.data_before.tried():  # it may hold since what can be sent to no worker
+    if not before.is_of_this_process():
+        with suppress(ArgumentError):  # it may hold since what can be sent to no worker
+            return make()
+    with before.tried():
         return make()
 
 

@@ -232,7 +232,7 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
     """The objects as a worker process would get them, made in this one; None where they cannot be pickled.
 
     What is large in `source`, one of them, stays where it is; all else is copied. `found`: id of a parameter → what
-    replaces it. A pickle of more than 64 MiB is given up.
+    replaces it. Given up are a pickle of more than 64 MiB, and what has a `__del__` and holds parameters.
     """
     keys = {own: ("own", own) for own in found}
     try:
@@ -241,10 +241,21 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
         kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
         pickler = _TwinPickler(_Limited(), keys)
         blob = pickler.dumped(dict(objects))
+        data = {id(one) for one in of_source.classes}
+        if any(_holds_some(one, keys) for one in pickler.classes if id(one) not in data):
+            return None
         twins: dict[str, Any] = _Here(blob, pickler, kept, found).load()
     except Exception:
         return None
     return twins
+
+
+def _holds_some(one: Any, keys: Mapping[int, tuple[str, int]]) -> bool:
+    """True for an object that is not copied, and so holds the caller's parameters where a twin would hold its own."""
+    pickler = _Watching(_Limited(), keys)
+    if not isinstance(one, type):
+        pickler.dumped(one)
+    return pickler.saw_some
 
 
 class _Limited(io.BytesIO):
@@ -252,6 +263,14 @@ class _Limited(io.BytesIO):
         if self.tell() + len(data) > _LARGEST_TWIN:
             raise MemoryError("too much to copy")
         return super().write(data)
+
+
+class _Watching(_Pickler):
+    saw_some = False
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        self.saw_some = self.saw_some or id(value) in self._stand_ins
+        return super().persistent_id(value)
 
 
 class _TwinPickler(_Pickler):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict, defaultdict
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
@@ -237,3 +239,138 @@ def test_a_copy_does_not_remove_what_belongs_to_the_data_set(update: str, kind: 
     assert path.exists()
     del data
     assert not path.exists()
+
+
+class Numbered(Opened):
+    """Whose file is known by its number."""
+
+    number: int | None = None
+
+    def __getitem__(self, i: int) -> Any:
+        if self.number is None:
+            self.number = os.open(self.path, os.O_RDONLY)
+        row = torch.frombuffer(bytearray(os.pread(self.number, 4 * RECORD, 4 * RECORD * i)), dtype=torch.float32)
+        return row[:8], row[8].long()
+
+
+class InSlots:
+    __slots__ = ("__file", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, at: int, count: int) -> bytes:
+        if not hasattr(self, "_InSlots__file"):
+            self.__file = self.path.open("rb")
+        self.__file.seek(at)
+        return self.__file.read(count)
+
+
+class InNamespace:
+    def __init__(self, path: Path) -> None:
+        self.own = SimpleNamespace(path=path, file=None)
+
+    def read(self, at: int, count: int) -> bytes:
+        self.own.file = self.own.file or self.own.path.open("rb")
+        self.own.file.seek(at)
+        return self.own.file.read(count)
+
+
+class InDicts:
+    """The newest last, as in a cache of files; and some in a long list."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cache: OrderedDict[Path, BinaryIO] = OrderedDict()
+        self.all: defaultdict[Path, list[BinaryIO]] = defaultdict(list)
+        self.by_row: list[BinaryIO | None] = [None] * 5000
+
+    def read(self, at: int, count: int) -> bytes:
+        if self.path not in self.cache:
+            self.cache[self.path] = self.path.open("rb")
+            self.all[self.path].append(self.cache[self.path])
+        self.cache.move_to_end(self.path)
+        self.by_row[at] = self.cache[self.path]
+        self.cache[self.path].seek(at)
+        return self.cache[self.path].read(count)
+
+
+class InClosure:
+    def __init__(self, path: Path) -> None:
+        file: BinaryIO | None = None
+
+        def read(at: int, count: int) -> bytes:
+            nonlocal file
+            file = file or path.open("rb")
+            file.seek(at)
+            return file.read(count)
+
+        self.read = partial(read)
+
+
+class ByReader(Dataset[Any]):
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, i: int) -> Any:
+        row = torch.frombuffer(bytearray(self.reader.read(4 * RECORD * i, 4 * RECORD)), dtype=torch.float32)
+        return row[:8], row[8].long()
+
+
+@pytest.mark.parametrize("made", [InSlots, InNamespace, InDicts, InClosure])
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_wherever_it_keeps_a_file_it_is_put_back(made: Any, path: Path) -> None:
+    data = ByReader(made(path))
+    expected = problems.train(data=problems.data(SAMPLES), update="ordered", workers=1, updates=12).digest
+    for _ in range(2):
+        assert problems.train(data=data, update="ordered", kind="processes", updates=12).digest == expected
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_the_number_of_a_file_is_not_sent(update: str, path: Path) -> None:
+    """It is one of another file there, or of none."""
+    data = Numbered(path)
+    expected = problems.train(data=problems.data(SAMPLES), update=update, workers=1, updates=12).digest
+    for _ in range(2):
+        assert problems.train(data=data, update=update, kind="processes", workers=1, updates=12).digest == expected
+        assert data.number is None
+
+
+class Counted(Loaded):
+    """And how many samples were asked for; what that comes to is no file's number."""
+
+    asked = 1000
+
+    def __getitem__(self, i: int) -> Any:
+        self.asked += 1
+        return super().__getitem__(i)
+
+
+def test_other_numbers_are_sent_with_what_was_loaded(path: Path) -> None:
+    problems.train(data=Counted(path), update="ordered", kind="processes", workers=2, updates=12)
+    assert path.with_suffix(".log").read_text().split() == [str(os.getpid())]
+
+
+class Flagged(Numbered):
+    """Which keeps its samples, and says in an array and in a tensor which of them it has."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.has, self.as_well = np.zeros(SAMPLES, bool), torch.zeros(SAMPLES, dtype=torch.bool)
+        self.samples: dict[int, Any] = {}
+
+    def __getitem__(self, i: int) -> Any:
+        if not self.has[i] or not self.as_well[i]:
+            self.samples[i] = super().__getitem__(i)
+            self.has[i] = self.as_well[i] = True
+        return self.samples[i]
+
+
+def test_small_arrays_are_put_back_with_the_rest(path: Path) -> None:
+    data = Flagged(path)
+    for _ in range(2):
+        assert problems.train(data=data, update="ordered", kind="processes", epochs=2).kind == "processes"
+    assert len(data.samples) == data.has.sum() == data.as_well.sum()

@@ -99,9 +99,28 @@ class InABuffer(nn.Module):
         return x * (1 + self.average)
 
 
+class ByHelper(nn.Module):
+    """A layer that is called by what says what is to happen at its end."""
+
+    class Helper:
+        def __init__(self, layer: nn.Module) -> None:
+            self.layer = layer
+
+        def __del__(self) -> None: ...
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.helper = self.Helper(self.layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.helper.layer(x)
+
+
 PURE: dict[str, Arguments] = {
     "batch norm": {"model": problems.conv_bn()},
     "state in a buffer": {"model": model_with(InABuffer())},
+    "a helper that has an end": {"model": model_with(ByHelper())},
     "state of an optimizer": {"optimizer": Momentum},
     "a schedule": {"lr_schedule": lambda update: 0.99**update},
     "Adagrad": {"optimizer": partial(torch.optim.Adagrad, initial_accumulator_value=0.1)},

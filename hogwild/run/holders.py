@@ -1,0 +1,168 @@
+"""What holds other objects, and can be given back what it held: attributes, slots, items, variables of a closure.
+
+And small arrays and tensors, with their numbers, for they may say what of the rest has been loaded.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from types import FunctionType, MethodType, SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_MUCH = 1000  # items of a list or dict
+_LONGEST = 1 << 20  # items of a list that is kept
+_LARGEST = 1 << 20  # bytes of an array that is kept
+
+
+class Holder(Protocol):
+    """One of them, and what it held when this was made."""
+
+    def held(self) -> dict[Any, Any]:
+        """Then; by name, key or position. Nothing where that is much, for then it holds samples."""
+        ...
+
+    def put_back(self) -> None:
+        """Give it back what it held."""
+        ...
+
+
+class _Items:
+    """Of a dict, by the methods of Python's own classes, whatever a subclass makes of them."""
+
+    def __init__(self, own: dict[Any, Any]) -> None:
+        self._own, self._held = own, dict(own)
+        self._kind: type[dict[Any, Any]] = OrderedDict if isinstance(own, OrderedDict) else dict
+
+    def held(self) -> dict[Any, Any]:
+        return self._held if len(self._held) <= _MUCH else {}
+
+    def put_back(self) -> None:
+        for key in [key for key in self._own if key not in self._held]:
+            self._kind.__delitem__(self._own, key)
+        for key, value in self._held.items():
+            if self._own.get(key, self) is not value:
+                self._kind.__setitem__(self._own, key, value)
+
+
+class _List:
+    def __init__(self, own: list[Any]) -> None:
+        self._own, self._held = own, list(own)
+
+    def held(self) -> dict[Any, Any]:
+        return dict(enumerate(self._held)) if len(self._held) <= _MUCH else {}
+
+    def put_back(self) -> None:
+        list.__setitem__(self._own, slice(None), self._held)
+
+
+class _Slots:
+    """Attributes that lie in no dict."""
+
+    def __init__(self, own: Any, names: tuple[str, ...]) -> None:
+        self._own, self._names, self._held = own, names, dict(_set_among(own, names))
+
+    def held(self) -> dict[Any, Any]:
+        return self._held
+
+    def put_back(self) -> None:
+        for name, _ in _set_among(self._own, self._names):
+            if name not in self._held:
+                object.__delattr__(self._own, name)
+        for name, value in self._held.items():
+            object.__setattr__(self._own, name, value)
+
+
+class _Parts:
+    """What cannot be changed."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._held = dict(enumerate(parts))
+
+    def held(self) -> dict[Any, Any]:
+        return self._held
+
+    def put_back(self) -> None: ...
+
+
+class _Numbers:
+    """Of an array or a tensor, which is written to where they are others."""
+
+    def __init__(self, own: np.ndarray[Any, Any]) -> None:
+        self._own, self._before = own, own.copy()
+
+    def held(self) -> dict[Any, Any]:
+        return {}
+
+    def put_back(self) -> None:
+        if self._own.tobytes() != self._before.tobytes():
+            self._own[...] = self._before
+
+
+def holders_of(one: Any) -> list[Holder]:
+    """What an object holds others in; of what Python itself brings along, as a logger, nothing."""
+    if isinstance(one, nn.Module | type):
+        return []
+    if isinstance(one, Tensor | np.ndarray):
+        numbers = _numbers_of(one)
+        return [_Numbers(numbers)] if numbers is not None and numbers.flags.writeable else []
+    return [*_items_of(one), *_attributes_of(one)]
+
+
+def _items_of(one: Any) -> Iterator[Holder]:
+    if isinstance(one, dict):
+        yield _Items(one)
+    elif isinstance(one, list):
+        if len(one) <= _LONGEST:
+            yield _List(one)
+    elif isinstance(one, tuple):
+        if len(one) <= _MUCH:
+            yield _Parts(*one)
+    elif isinstance(one, functools.partial):
+        yield _Parts(one.func, *one.args, *one.keywords.values())
+    elif isinstance(one, MethodType):
+        yield _Parts(one.__self__, one.__func__)
+    elif isinstance(one, FunctionType):
+        yield from (_Slots(cell, ("cell_contents",)) for cell in one.__closure__ or ())
+
+
+def _attributes_of(one: Any) -> Iterator[Holder]:
+    """Its own, whatever its class makes of attributes that are missing."""
+    if type(one).__module__.partition(".")[0] in sys.stdlib_module_names and type(one) is not SimpleNamespace:
+        return
+    try:
+        own = object.__getattribute__(one, "__dict__")
+    except AttributeError:
+        own = None
+    if isinstance(own, dict):
+        yield _Items(own)
+    if names := copyreg._slotnames(type(one)):  # type: ignore[attr-defined]
+        yield _Slots(one, tuple(names))
+
+
+def _set_among(one: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        try:
+            yield name, object.__getattribute__(one, name)
+        except (AttributeError, ValueError):  # not set; an empty cell
+            continue
+
+
+def _numbers_of(one: Any) -> np.ndarray[Any, Any] | None:
+    """What is small and nothing but numbers in memory of this process, as an array in the same memory."""
+    if type(one) is np.ndarray:
+        return one if not one.dtype.hasobject and one.nbytes <= _LARGEST else None
+    if type(one) is not Tensor or one.device.type != "cpu" or one.layout is not torch.strided:
+        return None
+    if one.is_shared() or one.nbytes > _LARGEST or not one.is_contiguous():  # type: ignore[no-untyped-call]
+        return None
+    if one.is_conj() or one.is_neg() or one.is_quantized:
+        return None
+    return one.detach().reshape(-1).view(torch.uint8).numpy()
