@@ -44,6 +44,7 @@ class Word:
     PROPOSED = 11 * _LINE  # the version whose values lie where machines average them; written under the commit lock
     AVERAGED = 12 * _LINE  # the version whose mean lies there; written by the averager
     ADOPTED = 13 * _LINE  # the version that is the mean, and that updates may begin after; written under that lock
+    THAWED = 14 * _LINE  # 1: no more is to be told of what the loss freezes; written under the ticket lock
 
 
 class Field:
@@ -66,7 +67,7 @@ class Field:
     LOOKS = 14  # how often it has looked for what it waits for
 
 
-_ALARMS = Word.ADOPTED + _LINE
+_ALARMS = Word.THAWED + _LINE
 _WORDS = _ALARMS + PLACES
 _ROW = 2 * _LINE  # words of a row
 
@@ -180,6 +181,12 @@ class Words:
         else:
             with self.ticket_lock:
                 self[word] = value
+
+    def first_to_set(self, word: int) -> bool:
+        """Set a word to 1; True for the one who is the first to."""
+        with self.ticket_lock:
+            first, self[word] = not self[word], 1
+        return first
 
     def observe(self, word: int) -> int:
         """Read a word that was published."""

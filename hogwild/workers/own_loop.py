@@ -21,9 +21,10 @@ from hogwild.rules.registry import quoted, stepping_by_row
 from hogwild.rules.row_gradients import listed_gradients, named_gradients
 from hogwild.shared.state import StatePlan
 from hogwild.shared.tickets import Ticket
+from hogwild.shared.words import Word, Words
 from hogwild.workers.worker_info import as_number
 
-_AGAIN = 2  # gradients without, after which what was frozen is not about to be again
+_AGAIN = 50  # gradients without, after which what was frozen once is not about to be again
 _log = logging.getLogger("hogwild")
 
 OfLoop = Sequence[Tensor | None] | Mapping[str, Any]
@@ -120,10 +121,12 @@ class Writes:
         replica: the worker's.
         trained: those of its parameters that are trained.
         rule: of the run.
-        tells: once, of what was frozen for one gradient, and looks as if it was to stay so.
+        control: of the run, where it is told, once, of what was frozen for one gradient alone.
     """
 
-    def __init__(self, replica: nn.Module, trained: Sequence[nn.Parameter], rule: Rule, *, tells: bool = True) -> None:
+    def __init__(
+        self, replica: nn.Module, trained: Sequence[nn.Parameter], rule: Rule, control: Words | None = None
+    ) -> None:
         own = {id(parameter) for parameter in trained}
         named = replica.named_parameters()
         self._named = [(name, p) for name, p in named if rule.versioned or id(p) not in own]
@@ -138,12 +141,13 @@ class Writes:
         self._flags: list[tuple[nn.Parameter, bool]] = []
         self._tables = any(isinstance(parameter, RowParameter) for parameter in trained)
         self._counts: list[int] = []
-        self._tells = tells
-        self._thawed: dict[int, int] = {}  # id of a parameter that was frozen → gradients since, in which it was not
+        self._control = control
+        self._update = -1
+        self._thawed: dict[int, tuple[int, int]] = {}  # id → the update that froze it, gradients since that did not
 
-    def begin(self) -> None:
-        """What is written from here on is not to be. Layers get the modes that they had the first time, and parameters
-        are frozen that were."""
+    def begin(self, update: int) -> None:
+        """What is written from here on, for that update, is not to be. Layers get the modes that they had the first
+        time, and parameters are frozen that were."""
         self._modes = self._modes or [(layer, layer.training) for layer in self._replica.modules()]
         for layer, mode in self._modes:
             if layer.training is not mode:
@@ -155,6 +159,13 @@ class Writes:
         else:
             self._put_flags_back()
         self._counts = [tensor._version for tensor in self._counted]
+        self._update = update
+
+    def end(self) -> None:
+        """No more is computed."""
+        if self._control is not None and self._thawed:
+            self._put_flags_back()
+            self._tell_of_thawed(since=1)
 
     def _put_flags_back(self) -> None:
         frozen: set[int] = set()
@@ -163,15 +174,25 @@ class Writes:
                 parameter.requires_grad_(flag)
                 if flag:
                     frozen.add(id(parameter))
-        if self._tells and (frozen or self._thawed):
-            self._tell_of_thawed(frozen)
+        if self._control is not None and (frozen or self._thawed):
+            self._note_thawed(self._control, frozen)
 
-    def _tell_of_thawed(self, frozen: set[int]) -> None:
-        """Tell, once, of what the last gradients have left free again. A loss that freezes it at every other update, or
-        at each from some update on, knows."""
-        self._thawed = {**{key: number + 1 for key, number in self._thawed.items()}, **dict.fromkeys(frozen, 0)}
-        if lasting := {key for key, number in self._thawed.items() if number >= _AGAIN}:
-            self._tells = False
+    def _note_thawed(self, control: Words, frozen: set[int]) -> None:
+        """Note what the last gradient left frozen. A loss that freezes it at another update too, as at each of the
+        first, at every other, or at each from some on, knows that it has to: nothing is told then, by any worker."""
+        others = {key: (ticket, since + 1) for key, (ticket, since) in self._thawed.items()}
+        if [key for key in frozen if others.get(key, (self._update, 0))[0] != self._update]:
+            control.first_to_set(Word.THAWED)
+        if control[Word.THAWED]:
+            self._control, self._thawed = None, {}
+            return
+        self._thawed = {**others, **dict.fromkeys(frozen, (self._update, 0))}  # of which there may be several gradients
+        self._tell_of_thawed(since=_AGAIN)
+
+    def _tell_of_thawed(self, since: int) -> None:
+        """Tell, once in a run, of what has been free again for so many gradients."""
+        lasting = {key for key, (_, number) in self._thawed.items() if number >= since}
+        if lasting and self._control is not None and self._control.first_to_set(Word.THAWED):
             _log.warning(
                 "%s: frozen for one gradient, and trained again from the next; what is to stay frozen is frozen before "
                 "the run, or anew at each gradient",

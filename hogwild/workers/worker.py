@@ -85,7 +85,7 @@ class Worker:
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         self._own_gradients = OwnGradients(task.plan, self.rule, parameters, self._order)
-        self.writes = Writes(replica, parameters, self.rule)
+        self.writes = Writes(replica, parameters, self.rule, state.control)
         self.seat = self._make_seat(parameters)
         self.rule.attach(self.seat)
         rechecks = self.rule.rechecks
@@ -128,6 +128,7 @@ class Worker:
         try:
             with informed(self.info), scripts_as_written():
                 self.task.work(self)
+                self.writes.end()
             self.control.leave(self.index)
             if self._generators is not None:
                 self._generators.moved(self.info.update)  # the last commit, too, may have drawn
@@ -243,7 +244,7 @@ class Worker:
         """The replica, at the version that this ticket's gradient is to be computed on."""
         self._read = as_ticket(ticket)
         replica = self.rule.read(ticket)
-        self.writes.begin()
+        self.writes.begin(ticket.update)
         return replica
 
     def rows(self, ticket: Ticket, name: str, rows: Any) -> Tensor:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import logging
 import math
+import multiprocessing
 from functools import partial
 from typing import Any
 
@@ -168,20 +169,6 @@ def test_what_is_frozen_once_is_told_once(update: str, caplog: pytest.LogCapture
     assert caplog.text.count(THAWED) == len(caplog.records) == 1
 
 
-def test_a_process_tells_it_too() -> None:
-    class Heard(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            hogwild.worker_info().log(told=record.getMessage().startswith(THAWED))
-
-    def loss(model: Any, batch: Any) -> Tensor:
-        if hogwild.worker_info().update == 0:
-            logging.getLogger("hogwild").addHandler(Heard())
-        return frozen_once(model, batch)
-
-    run = problems.train(loss=loss, update="ordered", updates=20, workers=1, kind="processes", recheck=0)
-    assert [row["told"] for row in run.logged] == [1.0]
-
-
 def frozen_from_then_on(model: Any, batch: Any) -> Tensor:
     """Its first layer is frozen at every update from one on."""
     model[0].requires_grad_(hogwild.worker_info().update < 3)
@@ -197,12 +184,63 @@ def frozen_inside(model: Any, batch: Any) -> Tensor:
     return other + problems.cross_entropy(model, batch)
 
 
+def warming_up(model: Any, batch: Any) -> Tensor:
+    """Its first layer is frozen at each of the first updates, and trained at all others."""
+    if hogwild.worker_info().update < 8:
+        model[0].requires_grad_(False)
+    return problems.cross_entropy(model, batch)
+
+
+def now_and_then(model: Any, batch: Any) -> Tensor:
+    """Its first layer is frozen at every seventh update, after the first."""
+    if hogwild.worker_info().update % 7 == 6:
+        model[0].requires_grad_(False)
+    return problems.cross_entropy(model, batch)
+
+
 @pytest.mark.parametrize("recheck", [0.0, 1.0])
-@pytest.mark.parametrize("loss", [alternating, frozen_from_then_on, frozen_inside])
-def test_nothing_is_told_where_a_loss_sees_to_it(loss: Any, recheck: float, caplog: pytest.LogCaptureFixture) -> None:
-    settings: dict[str, Any] = {"update": "ordered", "updates": 20, "workers": 1, "kind": "threads"}
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("loss", [alternating, frozen_from_then_on, frozen_inside, warming_up, now_and_then])
+def test_nothing_is_told_where_a_loss_sees_to_it(
+    loss: Any, workers: int, recheck: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {"update": "ordered", "updates": 48, "workers": workers, "kind": "threads"}
     problems.train(loss=loss, recheck=recheck, **settings)
     assert caplog.records == []
+
+
+def frozen_by_each(model: Any, batch: Any) -> Tensor:
+    """Its first layer is frozen at the first update that a worker takes part in."""
+    if not hasattr(model, "began"):
+        model[0].requires_grad_(False)
+        model.began = True
+    return problems.cross_entropy(model, batch)
+
+
+ONCE = pytest.mark.parametrize(("update", "loss"), [("ordered", frozen_once), ("locked", frozen_by_each)])
+
+
+@ONCE
+def test_one_thread_tells_it_for_all(update: str, loss: Any, caplog: pytest.LogCaptureFixture) -> None:
+    problems.train(loss=loss, update=update, updates=200, workers=2, kind="threads", recheck=1.0)
+    assert caplog.text.count(THAWED) == len(caplog.records) == 1
+
+
+@ONCE
+@pytest.mark.parametrize("workers", [1, 2])
+def test_and_so_does_one_process(workers: int, update: str, loss: Any) -> None:
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            hogwild.worker_info().log(told=record.getMessage().startswith(THAWED))
+
+    def heard(model: Any, batch: Any) -> Tensor:
+        logger = logging.getLogger("hogwild")
+        if multiprocessing.parent_process() is not None and not logger.handlers:
+            logger.addHandler(Heard())
+        return loss(model, batch)
+
+    run = problems.train(loss=heard, update=update, updates=200, workers=workers, kind="processes", recheck=0)
+    assert [row["told"] for row in run.logged] == [1.0]
 
 
 # --- modes, by a loop of one's own
