@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from hogwild.run.holes import WAYS_OUT, hole_in
 from hogwild.run.reached_by_layers import ReachedByLayers
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.interpreter import Measured, measured
+from hogwild.workers.package import twins_of
 from hogwild.workers.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo
 
@@ -43,8 +44,9 @@ class DryRun:
     """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
     generator that it drew from, what drew, the names of the parameters that the loss wrote to, frozen ones included,
     the digest of the batch, how many rows each sparse gradient names, and what a step takes, where that was asked for.
-    `beyond`: the names of those that are computed with in the model that was copied, in place of those of the copy;
-    `beside`: of those that are so beside those of the copy, as where a penalty keeps these near where they began.
+    `beyond`: the names of those that are computed with in the model that was copied, in place of those of the copy, or
+    by a layer of it; `beside`: of those that the loss computes with beside those of the copy, as where a penalty keeps
+    these near where they began.
     """
 
     sparse: frozenset[int]
@@ -85,6 +87,12 @@ class _Trial:
             stand_in.data = stand_in.data.clone()
         own = {name: stand_ins[id(parameter)] for name, parameter in trained.items()}
         return cls(own_copy(source), loss, replicate(model, stand_ins), stand_ins, own, trained)
+
+    def with_model_sent(self, model: nn.Module) -> _Trial | None:
+        """The same with a replica as a process would get it, in which a function that a layer holds has the replica's
+        own layers; the loss stays as it is. None where the model cannot be pickled."""
+        twins = twins_of({"model": model}, None, self.stand_ins)
+        return replace(self, replica=twins["model"]) if twins is not None else None
 
     def batch(self, info: WorkerInfo) -> Any:
         """The first one."""
@@ -177,21 +185,33 @@ def dry_run(
     beyond = [name for name, gradient in zip(trained, callers, strict=False) if gradient is not None]
     both = {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None} & {*beyond}
     if both:
-        with at_batch(seed, workers) as info:
-            both -= _reached_by_layers(_Trial.of(model, trained, source, loss), info, by)
+        both &= _reached_by_the_loss(model, partial(_Trial.of, model, trained, source, loss), seed, workers, by)
     beside = tuple(name for name in beyond if name in both)
     beyond = [name for name in beyond if name not in both]
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
     return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, tuple(beyond), beside)
 
 
-def _reached_by_layers(trial: _Trial, info: WorkerInfo, by: str) -> set[str]:
-    """The names of the caller's parameters that layers of the copy compute with, on the same batch and with the same
-    draws; the rest is reached by the loss."""
+def _reached_by_the_loss(model: nn.Module, make: Callable[[], _Trial], seed: int, workers: int, by: str) -> set[str]:
+    """The names of the caller's parameters that the loss itself computes with, and no layer of a copy: on the same
+    batch and with the same draws."""
+    sent = make().with_model_sent(model)
+    if sent is not None:
+        with suppress(ArgumentError), at_batch(seed, workers) as info:
+            return _past_the_layers(sent, info, by)
+    with at_batch(seed, workers) as info:
+        return _past_the_layers(make(), info, by)
+
+
+def _past_the_layers(trial: _Trial, info: WorkerInfo, by: str) -> set[str]:
+    """The names of the caller's parameters that are computed with, but for those that a layer shows that it uses."""
     reached = ReachedByLayers(trial.replica)
-    trial.gradients(trial.batch(info), by)
-    trial.let_go()
-    return reached.among(trial.callers)
+    try:
+        _, _, callers = trial.gradients(trial.batch(info), by)
+    finally:
+        trial.let_go()
+    found = {name for name, gradient in zip(trial.callers, callers, strict=False) if gradient is not None}
+    return found - reached.among(trial.callers)
 
 
 def _refuse_unreached(missing: Sequence[str], trial: _Trial, info: WorkerInfo) -> None:

@@ -5,10 +5,14 @@ copied, nor is the model that the function holds.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+
+_MOST = 100_000  # objects that are looked at, of what a layer returns
 
 
 class ReachedByLayers:
@@ -39,9 +43,23 @@ class ReachedByLayers:
 
 
 def _tensors_in(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping | list | tuple):
-        values: Collection[Any] = output.values() if isinstance(output, Mapping) else output
-        for value in values:
-            yield from _tensors_in(value)
+    """Those in it, in containers and in attributes, as of a dataclass."""
+    left = [output]
+    seen: dict[int, Any] = {}
+    while left and len(seen) < _MOST:
+        at = left.pop()
+        if isinstance(at, Tensor):
+            yield at
+        elif id(at) not in seen and not isinstance(at, type | nn.Module | ModuleType):
+            seen[id(at)] = at  # kept, so that no other gets its id
+            left += _values_in(at)
+
+
+def _values_in(output: Any) -> Collection[Any]:
+    if isinstance(output, list | tuple):
+        return output
+    if isinstance(output, Mapping):
+        return output.values()
+    if is_dataclass(output):
+        return [getattr(output, field.name, None) for field in fields(output)]  # which may have slots alone
+    return getattr(output, "__dict__", {}).values()

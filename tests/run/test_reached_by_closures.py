@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import problems
 import pytest
@@ -176,3 +178,127 @@ def test_a_penalty_makes_no_start_of_what_a_layer_reaches(gradient: str | None) 
         problems.train(model, loss=loss, kind="threads", gradient=gradient)
     run = problems.train(model, loss=loss, kind="auto", gradient=gradient, updates=4)
     assert run.kind == "processes"
+
+
+# --- a layer that holds a function of another, where the loss has a penalty on the same parameters
+
+
+@dataclass
+class Restored:
+    """What a model returns."""
+
+    logits: Tensor
+    x: Any
+
+
+@dataclass
+class Slotted:
+    """Likewise."""
+
+    __slots__ = ("logits", "x")
+    logits: Tensor
+    x: Any
+
+
+class Pair(NamedTuple):
+    """Likewise."""
+
+    logits: Tensor
+    x: Any
+
+
+class Tied(nn.Module):
+    """Its decoder is the encoder, by a function that holds the model that it was made for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encode = nn.Linear(8, 4)
+        self.head = nn.Linear(8, 3)
+        self.decode: Any = lambda h: nn.functional.linear(h, self.encode.weight.t())
+
+    def step(self, x: Tensor, made: Any) -> Any:
+        return made(self.head(x), self.decode(torch.tanh(self.encode(x))))
+
+    def forward(self, x: Tensor, made: Any) -> Any:
+        return self.step(x, made)
+
+
+class TiedByMethod(Tied):
+    """The same, but for what a copy of the function holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.decode
+
+    def decode(self, h: Tensor) -> Tensor:
+        return nn.functional.linear(h, self.encode.weight.t())
+
+
+def penalized(form: str) -> Any:
+    """A loss that is given what layers return in that form; as "method", by no forward pass."""
+
+    def made(logits: Tensor, x: Tensor) -> Any:
+        forms: dict[str, Any] = {"tuple": Pair, "dataclass": Restored, "slots": Slotted, "nested": Restored}
+        return forms.get(form, SimpleNamespace)(logits=logits, x={"x": [x]} if form == "nested" else x)
+
+    def loss(given: Any, batch: Any) -> Tensor:
+        out = (given.step if form == "method" else given)(batch[0], made)
+        x = out.x["x"][0] if form == "nested" else out.x
+        restored = nn.functional.mse_loss(x, batch[0]) + nn.functional.cross_entropy(out.logits, batch[1])
+        return restored + 0.1 * given.encode.weight.square().sum()
+
+    return loss
+
+
+FORMS = ["method", "tuple", "dataclass", "slots", "nested", "namespace"]
+
+
+@pytest.mark.parametrize("gradient", [None, "backward"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_worker_has_of_its_own_is_not_beside_it(form: str, gradient: str | None) -> None:
+    """A process is sent the function with the model, and what it holds is the worker's."""
+    settings: dict[str, Any] = {"update": "ordered", "workers": 1, "updates": 20, "gradient": gradient}
+    one, again, other = (
+        problems.train(model, loss=penalized(form), kind=kind, **settings)
+        for model, kind in ((Tied(), "processes"), (Tied(), "auto"), (TiedByMethod(), "threads"))
+    )
+    assert again.kind == "processes"
+    assert one.digest == again.digest == other.digest
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_threads_are_told_that_a_function_holds_it(form: str) -> None:
+    with pytest.raises(hogwild.ArgumentError, match=REACHED.format(r"encode\.weight")):
+        problems.train(Tied(), loss=penalized(form), kind="threads")
+
+
+class Unsent(Tied):
+    """Cannot be pickled."""
+
+    def __getstate__(self) -> Any:
+        raise TypeError("stays here")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        other = Unsent.__new__(Unsent)
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
+
+
+@pytest.mark.parametrize("form", FORMS[1:])
+def test_threads_are_told_so_of_what_cannot_be_pickled(form: str) -> None:
+    with pytest.raises(hogwild.ArgumentError, match=REACHED.format(r"encode\.weight")):
+        problems.train(Unsent(), loss=penalized(form), kind="threads")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [*KINDS, "auto"])
+def test_what_the_loss_holds_is_beside_it_nonetheless(kind: str, form: str) -> None:
+    """In a process the distance would be that of the worker from itself, which is 0."""
+    model, own = Tied(), penalized(form)
+
+    def loss(given: Any, batch: Any) -> Tensor:
+        return own(given, batch) + (given.encode.weight - model.encode.weight).square().sum()
+
+    with pytest.raises(hogwild.ArgumentError, match=r"^the loss computes with encode\.weight of the model"):
+        problems.train(model, loss=loss, kind=kind)
