@@ -318,7 +318,7 @@ def test_what_is_no_ticket_and_no_gradient_is_refused(ticket: Any, gradient: Any
             worker.commit(ticket(claimed), gradient(torch.autograd.grad(loss, list(replica.parameters()))))
 
     with pytest.raises(hogwild.ArgumentError, match=message):
-        hogwild.launch(work, problems.mlp(), optimizer=SGD, updates=4, update="ordered", kind="threads")
+        hogwild.launch(work, problems.mlp(), optimizer=SGD, updates=4, update="ordered", kind="threads", workers=1)
 
 
 def test_what_is_read_is_a_ticket() -> None:
