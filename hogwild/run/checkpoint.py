@@ -4,8 +4,9 @@ It holds the versions that later updates read (c − τ … c under `ordered`, c
 after update c − 1, the journal up to there, the tickets that are still to be computed, the seconds that it took, the
 best version up to there where one is kept, and the identity of its run and the form of it all, by which a file of
 another run is refused, and a seal, by which one is refused that has changed since it was written. Under the rules in
-place c is how many updates were applied. Others write there while it is copied, so it is copied again until nobody has;
-where they leave no moment for that, it holds which updates may be in it in part, or not, or be computed twice.
+place c is how many updates were applied, and it holds which version was evaluated last, for these are numbered by their
+tickets. Others write there while it is copied, so it is copied again until nobody has; where they leave no moment for
+that, it holds which updates may be in it in part, or not, or be computed twice.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Checkpointer:
     """Saves a checkpoint every so many versions; called by the worker that has just made one.
 
     `run` is the identity of the run, and `seconds_before` those that it took before it was resumed; `best` says whether
-    it keeps its best version.
+    it keeps its best version; `evaluate_every` the versions between evaluations, 0 is never.
     """
 
     directory: Path
@@ -55,13 +56,17 @@ class Checkpointer:
     run: str = ""
     seconds_before: float = 0.0
     best: bool = False
+    evaluate_every: int = 0
 
     def due(self, version: int) -> bool:
         """True when this version is to be saved."""
         return version % self.every == 0
 
-    def save(self, state: SharedState, rule: Rule, version: int, slot: int, worker: int = NOBODY) -> None:
-        """Save that version, which lies complete in `slot` and was made by `worker`, where it is about to be published.
+    def save(
+        self, state: SharedState, rule: Rule, version: int, slot: int, worker: int = NOBODY, shown: int | None = None
+    ) -> None:
+        """Save that version, which lies complete in `slot` and was made by `worker`, where it is about to be published;
+        `shown` is the last that was evaluated, where that is not the last that was copied out for it.
 
         Raises:
             RunDirectoryError: the file cannot be written; the checkpoint before it is still there.
@@ -79,6 +84,9 @@ class Checkpointer:
         metadata["seconds"] = repr(self.seconds_before + _seconds(state))
         if start.in_doubt:
             metadata["in_doubt"] = json.dumps(start.in_doubt)
+        if not rule.versioned:
+            shown = state.control[Word.OBSERVED] if shown is None else shown
+            metadata["shown"] = json.dumps([shown, self.evaluate_every])
         best = load_best(self.directory) if self.best else None  # of what the parent has evaluated until now
         if best is not None:
             metadata["best"] = json.dumps(best.to_metadata())
@@ -105,7 +113,9 @@ def _seconds(state: SharedState) -> float:
 class ResumePoint:
     """Where a run goes on: from that version, with the tickets `again`, then with `following` to `total` - 1; `stopped`
     where `stop` has ended it there, and else it may be longer by now. It took `seconds` to get there; `best` is the
-    best version up to there, where one is kept. Updates `in_doubt` were written while the model was copied."""
+    best version up to there, where one is kept. Updates `in_doubt` were written while the model was copied. Under the
+    rules in place `shown` is the last version, by its ticket, that was shown to be evaluated, NOBODY where that is not
+    known, and one was due every `shown_every`."""
 
     version: int
     following: int
@@ -115,6 +125,8 @@ class ResumePoint:
     best: Best | None = None
     stopped: bool = False
     in_doubt: tuple[int, ...] = ()
+    shown: int = NOBODY
+    shown_every: int = 0
 
     def done(self, ticket: int) -> bool:
         """True where that ticket is not computed again."""
@@ -133,6 +145,8 @@ class ResumePoint:
             raise ValueError(f"it claims {len(self.again)} tickets to do again, and then those from {self.following}")
         if type(self.total) is not int or not 0 < self.total <= most:
             raise ValueError(f"it claims {printable(str(self.total))} tickets in all, of {most}")
+        if not (NOBODY <= self.shown <= self.following and self.shown_every >= 0):
+            raise ValueError(f"it claims that version {self.shown} was evaluated, one in {self.shown_every}")
 
 
 @dataclass(frozen=True)
@@ -201,6 +215,8 @@ def restore(directory: Path, state: SharedState, rule: Rule, run: str = "") -> R
             seconds = max(0.0, float(metadata.get("seconds", 0.0)))
             best = _best_in(file, metadata)
             start = ResumePoint(version, tickets["next"], tuple(tickets["again"]), tickets["total"], seconds, best)
+            shown, shown_every = map(int, json.loads(metadata.get("shown", f"[{NOBODY}, 0]")))
+            start = replace(start, shown=shown, shown_every=shown_every)
             start.check(state.plan, rule)
             doubted = tuple(map(int, json.loads(metadata.get("in_doubt", "[]"))))
             start = replace(start, in_doubt=doubted, stopped=-(-start.total // rule.tickets_per_update) < rows)

@@ -114,7 +114,7 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             evaluator.decided = machines.decided
         supervisor, ending.tell_rest = _supervisor(run, signals, machines)
         try:
-            evaluator.evaluate_start(run.start.version)
+            evaluator.evaluate_start(run.start.version, run.owed)
             supervisor.supervise()
             evaluator.take_newest()
             _refuse_not_finite(job)
@@ -243,12 +243,13 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
     if run.job.out is None or checkpointer is None:
         return None
     version, slot = run.job.rule.newest(run.state)
-    run.evaluator.keeper.forget_after(version)
+    shown = version if run.job.rule.versioned else run.evaluator.seen
+    run.evaluator.keeper.forget_after(shown)
     result = gather(run, history, INTERRUPTED, began)
     if machines is not None:
         result = _of_all(result, machines, machines.usage_so_far([*result.workers]))
     result.write(run.job.out)
-    checkpointer.save(run.state, run.job.rule, version, slot)
+    checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)
     return result
 
 

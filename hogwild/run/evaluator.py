@@ -84,6 +84,7 @@ class Evaluator:
         self._reported = 0.0
         self._looked = time.monotonic()
         self._told_divergence = False
+        self._seen = state.control[Word.OBSERVED]
 
     def look(self) -> None:
         """Evaluate a version that is shown, if any, and report progress when it is time."""
@@ -106,6 +107,7 @@ class Evaluator:
                 self._see(version)
         elif not self._heard(version):
             return
+        self._seen = version
         self._state.control.publish(Word.EVALUATED, version)
 
     def _heard(self, version: int) -> bool:
@@ -143,7 +145,11 @@ class Evaluator:
             self._trace.see(version, self._model.state_dict())
         if not self._evaluate_every or version % self._evaluate_every:
             return
-        self._evaluate_model(version, self._take_shown, self._state.observed_average)
+        self._judge(version, self._take_shown, self._state.observed_average)
+
+    def _judge(self, version: int, take: Callable[[], None], average: Sequence[torch.Tensor]) -> None:
+        """Evaluate that version, as `_evaluate_model` does, and end the run there if a callback says so."""
+        self._evaluate_model(version, take, average)
         if not self._callbacks.may_stop:
             return
         stops = bool(self._callbacks.says_stop(self.progress(version)))
@@ -164,12 +170,34 @@ class Evaluator:
     def _take_shown(self) -> None:
         self._take(self._state.observed.parameters, self._state.observed.buffers)
 
-    def evaluate_start(self, version: int) -> None:
-        """Evaluate the version that a run goes on from, where that was due and its parent was killed before."""
+    @property
+    def seen(self) -> int:
+        """The last version that was evaluated, and decided upon where `stop` is asked."""
+        if self._callbacks.may_stop or not self.evaluations:
+            return self._seen
+        return max(self._seen, int(self.evaluations[-1]["update"]))  # an interruption may come right after the row
+
+    def evaluate_start(self, version: int, owed: Iterable[int] = ()) -> None:
+        """Evaluate the version that a run goes on from, where that was due and its parent was killed before.
+
+        Under the rules in place it is evaluated, and decided upon, as each of those that are owed.
+        """
+        for number in owed:
+            if number <= self._state.control[Word.TOTAL]:  # the run has not ended at the one before
+                self._evaluate_owed(number)
+        if not self._rule.versioned:
+            return
         if version and self._judges and self._evaluate_every and version % self._evaluate_every == 0:
             self.take_newest()
             if not self._has_evaluated(version):
                 self._evaluate_newest()
+
+    def _evaluate_owed(self, version: int) -> None:
+        self.take_newest()
+        with preserved_generators():
+            self._judge(version, self.take_newest, self._state.average(version))
+        self._seen = version
+        self._state.control[Word.OBSERVED] = self._state.control[Word.EVALUATED] = version
 
     def evaluate_newest(self) -> None:
         """Evaluate the final version, unless that was done already, and report progress a last time.
@@ -191,6 +219,7 @@ class Evaluator:
 
     def _evaluate_newest(self) -> None:
         version, _ = self._newest()
+        self._seen = max(self._seen, version)  # which no `stop` is asked about
         with preserved_generators():
             self._evaluate_model(version, self.take_newest, self._state.average(version))
 

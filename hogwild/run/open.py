@@ -24,7 +24,9 @@ from hogwild.run.machines import Machines, come_back, dealt
 from hogwild.run.metrics import read_metrics
 from hogwild.run.origin import Origin
 from hogwild.run.prepare import Prepared
+from hogwild.run.shown import owed, shown_before
 from hogwild.shared.state import SharedState
+from hogwild.shared.words import Word
 from hogwild.workers.bit_flags import BitFlags
 from hogwild.workers.kinds import TEAMS
 from hogwild.workers.seat import planted_pause
@@ -44,6 +46,7 @@ class OpenRun:
         first_samples: samples in the first batch.
         state: the parent's view of the shared memory.
         start: where it goes on from; from version 0 where it does not resume another.
+        owed: versions that were due before, that nobody has evaluated and no worker comes to.
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
         logged: what workers logged in the parts before it was resumed.
         befallen: what befell the workers of those parts.
@@ -60,6 +63,7 @@ class OpenRun:
     first_samples: int
     state: SharedState
     start: ResumePoint
+    owed: range
     origin: Origin | None
     logged: list[dict[str, float]]
     befallen: Befallen
@@ -107,15 +111,16 @@ def open_run(prepared: Prepared) -> OpenRun:
     evaluations: list[dict[str, float]] = []
     logged: list[dict[str, float]] = []
     befallen = Befallen()
+    shown = 0
     if job.resume is not None:
         start = restore(job.resume, state, job.rule, prepared.run)
-        evaluations, logged = _earlier(job, start)
+        shown, evaluations, logged = _earlier(job, start)
         befallen = read_befallen(job.resume).where(start.done) + Befallen(in_doubt=start.in_doubt)
         # a version is evaluated a moment after it is made, and so perhaps after the checkpoint that is kept
         start = replace(start, seconds=max([start.seconds, *(row["seconds"] for row in evaluations)]))
     total = min(start.total, prepared.tickets) if start.stopped else prepared.tickets
     state.control.prepare(start.following, total, start.again, job.rule.tickets_per_update)
-    job.rule.begin(state.control, start.version)
+    _begin(job, state, start, shown)
     if state.exchange is not None:
         state.exchange.take(state.values(*job.rule.newest(state)))
     if job.party is not None:
@@ -123,7 +128,7 @@ def open_run(prepared: Prepared) -> OpenRun:
     machines = None
     if job.party is not None and job.party.returns:
         machines, start = come_back(job, state)
-        job.rule.begin(state.control, start.version)
+        _begin(job, state, start, start.version)
     try:
         return _opened(prepared, state, start, machines, evaluations, logged, befallen)
     except BaseException:
@@ -151,6 +156,7 @@ def _opened(
         first_samples=prepared.first_samples,
         state=state,
         start=start,
+        owed=_owed(job, state, start),
         origin=prepared.origin,
         logged=logged,
         befallen=befallen,
@@ -163,13 +169,33 @@ def _opened(
     )
 
 
-def _earlier(job: Job, start: ResumePoint) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    """(evaluations, logged) of the parts before, less what is computed again."""
+def _begin(job: Job, state: SharedState, start: ResumePoint, shown: int) -> None:
+    """Let the rule begin there. Under the rules in place what was shown last is not known by the updates applied."""
+    job.rule.begin(state.control, start.version)
+    if not job.rule.versioned:
+        state.control[Word.OBSERVED] = state.control[Word.EVALUATED] = shown
+
+
+def _owed(job: Job, state: SharedState, start: ResumePoint) -> range:
+    """The versions that are evaluated, and decided upon, before workers start. Where several machines train, these are
+    shown with the next one, for all of them hear what is decided."""
+    if job.rule.versioned or job.party is not None:
+        return range(0)
+    return owed(start, state.control[Word.OBSERVED], job.evaluate_every)
+
+
+def _earlier(job: Job, start: ResumePoint) -> tuple[int, list[dict[str, float]], list[dict[str, float]]]:
+    """(the version up to which all was shown that was due, evaluations, logged) of the parts before, less what is
+    computed again."""
     assert job.resume is not None
     evaluations, logged = read_metrics(job.resume / METRICS)
-    per_update = job.rule.tickets_per_update
+    per_update, shown = job.rule.tickets_per_update, start.version
+    if not job.rule.versioned:
+        rows_are_whole = job.evaluate is not None and job.party is None
+        shown = shown_before(start, evaluations, job.evaluate_every, rows_are_whole=rows_are_whole)
     return (
-        [row for row in evaluations if row["update"] <= start.version],
+        shown,
+        [row for row in evaluations if row["update"] <= shown],
         [row for row in logged if start.done(int(row["update"]) * per_update)],
     )
 
@@ -178,7 +204,8 @@ def _checkpointer(job: Job, origin: Origin | None, start: ResumePoint, every: in
     if job.out is None or every is None:
         return None
     run = origin.run if origin is not None else ""
-    return Checkpointer(job.out, every, run, start.seconds, job.config.keep_best is not None)
+    best = job.config.keep_best is not None
+    return Checkpointer(job.out, every, run, start.seconds, best, job.evaluate_every)
 
 
 def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Team:

@@ -5,6 +5,7 @@ An evaluation, a seal of the version's bits in the journal, or a checkpoint.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -61,6 +62,7 @@ class Milestones:
         self._evaluate_every = evaluate_every
         self._digest_every = state.plan.digest_every if rule.versioned else 0
         self._traced = traced
+        self._traced_in_order = sorted(traced)
         self._stops = stops
         self._checkpoint = checkpoint
         saved_every = checkpoint.every if checkpoint is not None else 0
@@ -103,7 +105,10 @@ class Milestones:
         model is by now is shown for them, for nobody who trains in place waits for another, and none is left out."""
         if self._rule.versioned:
             return ()
-        return [*filter(self._is_shown, range(self._state.control[Word.OBSERVED] + 1, version))]
+        first, every = self._state.control[Word.OBSERVED] + 1, self._evaluate_every
+        due = range(first + -first % every, version, every) if every else ()
+        traced = self._traced_in_order
+        return sorted({*due, *traced[bisect_left(traced, first) : bisect_left(traced, version)]})
 
     def _show(self, version: int, slot: int) -> None:
         """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
