@@ -282,7 +282,6 @@ class Evaluator:
         """Evaluate that version, which the model holds and `take` gives it again, and its moving average, if any."""
         if self._evaluate is None:
             return
-        first, _ = self.span()
         metrics = self._metrics_of(self._evaluate, version)
         if average:
             take()  # the first may have moved buffers
@@ -294,7 +293,9 @@ class Evaluator:
             take()
         if self._has_evaluated(version):
             self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
-        row = {"update": version, "seconds": self._seconds_before + time.monotonic() - first}
+        now = time.monotonic()
+        first, _ = self.span()  # later than that where no worker has started yet: the run has taken no time then
+        row = {"update": version, "seconds": self._seconds_before + max(now - first, 0.0)}
         self.evaluations.append({**row, **metrics})
         self.keeper.see(self.evaluations[-1], lambda metric: self._copy(take, average if _is_averaged(metric) else ()))
         self._callbacks.tell("on_evaluation", self.progress(version))

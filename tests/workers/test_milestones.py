@@ -23,9 +23,7 @@ class Counted(frozenset):
 
 def milestones(observed, every, traced=frozenset()):
     state = SimpleNamespace(control={Word.OBSERVED: observed}, plan=SimpleNamespace(digest_every=0))
-    return Milestones(
-        state, Hogwild(), 0, evaluate_every=every, traced=traced, stops=False, checkpoint=None
-    )  # fmt: skip
+    return Milestones(state, Hogwild(), 0, evaluate_every=every, traced=traced, stops=False, checkpoint=None)
 
 
 @pytest.mark.parametrize(
