@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import psutil
@@ -33,19 +34,30 @@ def test_ordered_passes(capsys):
 
 
 class Overtaken:
-    """The first update of each run is applied after so many later ones; else one thread may do all of them before
-    another starts, in every run."""
+    """The first update of each run is applied after exactly so many later ones; else one thread may do all of them
+    before another starts, in every run."""
 
     def __init__(self, *by: int) -> None:
         self.by = list(by)
+        self.first: WorkerSeat | None = None  # whose gradient waits
+        self.until = -1
 
     def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
-        if hook is Hook.COMMITTING and seat.ticket == 0 and self.by:
-            handed_out = self.by.pop(0)
-            deadline = time.monotonic() + 60
-            while seat.tickets_handed_out < handed_out:
-                assert time.monotonic() < deadline, "the other worker waits for this one, and does not race"
-                time.sleep(0.001)
+        if hook is Hook.CLAIMED and seat.ticket == 0 and self.by:
+            self.first, self.until = seat, self.by.pop(0)
+        elif hook is Hook.COMMITTING and seat is self.first:
+            until(lambda: seat.tickets_handed_out > self.until)
+        elif hook is Hook.COMMITTING and self.first is not None and seat.ticket == self.until:
+            until(lambda: self.first is None)
+        elif hook is Hook.CLAIMING and seat is self.first:  # it is applied
+            self.first = None
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline, "a worker waits for the other, and does not race"
+        time.sleep(0.001)
 
 
 def test_racing_fails_and_says_why(capsys, tmp_path):
