@@ -7,18 +7,18 @@ which is another file's there. What it has loaded is as well kept: it is sent on
 from __future__ import annotations
 
 import os
+import stat
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hogwild.data.sources import DatasetSource, Source
-from hogwild.run.holders import Holder, holders_of
+from hogwild.run.holders import ATOMS, Budget, Holder, holders_of
 
 _OBJECTS = 1000  # of which a data set is made, at most
-_ADDRESS = 1 << 32  # from which on a number may be one
-_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 
 
 class DataBefore:
@@ -29,28 +29,37 @@ class DataBefore:
 
     def __init__(self, source: Source | None) -> None:
         self._source, self._files = source, _open_files()
+        self._opened: set[int] = set()
         self._held: dict[int, tuple[Any, list[Holder]]] = {}
-        found = [source.dataset, source.collate] if isinstance(source, DatasetSource) else []
+        found, budget = deque([source.dataset, source.collate] if isinstance(source, DatasetSource) else []), Budget()
         while found and len(self._held) < _OBJECTS:
-            one = found.pop(0)
-            if id(one) not in self._held and (holders := holders_of(one)):
+            one = found.popleft()
+            if id(one) not in self._held and (holders := holders_of(one, budget)):
                 self._held[id(one)] = one, holders
-                found += [part for holder in holders for part in holder.held().values()]
+                held = (part for holder in holders for part in holder.held().values())
+                found.extend(part for part in held if not isinstance(part, ATOMS))
+
+    def note_files(self) -> None:
+        """Note which files have been opened since; called once samples have been looked at, and before anything else is
+        opened."""
+        self._opened = {number for number, file in _open_files().items() if self._files.get(number) != file}
 
     def put_back(self) -> None:
         """Give all of them what they held; what nobody holds any more is closed by its end."""
         with _no_word_of_what_is_not_closed():
             for _, holders in self._held.values():
                 for holder in holders:
-                    holder.put_back()
+                    with suppress(Exception):  # of a class that nobody thought of; it keeps what it has
+                        holder.put_back()
 
-    def is_of_this_process(self) -> bool:
-        """True where it has come to hold the number of a file or a process, or an address, which mean nothing in
-        another one. What a class says itself that is sent is left to it."""
-        now, before = DataBefore(self._source), dict(self._numbers())
-        opened = {number for number, file in now._files.items() if self._files.get(number) != file}
-        new = [number for at, number in now._numbers() if before.get(at) != number]
-        return any(number in opened or number == os.getpid() or number >= _ADDRESS for number in new)
+    def is_known_by_number(self) -> bool:
+        """True where it has come to hold the number of a file that has been opened since, which is another one's in
+        another process. What a class says itself that is sent is left to it."""
+        if not self._opened:
+            return False
+        before = dict(self._numbers())
+        now = DataBefore(self._source)._numbers()
+        return any(number in self._opened and before.get(at) != number for at, number in now)
 
     def _numbers(self) -> Iterator[tuple[tuple[int, int, Any], int]]:
         """Whole numbers, by where they were held."""
@@ -70,8 +79,12 @@ class DataBefore:
         except BaseException:
             until_now.put_back()
             raise
+        until_now.forget()
+
+    def forget(self) -> None:
+        """Hold nothing of it any longer."""
         with _no_word_of_what_is_not_closed():
-            until_now._held.clear()
+            self._held.clear()
 
 
 @contextmanager
@@ -81,17 +94,21 @@ def _no_word_of_what_is_not_closed() -> Iterator[None]:
         yield
 
 
+_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+
+
 def _says_what_is_sent(own: type) -> bool:
     """True where a class has a way of its own to be pickled."""
     return any(getattr(own, name, None) is not getattr(object, name, None) for name in _PICKLING)
 
 
 def _open_files() -> dict[int, tuple[int, int]]:
-    """By number, what each is; empty where the system does not tell."""
+    """By number, which each is, of those that have a name; empty where the system does not tell."""
     files = {}
     with suppress(OSError):
         for number in (int(link.name) for link in Path("/dev/fd").iterdir()):
             with suppress(OSError):  # the listing's own
                 told = os.fstat(number)
-                files[number] = told.st_dev, told.st_ino
+                if stat.S_ISREG(told.st_mode) and told.st_nlink:
+                    files[number] = told.st_dev, told.st_ino
     return files

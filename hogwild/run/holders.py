@@ -18,8 +18,17 @@ import torch
 from torch import Tensor, nn
 
 _MUCH = 1000  # items of a list or dict
-_LONGEST = 1 << 20  # items of a list that is kept
+_ITEMS = 1 << 18  # of all lists and dicts together that are kept, at most
+_BYTES = 1 << 22  # of all arrays together
 _LARGEST = 1 << 20  # bytes of an array that is kept
+ATOMS = (int, float, complex, bool, str, bytes, type(None))  # which hold nothing
+
+
+class Budget:
+    """How many items and bytes may be kept."""
+
+    def __init__(self) -> None:
+        self.items, self.bytes = _ITEMS, _BYTES
 
 
 class Holder(Protocol):
@@ -38,17 +47,18 @@ class _Items:
     """Of a dict, by the methods of Python's own classes, whatever a subclass makes of them."""
 
     def __init__(self, own: dict[Any, Any]) -> None:
-        self._own, self._held = own, dict(own)
+        self._own, self._held = own, dict(dict.items(own))
         self._kind: type[dict[Any, Any]] = OrderedDict if isinstance(own, OrderedDict) else dict
 
     def held(self) -> dict[Any, Any]:
         return self._held if len(self._held) <= _MUCH else {}
 
     def put_back(self) -> None:
-        for key in [key for key in self._own if key not in self._held]:
+        now = dict(dict.items(self._own))
+        for key in now.keys() - self._held.keys():
             self._kind.__delitem__(self._own, key)
         for key, value in self._held.items():
-            if self._own.get(key, self) is not value:
+            if now.get(key, self) is not value:
                 self._kind.__setitem__(self._own, key, value)
 
 
@@ -106,22 +116,24 @@ class _Numbers:
             self._own[...] = self._before
 
 
-def holders_of(one: Any) -> list[Holder]:
-    """What an object holds others in; of what Python itself brings along, as a logger, nothing."""
-    if isinstance(one, nn.Module | type):
+def holders_of(one: Any, budget: Budget) -> list[Holder]:
+    """What an object holds others in; of what Python itself brings along, as a logger, nothing. Nor of what cannot be
+    read without an error, or is more than the budget has left, which gets smaller."""
+    if isinstance(one, (*ATOMS, nn.Module, type)):
         return []
-    if isinstance(one, Tensor | np.ndarray):
-        numbers = _numbers_of(one)
-        return [_Numbers(numbers)] if numbers is not None and numbers.flags.writeable else []
-    return [*_items_of(one), *_attributes_of(one)]
+    try:
+        if isinstance(one, Tensor | np.ndarray):
+            return [*_numbers_of(one, budget)]
+        return [*_items_of(one, budget), *_attributes_of(one)]
+    except Exception:  # its class is of a kind that nobody thought of; it keeps what it has
+        return []
 
 
-def _items_of(one: Any) -> Iterator[Holder]:
-    if isinstance(one, dict):
-        yield _Items(one)
-    elif isinstance(one, list):
-        if len(one) <= _LONGEST:
-            yield _List(one)
+def _items_of(one: Any, budget: Budget) -> Iterator[Holder]:
+    if isinstance(one, dict | list):
+        budget.items -= len(one)
+        if budget.items >= 0:
+            yield _Items(one) if isinstance(one, dict) else _List(one)
     elif isinstance(one, tuple):
         if len(one) <= _MUCH:
             yield _Parts(*one)
@@ -155,14 +167,19 @@ def _set_among(one: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _numbers_of(one: Any) -> np.ndarray[Any, Any] | None:
-    """What is small and nothing but numbers in memory of this process, as an array in the same memory."""
-    if type(one) is np.ndarray:
-        return one if not one.dtype.hasobject and one.nbytes <= _LARGEST else None
-    if type(one) is not Tensor or one.device.type != "cpu" or one.layout is not torch.strided:
-        return None
-    if one.is_shared() or one.nbytes > _LARGEST or not one.is_contiguous():  # type: ignore[no-untyped-call]
-        return None
-    if one.is_conj() or one.is_neg() or one.is_quantized:
-        return None
-    return one.detach().reshape(-1).view(torch.uint8).numpy()
+def _numbers_of(one: Tensor | np.ndarray[Any, Any], budget: Budget) -> Iterator[Holder]:
+    """Of what is small, and nothing but numbers in memory of its own."""
+    if one.nbytes > _LARGEST:
+        return
+    if type(one) is Tensor:
+        plain = one.device.type == "cpu" and one.layout is torch.strided and not one.is_nested and not one.is_quantized
+        if not plain or one.is_conj() or one.is_neg() or one.is_shared() or not one.is_contiguous():  # type: ignore[no-untyped-call]
+            return
+        numbers = one.detach().reshape(-1).view(torch.uint8).numpy()
+    elif type(one) is np.ndarray and not one.dtype.hasobject and one.flags.writeable and one.flags.owndata:
+        numbers = one
+    else:
+        return
+    budget.bytes -= numbers.nbytes
+    if budget.bytes >= 0:
+        yield _Numbers(numbers)

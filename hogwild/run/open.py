@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,6 +17,7 @@ from hogwild.run.agreement import agree
 from hogwild.run.befallen import Befallen, read_befallen
 from hogwild.run.best import BestKeeper
 from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
+from hogwild.run.data_before import DataBefore
 from hogwild.run.directory import METRICS
 from hogwild.run.evaluator import Evaluator
 from hogwild.run.job import Job
@@ -233,14 +234,17 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
         planned_batches=job.planned_batches,
     )
     make = partial(TEAMS[job.kind], task, state, job.model, prepared.trained, prepared.constant)
-    before = job.data_before if TEAMS[job.kind].own_processes else None
-    if before is None:
-        return make()
-    if not before.is_of_this_process():
-        with suppress(ArgumentError):  # it may hold since what can be sent to no worker
+    before = job.data_before or DataBefore(None)
+    try:
+        if not TEAMS[job.kind].own_processes:
             return make()
-    with before.tried():
-        return make()
+        first, second = (before.tried, nullcontext) if before.is_known_by_number() else (nullcontext, before.tried)
+        with suppress(ArgumentError), first():
+            return make()
+        with second():  # as it is, it may hold what can be sent to no worker
+            return make()
+    finally:
+        before.forget()
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from hogwild.config import AUTO
 from hogwild.errors import ArgumentError, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
@@ -108,7 +109,8 @@ def prepare(job: Job) -> Prepared:
     tickets = job.tickets
     refuse_thread_settings()
     anatomy = Anatomy.of(job.model)
-    job = replace(job, data_before=DataBefore(job.source))
+    before = DataBefore(job.source if job.config.kind == AUTO or TEAMS[job.config.kind].own_processes else None)
+    job = replace(job, data_before=before)
     copies = copies_for_another(job)  # before anything of the job has been used
     _refuse_idle_functions(job)
     _warn_of_eval_mode(job.model)
@@ -122,6 +124,7 @@ def prepare(job: Job) -> Prepared:
     groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
     anatomy = anatomy.restricted_to(set(groups))
     tried = try_job(job, anatomy)
+    before.note_files()
     job = with_kind(job, tried, optimizer)
     refuse_what_workers_miss(job, anatomy, tried)
     names = {id(stand_ins[id(p)]): name for name, p in job.model.named_parameters()}

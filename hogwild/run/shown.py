@@ -25,6 +25,9 @@ def shown_before(start: ResumePoint, rows: Sequence[Row], every: int, *, rows_ar
     last = _last_done(start)
     if every and every == start.shown_every and start.shown != NOBODY:
         shown = start.shown
+        evaluated = [int(row["update"]) for row in rows if row["update"] <= shown]
+        if rows_are_whole and evaluated:  # after an error workers may have shown more than was looked at
+            shown = min(shown, _next_due(max(evaluated), every) - 1)
     else:  # what was due by another measure, or of a file that does not say it, is known by its rows alone
         undone = min((start.following, *start.again))
         shown = max([undone, *(int(row["update"]) for row in rows if row["update"] <= last)])

@@ -24,7 +24,7 @@ from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Word, Words
 from hogwild.workers.worker_info import as_number
 
-_AGAIN = 50  # gradients without, after which what was frozen once is not about to be again
+_FEWEST, _AGAIN = 8, 50  # gradients without, after which what was frozen once is not about to be again
 _log = logging.getLogger("hogwild")
 
 OfLoop = Sequence[Tensor | None] | Mapping[str, Any]
@@ -165,7 +165,7 @@ class Writes:
         """No more is computed."""
         if self._control is not None and self._thawed:
             self._put_flags_back()
-            self._tell_of_thawed(since=1)
+            self._tell_of_thawed(since=_FEWEST)
 
     def _put_flags_back(self) -> None:
         frozen: set[int] = set()

@@ -19,6 +19,7 @@ import io
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -254,7 +255,8 @@ def _holds_some(one: Any, keys: Mapping[int, tuple[str, int]]) -> bool:
     """True for an object that is not copied, and so holds the caller's parameters where a twin would hold its own."""
     pickler = _Watching(_Limited(), keys)
     if not isinstance(one, type):
-        pickler.dumped(one)
+        with suppress(Exception):  # what it holds beside need not be sent
+            pickler.dumped(one)
     return pickler.saw_some
 
 

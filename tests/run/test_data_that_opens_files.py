@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict, defaultdict
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from traits import NAMES
 
 import hogwild
+from hogwild.data.sources import as_source
+from hogwild.run.data_before import DataBefore
 
 SAMPLES, RECORD = 64, 9
 ADVICE = r"; kind='threads' sends nothing, and processes can open or make for themselves what __getstate__ leaves out$"
@@ -342,15 +345,19 @@ def test_the_number_of_a_file_is_not_sent(update: str, path: Path) -> None:
 class Counted(Loaded):
     """And how many samples were asked for; what that comes to is no file's number."""
 
-    asked = 1000
+    asked = 0
 
     def __getitem__(self, i: int) -> Any:
         self.asked += 1
         return super().__getitem__(i)
 
 
-def test_other_numbers_are_sent_with_what_was_loaded(path: Path) -> None:
-    problems.train(data=Counted(path), update="ordered", kind="processes", workers=2, updates=12)
+@pytest.mark.parametrize("first", [-14, -12, -11, -10, 0, 1 << 40])
+def test_other_numbers_are_sent_with_what_was_loaded(first: int, path: Path) -> None:
+    """As those of the memory that workers share, which has been opened since, too."""
+    data = Counted(path)
+    data.asked = first
+    problems.train(data=data, update="ordered", kind="processes", workers=2, updates=12, batch_size=8)
     assert path.with_suffix(".log").read_text().split() == [str(os.getpid())]
 
 
@@ -367,6 +374,56 @@ class Flagged(Numbered):
             self.samples[i] = super().__getitem__(i)
             self.has[i] = self.as_well[i] = True
         return self.samples[i]
+
+
+def test_one_with_many_lists_is_looked_at_in_no_time() -> None:
+    class Listed(Dataset[Any]):
+        def __init__(self) -> None:
+            self.rows = [[float(i)] * 8 for i in range(100_000)]
+            self.nested = [[float(i)] * 500 for i in range(400)]
+
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitem__(self, i: int) -> Any:
+            return torch.tensor(self.rows[i]), torch.tensor(i % 3)
+
+    began = time.process_time()
+    DataBefore(as_source(Listed(), batch_size=8, shuffle=True, seed=0, collate=None))
+    assert time.process_time() - began < 1
+
+
+class Awkward(Dataset[Any]):
+    """Whose parts run code of the user's where they are read."""
+
+    class Expiring(OrderedDict[str, int]):
+        def __getitem__(self, key: str) -> int:
+            raise KeyError(f"{key} has expired")
+
+    class Slotted:
+        __slots__ = ("value",)
+
+    class Shadowed(Slotted):
+        @property
+        def value(self) -> int:  # type: ignore[override]
+            raise RuntimeError("not now")
+
+    def __init__(self) -> None:
+        self.rows = problems.data(SAMPLES)
+        self.parts = [self.Expiring(a=1), self.Shadowed(), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])]
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, i: int) -> Any:
+        return self.rows[0][i], self.rows[1][i]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_raises_where_it_is_read_is_left_alone() -> None:
+    before = DataBefore(as_source(Awkward(), batch_size=8, shuffle=True, seed=0, collate=None))
+    before.put_back()
+    assert not before.is_known_by_number()
 
 
 def test_small_arrays_are_put_back_with_the_rest(path: Path) -> None:
