@@ -27,6 +27,7 @@ from hogwild.rules.row_gradients import is_told
 from hogwild.run.at_batch import at_batch
 from hogwild.run.batch_digest import batch_digest
 from hogwild.run.holes import WAYS_OUT, hole_in
+from hogwild.run.kept_by_loss import KeptByLoss
 from hogwild.run.reached_by_layers import ReachedByLayers
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.interpreter import Measured, measured
@@ -46,7 +47,7 @@ class DryRun:
     the digest of the batch, how many rows each sparse gradient names, and what a step takes, where that was asked for.
     `beyond`: the names of those that are computed with in the model that was copied, in place of those of the copy, or
     by a layer of it; `beside`: of those that the loss computes with beside those of the copy, as where a penalty keeps
-    these near where they began.
+    these near where they began. `kept`: what threads must not share of the loss, in words.
     """
 
     sparse: frozenset[int]
@@ -58,6 +59,7 @@ class DryRun:
     measured: Measured | None = field(default=None, compare=False)
     beyond: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    kept: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,10 @@ def dry_run(
         digest = batch_digest(batch)  # before the loss, which may write to it
         counts = trial.writes()
         step = partial(trial.gradients, batch, by)
-        (value, gradients, callers), took = measured(step) if long is not None else (step(), None)
+        kept = KeptByLoss(loss, trial.replica)
+        with kept.watched():
+            (value, gradients, callers), took = measured(step) if long is not None else (step(), None)
+        kept_by_loss = kept.why_not_shared()
         draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
         if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
             took = measured(step)[1]
@@ -189,7 +194,9 @@ def dry_run(
     beside = tuple(name for name in beyond if name in both)
     beyond = [name for name in beyond if name not in both]
     rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
-    return DryRun(frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, tuple(beyond), beside)
+    return DryRun(
+        frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, tuple(beyond), beside, kept_by_loss
+    )
 
 
 def _reached_by_the_loss(model: nn.Module, make: Callable[[], _Trial], seed: int, workers: int, by: str) -> set[str]:

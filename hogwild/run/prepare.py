@@ -109,8 +109,7 @@ def prepare(job: Job) -> Prepared:
     tickets = job.tickets
     refuse_thread_settings()
     anatomy = Anatomy.of(job.model)
-    before = DataBefore(job.source if job.config.kind == AUTO or TEAMS[job.config.kind].own_processes else None)
-    job = replace(job, data_before=before)
+    job = replace(job, data_before=_data_before(job))
     copies = copies_for_another(job)  # before anything of the job has been used
     _refuse_idle_functions(job)
     _warn_of_eval_mode(job.model)
@@ -124,7 +123,6 @@ def prepare(job: Job) -> Prepared:
     groups = {own: numbers[id(other)] for own, other in stand_ins.items() if id(other) in numbers}
     anatomy = anatomy.restricted_to(set(groups))
     tried = try_job(job, anatomy)
-    before.note_files()
     job = with_kind(job, tried, optimizer)
     refuse_what_workers_miss(job, anatomy, tried)
     names = {id(stand_ins[id(p)]): name for name, p in job.model.named_parameters()}
@@ -157,6 +155,11 @@ def prepare(job: Job) -> Prepared:
         draws,
         curved,
     )
+
+
+def _data_before(job: Job) -> DataBefore:
+    """Of the data, where it may be sent to processes."""
+    return DataBefore(job.source if job.config.kind == AUTO or TEAMS[job.config.kind].own_processes else None)
 
 
 def _refuse_idle_functions(job: Job) -> None:

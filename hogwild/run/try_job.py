@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hogwild.errors import ArgumentError, NotReproducible, some_of
+from hogwild.errors import ArgumentError, NotReproducible, some_of, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
 from hogwild.rules.gradients import gradients_of
@@ -38,6 +38,8 @@ def try_job(job: Job, anatomy: Anatomy) -> DryRun:
             by=job.rule.gradient_by,
             refuses_nonfinite=config.on_nonfinite == "raise",
         )
+    if job.data_before is not None:
+        job.data_before.note_files()
     _refuse_writes(job, anatomy, tried.written)
     return tried
 
@@ -77,6 +79,8 @@ def refuse_what_workers_miss(job: Job, anatomy: Anatomy, tried: DryRun) -> None:
             f"global, and not the copy that it is called with, so threads would never train it; make it a method, "
             f"use the model that the loss is called with, or use kind='processes'"
         )
+    if tried.kept and job.config.workers > 1:
+        warn_caller(f"threads share {tried.kept}, and compute with that of one another; use kind='processes'")
     if tried.draws and job.rule.same_bits:
         raise NotReproducible(
             f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, or another "

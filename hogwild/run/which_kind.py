@@ -2,7 +2,8 @@
 
     threads     the GIL is off, or a step is long and leaves the interpreter to others
     processes   else; and wherever threads would share what a run cannot vouch for: a generator that the trial step drew
-                from, a data set or an optimizer of the user's own, a layer that is reached past the copy of the model
+                from, a data set or an optimizer of the user's own, a layer that is reached past the copy of the model,
+                what a loss keeps of a step
 
 It decides no bits: what is said of a rule holds for both kinds.
 """
@@ -58,6 +59,8 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
         return f"it draws in {'; '.join(tried.draws)}, which threads share"
     if tried.beyond:
         return f"threads would share {some_of(tried.beyond)}, which is reached past their copies of the model"
+    if tried.kept:
+        return f"threads would share {tried.kept}"
     if isinstance(source, DatasetSource) and type(source.dataset) not in (list, tuple):
         return f"threads would share its data set, a {type(source.dataset).__name__}"
     own = not is_torchs(optimizer) and not isinstance(source, Kernel)

@@ -20,7 +20,7 @@ import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -143,6 +143,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _parametrized, (own, names), own.__getstate__(value)
         if isinstance(value, _Cached) and not is_importable(value):  # a script's, which pickle would look for there
             return _cached, (value.__wrapped__, value.cache_parameters())
+        if isinstance(value, ModuleType) and (within := _holder_of(value)) is not None:
+            return getattr, within
         if type(value).__name__ == "pybind11_type" and (name := _name_in_its_module(value)) is not None:
             return getattr, (sys.modules[value.__module__], name)
         return super().reducer_override(value)
@@ -168,6 +170,14 @@ def is_importable(function: Any) -> bool:
 def _cached(function: Any, parameters: Mapping[str, Any]) -> Any:
     """That function, with an empty cache."""
     return functools.lru_cache(**parameters)(function)
+
+
+def _holder_of(module: ModuleType) -> tuple[ModuleType, str] | None:
+    """(module, name) by which one that cannot be imported is found, as `torch._C._functions`; None: by none."""
+    parent, _, name = module.__name__.rpartition(".")
+    holder = sys.modules.get(parent)
+    found = module.__name__ not in sys.modules and getattr(holder, name, None) is module
+    return (holder, name) if found and holder is not None else None
 
 
 def _name_in_its_module(one: type) -> str | None:

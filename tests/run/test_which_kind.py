@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import problems
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, jvp
+from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 import hogwild
@@ -117,6 +122,61 @@ def test_processes_where_threads_would_share_what_nobody_can_vouch_for(gil, step
     kind, told = chosen(**arguments)
     assert kind == "processes"
     assert told == because.replace("\\", "")
+
+
+def by_template(template: nn.Module) -> Any:
+    return lambda model, batch: cross_entropy(
+        functional_call(template, dict(model.named_parameters()), batch[0]), batch[1]
+    )
+
+
+def by_hook(kept: dict[str, Any], other: nn.Module) -> Any:
+    other.register_forward_hook(lambda module, args, output: kept.update(last=output))
+    return lambda model, batch: problems.cross_entropy(model, batch) + (other(model(batch[0])), kept["last"].mean())[1]
+
+
+def by_jvp(model: nn.Module, batch: Any) -> torch.Tensor:
+    return problems.cross_entropy(model, batch) + jvp(model, batch[:1], (torch.ones_like(batch[0]),))[1].square().mean()
+
+
+def by_teacher(teacher: nn.Module, told: list[float]) -> Any:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        own = problems.cross_entropy(model, batch) + (model(batch[0]) - teacher(batch[0])).square().mean()
+        told.append(own.item())
+        return own
+
+    return loss
+
+
+SHARED = {
+    "a module beside the model, whose parameters the loss replaces": lambda: by_template(problems.mlp()),
+    "a tensor that the loss or a hook keeps of a step": lambda: by_hook({}, nn.Identity()),
+    "the levels of forward-mode differentiation (torch.func.jvp)": lambda: by_jvp,
+}
+
+
+@either
+@pytest.mark.parametrize("step", [FREE], indirect=True)
+@pytest.mark.parametrize("what", SHARED)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_processes_where_threads_would_share_what_a_loss_keeps(gil, step, what):
+    """Threads are one loss: one of them computes with what another has put there."""
+    loss = SHARED[what]()
+    assert chosen(loss=loss, workers=1) == ("processes", f"threads would share {what}")
+    train = partial(problems.train, loss=loss, update="ordered", kind="auto", updates=12)
+    one, two = (train(workers=workers).digest for workers in (1, 2))
+    assert one == two
+    told = pytest.warns(UserWarning, match=f"threads share {re.escape(what)}, and compute with that of one another")
+    with told, suppress(hogwild.HogwildError):  # it may fail, as may the bits
+        problems.train(loss=loss, kind="threads", workers=2, updates=4)
+
+
+@either
+@pytest.mark.parametrize("step", [FREE], indirect=True)
+def test_threads_where_a_loss_reads_another_model_or_keeps_numbers(gil, step, recwarn):
+    loss = by_teacher(problems.mlp().requires_grad_(False), [])
+    assert chosen(loss=loss)[0] == "threads"
+    assert not recwarn.list
 
 
 @with_gil

@@ -12,7 +12,9 @@ from typing import Any
 
 import problems
 import pytest
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from traits import KINDS
 
@@ -120,6 +122,28 @@ def test_functions_with_a_cache_and_names_of_torch_in_another_module_are_sent():
             return weight(len(batch[0])) * problems.cross_entropy(model, batch)
 
     runs = [problems.train(update="ordered", kind=kind, loss=loss, updates=6) for kind in KINDS]
+    assert runs[0].digest == runs[1].digest
+
+
+def test_a_function_that_can_be_differentiated_once_is_sent():
+    class Squared(torch.autograd.Function):
+        """Whose backward names what torch has in a module that cannot be imported."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * x * gradient
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return Squared.apply(model(batch[0])).mean()
+
+    runs = [problems.train(loss=loss, update="ordered", kind=kind, updates=6) for kind in KINDS]
     assert runs[0].digest == runs[1].digest
 
 
