@@ -13,6 +13,8 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
@@ -52,11 +54,13 @@ class KeptByLoss:
                 handle.remove()
 
     def _look_at(self, own: Mapping[str, Any], module: nn.Module, args: Any) -> None:
-        self._swapped |= any(module._parameters.get(name) is not value for name, value in own.items())
+        if not torch.compiler.is_compiling():
+            self._swapped |= any(module._parameters.get(name) is not value for name, value in own.items())
         self._look(module, args)
 
     def _look(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
-        self._dual |= getattr(forward_ad, "_current_level", -1) >= 0
+        if not torch.compiler.is_compiling():
+            self._dual |= getattr(forward_ad, "_current_level", -1) >= 0
 
     def why_not_shared(self) -> str:
         """After the step, in words, what threads must not share; empty where nothing is seen."""
@@ -75,19 +79,26 @@ class KeptByLoss:
         found = deque[Any]([self._loss, *(hook for module in self._replica.modules() for hook in _hooks_of(module))])
         while found and len(seen) < _OBJECTS:
             one = found.popleft()
-            if id(one) in seen or isinstance(one, ATOMS) or id(one) in own:
+            if id(one) in seen or id(one) in own or _is_compiled(one):
                 continue
             seen.add(id(one))
             self._alive.append(one)
+            held = [holder.held() for holder in holders_of(one, budget)]
             if isinstance(one, nn.Module):
                 self._modules.append(one)
                 found.extend([*one.children(), *_hooks_of(one)])
             elif isinstance(one, FunctionType):
-                found.extend(_globals_of(one))
-            for place, holder in enumerate(holders_of(one, budget)):
-                for name, value in holder.held().items():
+                held.append(_globals_of(one))
+            for place, values in enumerate(held):
+                for name, value in values.items():
                     yield (id(one), place, name), value
-                    found.append(value)
+                    if not isinstance(value, (*ATOMS, Tensor, np.ndarray)):
+                        found.append(value)
+
+
+def _is_compiled(one: Any) -> bool:
+    """True for a module whose code is not looked into, and is compiled once more where there are hooks."""
+    return isinstance(one, torch.jit.ScriptModule) or type(one).__name__ == "OptimizedModule"
 
 
 def _hooks_of(module: nn.Module) -> list[Any]:
@@ -95,12 +106,13 @@ def _hooks_of(module: nn.Module) -> list[Any]:
     return [hook for hooks in kinds for hook in hooks.values()]
 
 
-def _globals_of(function: FunctionType) -> Iterator[Any]:
+def _globals_of(function: FunctionType) -> dict[str, Any]:
     """Of the function of a program of the user's, and of those within it, the globals that they name."""
     if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
-        return
-    codes = [function.__code__]
+        return {}
+    codes, names = [function.__code__], set[str]()
     while codes:
         code = codes.pop()
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
+        names.update(code.co_names)
+    return {name: function.__globals__[name] for name in names if name in function.__globals__}

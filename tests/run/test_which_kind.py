@@ -135,6 +135,15 @@ def by_hook(kept: dict[str, Any], other: nn.Module) -> Any:
     return lambda model, batch: problems.cross_entropy(model, batch) + (other(model(batch[0])), kept["last"].mean())[1]
 
 
+def by_global(model: nn.Module, batch: Any) -> torch.Tensor:
+    global LAST
+    LAST = model(batch[0])
+    return cross_entropy(LAST, batch[1])
+
+
+LAST = torch.zeros(())
+
+
 def by_jvp(model: nn.Module, batch: Any) -> torch.Tensor:
     return problems.cross_entropy(model, batch) + jvp(model, batch[:1], (torch.ones_like(batch[0]),))[1].square().mean()
 
@@ -169,6 +178,22 @@ def test_processes_where_threads_would_share_what_a_loss_keeps(gil, step, what):
     told = pytest.warns(UserWarning, match=f"threads share {re.escape(what)}, and compute with that of one another")
     with told, suppress(hogwild.HogwildError):  # it may fail, as may the bits
         problems.train(loss=loss, kind="threads", workers=2, updates=4)
+
+
+@either
+@pytest.mark.parametrize("step", [FREE], indirect=True)
+def test_what_a_loss_keeps_in_a_global_is_seen(gil, step):
+    assert (
+        chosen(loss=by_global, workers=1)[1] == "threads would share a tensor that the loss or a hook keeps of a step"
+    )
+
+
+@either
+@pytest.mark.parametrize("step", [FREE], indirect=True)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_scripted_modules_beside_the_model_are_not_looked_into(gil, step):
+    teacher = torch.jit.script(problems.mlp().requires_grad_(False))
+    assert chosen(loss=by_teacher(teacher, []))[0] == "threads"
 
 
 @either
