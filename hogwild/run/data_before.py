@@ -28,10 +28,10 @@ class DataBefore:
     """
 
     def __init__(self, source: Source | None) -> None:
-        self._source, self._files = source, _open_files()
-        self._opened: set[int] = set()
+        self._source, self._opened = source, set[int]()
         self._held: dict[int, tuple[Any, list[Holder]]] = {}
         found, budget = deque([source.dataset, source.collate] if isinstance(source, DatasetSource) else []), Budget()
+        self._files = _open_files() if found else {}
         while found and len(self._held) < _OBJECTS:
             one = found.popleft()
             if id(one) not in self._held and (holders := holders_of(one, budget)):
@@ -42,7 +42,8 @@ class DataBefore:
     def note_files(self) -> None:
         """Note which files have been opened since; called once samples have been looked at, and before anything else is
         opened."""
-        self._opened = {number for number, file in _open_files().items() if self._files.get(number) != file}
+        if self._held:
+            self._opened = {number for number, file in _open_files().items() if self._files.get(number) != file}
 
     def put_back(self) -> None:
         """Give all of them what they held; what nobody holds any more is closed by its end."""
