@@ -26,7 +26,7 @@ from torch.nn.functional import logsigmoid, normalize
 import hogwild
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
-from hogwild.run.notes import write_notes
+from hogwild.run.saved.notes import write_notes
 
 from ._compiled import compiled
 from ._vocabulary import Array, Corpus, Lines, Vocabulary, save_vectors

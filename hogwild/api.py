@@ -20,8 +20,8 @@ from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Again, Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop
-from hogwild.run.record import saved_run
 from hogwild.run.result import Run
+from hogwild.run.saved.record import saved_run
 from hogwild.run.training import checked_folder, checked_free, checked_out, refuse_uncallable, train_config
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.worker import Worker

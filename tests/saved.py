@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import hogwild
-from hogwild.run.directory import LOCK
+from hogwild.run.saved.directory import LOCK
 
 
 def loss(model: nn.Module, batch: Any) -> Tensor:

@@ -34,7 +34,7 @@ from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
 from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot
-from hogwild.run.directory import staging
+from hogwild.run.saved.directory import staging
 
 T = TypeVar("T")
 _INTERRUPTED = "interrupted: what is missing was not measured"

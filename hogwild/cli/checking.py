@@ -23,7 +23,7 @@ from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot, plot_check
 from hogwild.report.progress import telling
 from hogwild.report.tables import check_report
-from hogwild.run.directory import new_directory, writing
+from hogwild.run.saved.directory import new_directory, writing
 
 NamedSubject = tuple[str, Subject]  # what is checked, and what its folder is called
 

@@ -40,7 +40,7 @@ class DoctorCommand:
 
     def _fingerprint(self) -> int:
         from hogwild.cli.output import show
-        from hogwild.run.fingerprint import fingerprint
+        from hogwild.run.saved.fingerprint import fingerprint
 
         found = fingerprint()
         show({"fingerprint": found}, found, json=self.json)

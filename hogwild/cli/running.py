@@ -28,9 +28,9 @@ from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
 from hogwild.rules.registry import title_of
-from hogwild.run.directory import new_directory, refuse_taken, writing
-from hogwild.run.record import has_ended
 from hogwild.run.result import INTERRUPTED
+from hogwild.run.saved.directory import new_directory, refuse_taken, writing
+from hogwild.run.saved.record import has_ended
 from hogwild.run.training import train_experiment
 
 _OF_A_STUDY = ("seed", "data")  # settings that a study has too

@@ -58,7 +58,7 @@ class RunsCommand:
             run_list_object,
             run_list_report,
         )
-        from hogwild.run.found import find_runs
+        from hogwild.run.saved.found import find_runs
 
         folders = self.folders or (default_folder(),)
         found = find_runs(folders)

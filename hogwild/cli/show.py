@@ -39,8 +39,8 @@ class ShowCommand:
         import_torch()
         from hogwild.cli.output import show
         from hogwild.report.shown import saved_run_object, saved_run_report
-        from hogwild.run.found import the_run_in
-        from hogwild.run.record import saved_run
+        from hogwild.run.saved.found import the_run_in
+        from hogwild.run.saved.record import saved_run
 
         found = the_run_in(self.run_dir)
         run = saved_run(self.run_dir) if found.recorded else None

@@ -17,7 +17,7 @@ from hogwild.errors import ArgumentError
 from hogwild.experiment import Study, find
 from hogwild.report.sweep_table import following_sweep, sweep_report
 from hogwild.report.words import plural
-from hogwild.run.directory import new_directory
+from hogwild.run.saved.directory import new_directory
 from hogwild.shared.limits import usable_cores
 from hogwild.sweep.jobs import jobs_for, run_sweep
 from hogwild.sweep.plan import SweepPlan, keep_plan, make_plan, read_plan, refuse_changed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hogwild.experiment import names
 from hogwild.experiment.code import place_of
-from hogwild.run.origin import refuse_made_by_python
+from hogwild.run.saved.origin import refuse_made_by_python
 
 
 def refuse_what_python_made(wanted: str, resume: Path | None = None) -> None:

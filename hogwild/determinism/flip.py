@@ -13,7 +13,7 @@ from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError
 from hogwild.kernels.kernel import Kernel
 from hogwild.rules.gradients import gradients_of
-from hogwild.run.at_batch import at_batch
+from hogwild.run.trial.at_batch import at_batch
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

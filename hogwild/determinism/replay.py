@@ -1,7 +1,7 @@
 """replay(): compute a recorded run again, in one worker, and say whether the bits are the same.
 
-What was recorded is believed only as far as it goes: the files must be what `hogwild.run.record` asks of them, the
-journal must be a possible one, and the bits of every version that it noted, and of the final state, are compared.
+What was recorded is believed only as far as it goes: the files must be what `hogwild.run.saved.record` asks of them,
+the journal must be a possible one, and the bits of every version that it noted, and of the final state, are compared.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hogwild.optim.rates import LRSchedule
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, names_where, quoted
 from hogwild.rules.replayed import Replayed
-from hogwild.run.environment import environment, environment_differences
-from hogwild.run.origin import compensation_differences, refuse_made_by_python
 from hogwild.run.progress import Progress
-from hogwild.run.record import Record, read_record
 from hogwild.run.result import Run
+from hogwild.run.saved.environment import environment, environment_differences
+from hogwild.run.saved.origin import compensation_differences, refuse_made_by_python
+from hogwild.run.saved.record import Record, read_record
 from hogwild.run.training import checked_folder, train_config
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hogwild.run.environment import differing_among
-from hogwild.run.origin import Origin
+from hogwild.run.saved.environment import differing_among
+from hogwild.run.saved.origin import Origin
 
 Pair = tuple[str, Any, Any]  # name, the value in the one run, the value in the other
 

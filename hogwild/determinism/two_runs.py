@@ -23,9 +23,9 @@ from hogwild.determinism.sessions import Pair, differing_environments
 from hogwild.determinism.states import opened
 from hogwild.errors import printable, some_of
 from hogwild.rules.registry import RULES, gives_same_bits, rule_class, title_of
-from hogwild.run.found import FoundRun, best_metric, differing_settings, read_found, setting_of
-from hogwild.run.origin import training_differences
-from hogwild.run.record import Record, read_record
+from hogwild.run.saved.found import FoundRun, best_metric, differing_settings, read_found, setting_of
+from hogwild.run.saved.origin import training_differences
+from hogwild.run.saved.record import Record, read_record
 
 _FOLLOWS = {"data, its first batch,": ("seed", "batch_size", "shuffle", "data")}
 """What is recorded of a training → the settings that it follows from."""

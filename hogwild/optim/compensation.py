@@ -106,7 +106,7 @@ class Compensation:
         Args:
             optimizer: with the caller's options.
             staleness: τ, in updates.
-            curvature: of the loss where the run begins (`hogwild.run.curvature`); None where it is not known.
+            curvature: of the loss where the run begins (`hogwild.run.trial.curvature`); None where it is not known.
             rates: the largest learning rate that each group will have; its own where there are none.
             varies: gradients are τ updates old on average, and some are older.
         """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.experiment import Findings, Study
-from hogwild.run.metrics import json_values
+from hogwild.run.saved.metrics import json_values
 
 
 def to_json(value: Any) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from hogwild.determinism.interval import MeanInterval
 from hogwild.errors import ArgumentError, NonFiniteError, some_of
-from hogwild.run.best import lowest_is_best
-from hogwild.run.found import (
+from hogwild.run.saved.best import lowest_is_best
+from hogwild.run.saved.found import (
     BEST_OF,
     DEFAULTS,
     FAILED,
@@ -22,7 +22,7 @@ from hogwild.run.found import (
     setting_names,
     setting_of,
 )
-from hogwild.run.metrics import json_values
+from hogwild.run.saved.metrics import json_values
 
 LOSS = "loss"
 _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {

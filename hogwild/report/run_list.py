@@ -30,7 +30,7 @@ from hogwild.report.ranking import (
     tied_for_best,
 )
 from hogwild.report.words import count, duration, figure, plural
-from hogwild.run.found import (
+from hogwild.run.saved.found import (
     BROKEN,
     DONE,
     ENDED_EARLY,
@@ -45,7 +45,7 @@ from hogwild.run.found import (
     differing_settings,
     setting_of,
 )
-from hogwild.run.metrics import finite_or_none
+from hogwild.run.saved.metrics import finite_or_none
 
 _SHOWN = 8  # folders without a run that are named
 _NAMED = 3  # folders that the headline names

@@ -16,9 +16,9 @@ from hogwild.report.ranking import setting_text
 from hogwild.report.run_list import found_object
 from hogwild.report.tables import named_lines, run_report
 from hogwild.report.words import figure
-from hogwild.run.found import DEFAULTS, RUNNING, FoundRun
-from hogwild.run.origin import read_origin
 from hogwild.run.result import Run
+from hogwild.run.saved.found import DEFAULTS, RUNNING, FoundRun
+from hogwild.run.saved.origin import read_origin
 
 _MACHINE = {"cpu": "", "system": "", "python": "Python ", "torch": "torch "}
 _PROGRAM = "hogwild"

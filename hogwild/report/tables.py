@@ -21,9 +21,9 @@ from hogwild.report.run_words import optimizer_in_words, resumed_in_words
 from hogwild.report.words import count, duration, figure, plural, short_digest, size
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits
-from hogwild.run.best import kept_lowest
-from hogwild.run.notes import read_notes
 from hogwild.run.result import Run
+from hogwild.run.saved.best import kept_lowest
+from hogwild.run.saved.notes import read_notes
 
 _SAME = "the same on every run, at any --workers and --kind"
 _OTHER = f"differs from run to run; --update {SAME_BITS} gives the same every time"

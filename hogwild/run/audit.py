@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.run.metrics import finite_or_none
+from hogwild.run.saved.metrics import finite_or_none
 from hogwild.shared.layout import Layout
 from hogwild.shared.totals import Totals
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from hogwild.config import RunConfig
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError, WorkerError, one_line
-from hogwild.run.metrics import Row
 from hogwild.run.progress import Progress, Stop
+from hogwild.run.saved.metrics import Row
 
 if TYPE_CHECKING:
     from hogwild.run.result import Run

@@ -19,22 +19,30 @@ from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import leaving_together
 from hogwild.run.audit import Audit, close_account
 from hogwild.run.averages import as_one_of_several
-from hogwild.run.befallen import Befallen, WorkersFile
 from hogwild.run.callback import Ending, RunInfo
-from hogwild.run.directory import METRICS, ORIGIN, WORKERS, begin_directory, clear_leftovers, occupied, refuse_taken
-from hogwild.run.environment import warn_of_another_place
 from hogwild.run.evaluator import own_copies
-from hogwild.run.failure import noted_failure
 from hogwild.run.follower import Follower
 from hogwild.run.going_on import going_on
-from hogwild.run.holes import naming_holes
 from hogwild.run.job import Job
 from hogwild.run.machines import Machines, machines_of
-from hogwild.run.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
 from hogwild.run.open import OpenRun, open_run
 from hogwild.run.prepare import prepare
-from hogwild.run.record import fill, has_ended, saved_run
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
+from hogwild.run.saved.befallen import Befallen, WorkersFile
+from hogwild.run.saved.directory import (
+    METRICS,
+    ORIGIN,
+    WORKERS,
+    begin_directory,
+    clear_leftovers,
+    occupied,
+    refuse_taken,
+)
+from hogwild.run.saved.environment import warn_of_another_place
+from hogwild.run.saved.failure import noted_failure
+from hogwild.run.saved.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
+from hogwild.run.saved.record import fill, has_ended, saved_run
+from hogwild.run.trial.holes import naming_holes
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory

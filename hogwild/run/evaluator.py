@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
 from hogwild.rules.any_age import AnyAge
-from hogwild.run.best import BestKeeper
 from hogwild.run.divergence import divergence, usual_loss
 from hogwild.run.job import Evaluate, Job
-from hogwild.run.metrics import OF_AN_EVALUATION, metrics_in
 from hogwild.run.progress import Progress
+from hogwild.run.saved.best import BestKeeper
+from hogwild.run.saved.metrics import OF_AN_EVALUATION, metrics_in
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.optimizer_state import AVERAGE
 from hogwild.shared.state import SharedState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hogwild.run.directory import writing
+from hogwild.run.saved.directory import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

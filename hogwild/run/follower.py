@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hogwild.run.callback import CallbackList
-from hogwild.run.checkpoint import peek
-from hogwild.run.directory import CHECKPOINT
-from hogwild.run.metrics import logged_row
+from hogwild.run.saved.checkpoint import peek
+from hogwild.run.saved.directory import CHECKPOINT
+from hogwild.run.saved.metrics import logged_row
 from hogwild.workers.failures import WorkerHistory
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, of_python, refuse_fixed
 from hogwild.errors import ArgumentError
-from hogwild.run.checkpoint import peek
 from hogwild.run.job import Job
-from hogwild.run.record import has_ended
+from hogwild.run.saved.checkpoint import peek
+from hogwild.run.saved.record import has_ended
 
 _LIMIT = "limit_updates"
 _LENGTHS = ("epochs", "updates", _LIMIT)

@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from hogwild.config import RunConfig
+from hogwild.data.before import DataBefore
 from hogwild.data.sources import DatasetSource, Source, TensorSource, batches_of
 from hogwild.nodes.party import Party
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import RateTable, SchedulerFactory
 from hogwild.rules.base import Rule
 from hogwild.run.callback import CallbackList
-from hogwild.run.data_before import DataBefore
 from hogwild.run.progress import Trace
 from hogwild.shared.dealing import Averages
 from hogwild.shared.tickets import Ticket

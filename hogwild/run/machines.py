@@ -25,12 +25,12 @@ from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
 from hogwild.nodes.store_watch import StoreWatch, told_in_time
 from hogwild.run.agreement import END, PREPARING, refuse_another_end
-from hogwild.run.checkpoint import ResumePoint
 from hogwild.run.courier_main import Begun, Connected, Ended, Ready, Rendezvous, Told, courier_main
-from hogwild.run.dry_run import as_in_a_worker, seconds_of_a_gradient
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.run.result import WorkerUsage
+from hogwild.run.saved.checkpoint import ResumePoint
+from hogwild.run.trial.dry_run import as_in_a_worker, seconds_of_a_gradient
 from hogwild.shared.dealing import Dealing, turns_of
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word

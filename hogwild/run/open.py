@@ -9,22 +9,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from hogwild.data.before import DataBefore
 from hogwild.data.seeding import loans_of_this_thread
 from hogwild.errors import ArgumentError
 from hogwild.optim.plan import initial_of
 from hogwild.optim.rates import RateTable
 from hogwild.run.agreement import agree
-from hogwild.run.befallen import Befallen, read_befallen
-from hogwild.run.best import BestKeeper
-from hogwild.run.checkpoint import Checkpointer, ResumePoint, restore
-from hogwild.run.data_before import DataBefore
-from hogwild.run.directory import METRICS
 from hogwild.run.evaluator import Evaluator
 from hogwild.run.job import Job
 from hogwild.run.machines import Machines, come_back, dealt
-from hogwild.run.metrics import read_metrics
-from hogwild.run.origin import Origin
 from hogwild.run.prepare import Prepared
+from hogwild.run.saved.befallen import Befallen, read_befallen
+from hogwild.run.saved.best import BestKeeper
+from hogwild.run.saved.checkpoint import Checkpointer, ResumePoint, restore
+from hogwild.run.saved.directory import METRICS
+from hogwild.run.saved.metrics import read_metrics
+from hogwild.run.saved.origin import Origin
 from hogwild.run.shown import owed, shown_before
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hogwild.config import AUTO
+from hogwild.data.before import DataBefore
 from hogwild.errors import ArgumentError, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.model.anatomy import Anatomy
@@ -24,19 +25,18 @@ from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
 from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
-from hogwild.run.checkpoint import Peek, peek
-from hogwild.run.data_before import DataBefore
-from hogwild.run.dry_run import DryRun, as_in_a_worker
-from hogwild.run.environment import refuse_other_flags
 from hogwild.run.job import Job
-from hogwild.run.origin import Origin, describe, refuse_other_compensation, refuse_other_training
-from hogwild.run.record import origin_to_go_on
 from hogwild.run.result import refuse_unsaveable
-from hogwild.run.second_look import copies_for_another, look_again
+from hogwild.run.saved.checkpoint import Peek, peek
+from hogwild.run.saved.environment import refuse_other_flags
+from hogwild.run.saved.origin import Origin, describe, refuse_other_compensation, refuse_other_training
+from hogwild.run.saved.record import origin_to_go_on
+from hogwild.run.saved.structure import trains_as_evaluated
 from hogwild.run.staleness import curvature_of, stale_plan
-from hogwild.run.structure import trains_as_evaluated
-from hogwild.run.try_job import refuse_what_workers_miss, try_job
-from hogwild.run.which_kind import with_kind
+from hogwild.run.trial.dry_run import DryRun, as_in_a_worker
+from hogwild.run.trial.second_look import copies_for_another, look_again
+from hogwild.run.trial.try_job import refuse_what_workers_miss, try_job
+from hogwild.run.trial.which_kind import with_kind
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan

@@ -19,8 +19,9 @@ from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, RunDirectoryError, as_html, printable
 from hogwild.rules.registry import title_of
 from hogwild.run.audit import Audit
-from hogwild.run.best import Best, save_best
-from hogwild.run.directory import (
+from hogwild.run.divergence import divergence, usual_loss
+from hogwild.run.saved.best import Best, save_best
+from hogwild.run.saved.directory import (
     AVERAGED,
     BEST,
     FORMAT,
@@ -35,9 +36,8 @@ from hogwild.run.directory import (
     refuse_taken,
     remove_files,
 )
-from hogwild.run.divergence import divergence, usual_loss
-from hogwild.run.metrics import as_json, by_update, json_values, logged_in_order, metrics_in
-from hogwild.run.origin import Origin
+from hogwild.run.saved.metrics import as_json, by_update, json_values, logged_in_order, metrics_in
+from hogwild.run.saved.origin import Origin
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.journal import Seal, losses_by_update
 

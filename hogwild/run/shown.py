@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hogwild.run.checkpoint import ResumePoint
-from hogwild.run.metrics import Row
+from hogwild.run.saved.checkpoint import ResumePoint
+from hogwild.run.saved.metrics import Row
 from hogwild.shared.words import NOBODY
 
 

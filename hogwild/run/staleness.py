@@ -18,10 +18,10 @@ from hogwild.optim.kernels import written_step
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable, factor_of
 from hogwild.optim.stability import Curvature, is_safe_step, largest_stable_step
-from hogwild.run.curvature import curvature
-from hogwild.run.dry_run import as_in_a_worker
 from hogwild.run.job import Job
-from hogwild.run.origin import Origin
+from hogwild.run.saved.origin import Origin
+from hogwild.run.trial.curvature import curvature
+from hogwild.run.trial.dry_run import as_in_a_worker
 from hogwild.shared.layout import Layout
 
 CURVATURE, CURVATURE_GROWS = "curvature", "what curvature grows to"  # what machines that train together compare as

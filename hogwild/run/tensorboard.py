@@ -9,9 +9,9 @@ from typing import Any
 
 from hogwild.errors import ArgumentError
 from hogwild.run.callback import Callback, RunInfo
-from hogwild.run.metrics import Row
 from hogwild.run.progress import Progress
 from hogwild.run.result import Run
+from hogwild.run.saved.metrics import Row
 
 _FLUSH = 5  # seconds that a scalar waits at most before it is in the file
 _PLACE = ("update", "batch", "worker")  # of what a worker logged; all else of its row is measured

@@ -26,9 +26,9 @@ from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
 from hogwild.run.job import Evaluate, Job, Loss
 from hogwild.run.kernel_settings import kernel_steps, refuse_rules_without_kernels, refuse_what_kernels_have_not
-from hogwild.run.metrics import finite_or_word, json_values
 from hogwild.run.progress import Progress, Stop, Trace
 from hogwild.run.result import Run
+from hogwild.run.saved.metrics import finite_or_word, json_values
 from hogwild.run.tensorboard import TensorBoard
 from hogwild.workers.kernel_loop import kernel_loop, step_again
 from hogwild.workers.kinds import warm_up

@@ -25,9 +25,9 @@ from typing import Any
 
 from hogwild.errors import ArgumentError, RunDirectoryError, Terminated, one_line
 from hogwild.experiment import Training, experiment_of
-from hogwild.run.directory import CHECKPOINT
 from hogwild.run.progress import Progress
 from hogwild.run.result import Run
+from hogwild.run.saved.directory import CHECKPOINT
 from hogwild.run.training import train_experiment
 from hogwild.sweep.plan import PlannedRun, read_plan
 from hogwild.workers.early import fork_server

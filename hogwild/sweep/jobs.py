@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError
-from hogwild.run.directory import occupied
+from hogwild.run.saved.directory import occupied
 from hogwild.shared.limits import usable_cores
 from hogwild.sweep.child import run_child
 from hogwild.sweep.plan import LOGS, PlannedRun, SweepPlan, said

@@ -20,7 +20,7 @@ from hogwild.config import OF_OLD_FILES, RunConfig
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.experiment import Training, settings_of
 from hogwild.rules.registry import make_rule, owners_of, refuse_idle, rule_class
-from hogwild.run.directory import file_digest, refuse_taken, staging, writing
+from hogwild.run.saved.directory import file_digest, refuse_taken, staging, writing
 from hogwild.run.tensorboard import refuse_missing_tensorboard
 
 FILE, LOGS = "sweep.json", "logs"

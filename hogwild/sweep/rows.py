@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
-from hogwild.run.found import best_in
-from hogwild.run.record import has_ended
+from hogwild.run.saved.found import best_in
+from hogwild.run.saved.record import has_ended
 from hogwild.sweep.plan import PlannedRun, SweepPlan
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"

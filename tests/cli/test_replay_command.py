@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import hogwild
 from hogwild.cli import main
-from hogwild.run.directory import file_digest
+from hogwild.run.saved.directory import file_digest
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from saved import save_run, seem_killed
 
 from hogwild.cli import main
 from hogwild.report.words import figure
-from hogwild.run.found import FoundRun, differing_settings
+from hogwild.run.saved.found import FoundRun, differing_settings
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from hogwild.cli.parsing import parse
 from hogwild.cli.sweep import SweepCommand
 from hogwild.experiment import find
 from hogwild.experiment.parameters import OF_COMMANDS
-from hogwild.run.directory import occupied
+from hogwild.run.saved.directory import occupied
 from hogwild.sweep.plan import keep_plan, make_plan
 
 SLOW = """

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from traits import VERSIONED
 
 import hogwild
-from hogwild.run.directory import file_digest
+from hogwild.run.saved.directory import file_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 MODELS = {"mlp": problems.mlp, "conv_bn": problems.conv_bn, "dropout": problems.dropout}

@@ -16,7 +16,7 @@ pytest.importorskip("numba")
 import hogwild
 from hogwild.errors import ArgumentError, NonFiniteError, NotReproducible
 from hogwild.kernels import trained_rows
-from hogwild.run.try_kernel import try_kernel
+from hogwild.run.trial.try_kernel import try_kernel
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 SAME_BITS = ("ordered", "sync")

@@ -23,7 +23,7 @@ from hogwild.report.ranking import (
     tied_for_best,
 )
 from hogwild.report.run_list import choices_csv, choices_report
-from hogwild.run.found import DONE, FAILED, UNFINISHED, FoundRun, differing_settings
+from hogwild.run.saved.found import DONE, FAILED, UNFINISHED, FoundRun, differing_settings
 
 
 def run(number: int, accuracy: float | None, status: str = DONE, **settings: Any) -> FoundRun:

@@ -12,7 +12,7 @@ import pytest
 from hogwild import Run
 from hogwild.report.page.of_run import run_section
 from hogwild.report.smoothed import smoothed_loss
-from hogwild.run.found import DONE, FoundRun
+from hogwild.run.saved.found import DONE, FoundRun
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from traits import IN_PLACE, KINDS, VERSIONED
 
 import hogwild
-from hogwild.run.best import load_best
-from hogwild.run.checkpoint import ResumePoint
+from hogwild.run.saved.best import load_best
+from hogwild.run.saved.checkpoint import ResumePoint
 from hogwild.run.shown import owed, shown_before
 from hogwild.shared.words import Hook
 from hogwild.testing import planted

@@ -18,7 +18,7 @@ from traits import KINDS
 import hogwild
 from hogwild.config import RunConfig
 from hogwild.determinism.replay import read_record
-from hogwild.run.directory import begin_directory
+from hogwild.run.saved.directory import begin_directory
 from hogwild.shared import arena, limits
 from hogwild.shared.arena import Arena
 

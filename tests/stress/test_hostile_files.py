@@ -30,8 +30,8 @@ from hogwild.config import RunConfig
 from hogwild.determinism.replay import _rule_of, read_record
 from hogwild.determinism.states import digest
 from hogwild.rules import Snapshot
-from hogwild.run.checkpoint import ResumePoint
-from hogwild.run.directory import file_digest
+from hogwild.run.saved.checkpoint import ResumePoint
+from hogwild.run.saved.directory import file_digest
 from hogwild.shared.journal import ROW
 
 

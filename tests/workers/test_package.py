@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from traits import KINDS
 
 import hogwild
-from hogwild.run.dry_run import DryRun
+from hogwild.run.trial.dry_run import DryRun
 from hogwild.workers.package import Package
 
 MEGABYTE = 1 << 20
@@ -132,7 +132,7 @@ def test_what_a_worker_writes_into_the_data_stays_its_own():
 
     assert x.nbytes >= 1 << 16, "large enough for a place of its own"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hogwild.run.try_job.dry_run", lambda *arguments, **_: DryRun(frozenset(), 16, ()))
+        patch.setattr("hogwild.run.trial.try_job.dry_run", lambda *arguments, **_: DryRun(frozenset(), 16, ()))
         problems.train(data=Rows(), loss=loss, kind="processes", updates=4)
     assert torch.equal(x, torch.ones(4000, 8))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
-from hogwild.run.found import BROKEN, CHECK, FoundFolders, FoundRun, find_runs
-from hogwild.run.record import saved_run
 from hogwild.run.result import Run
+from hogwild.run.saved.found import BROKEN, CHECK, FoundFolders, FoundRun, find_runs
+from hogwild.run.saved.record import saved_run
 
 _CHECK = "check.json"
 _MAX_BYTES = 1 << 28

@@ -16,8 +16,8 @@ from hogwild.report.run_words import optimizer_in_words, resumed_in_words
 from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, duration, figure, is_loss, plural, size
 from hogwild.rules.registry import RULES, gives_same_bits
-from hogwild.run.found import DEFAULTS, FoundRun
 from hogwild.run.result import INTERRUPTED, Run
+from hogwild.run.saved.found import DEFAULTS, FoundRun
 
 _UPDATES, _SECONDS = "updates", "seconds of training"
 _METRICS = 3  # that are drawn

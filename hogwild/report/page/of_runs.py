@@ -28,8 +28,8 @@ from hogwild.report.run_list import INTERVAL_NOTE, best_cells, half_width, remar
 from hogwild.report.side_by_side import bit_lines, sections
 from hogwild.report.smoothed import smoothed_loss
 from hogwild.report.words import count, duration, figure, is_loss, plural
-from hogwild.run.found import DONE, ENDED_EARLY, FAILED, FoundFolders, FoundRun, differing_settings, setting_of
 from hogwild.run.result import Run
+from hogwild.run.saved.found import DONE, ENDED_EARLY, FAILED, FoundFolders, FoundRun, differing_settings, setting_of
 
 _GROUPS = 8  # settings that have a colour of their own
 _AXES = ("updates", "seconds of training")

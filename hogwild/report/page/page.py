@@ -18,7 +18,7 @@ from hogwild.report.page.parts import Section
 from hogwild.report.ranking import LOSS, metric_names, value_of
 from hogwild.report.run_list import remark_of
 from hogwild.report.words import plural
-from hogwild.run.found import FoundFolders, FoundRun
+from hogwild.run.saved.found import FoundFolders, FoundRun
 
 _HERE = Path(__file__).parent
 
