@@ -112,10 +112,13 @@ def stand_ins_of(model: nn.Module) -> dict[int, nn.Parameter]:
     return stand_ins
 
 
-def replicate(model: nn.Module, substitutes: dict[int, nn.Parameter]) -> nn.Module:
+def replicate(
+    model: nn.Module, substitutes: dict[int, nn.Parameter], copies: dict[int, Any] | None = None
+) -> nn.Module:
     """A copy of the model in which the parameter of each id is the given one, and all else is copied.
 
-    Tensors in shared memory that a module holds beside its parameters and buffers stay the same.
+    Tensors in shared memory that a module holds beside its parameters and buffers stay the same. `copies` is given the
+    copy of each object, by the id of the object.
 
     Raises:
         ArgumentError: the model holds what cannot be copied.
@@ -126,6 +129,7 @@ def replicate(model: nn.Module, substitutes: dict[int, nn.Parameter]) -> nn.Modu
         substitutes,
         subject=f"the model {type(model).__name__}",
         advice="give what it holds a __deepcopy__, or make it in its first forward pass",
+        copies=copies,
     )
 
 

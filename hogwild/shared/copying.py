@@ -20,7 +20,13 @@ def copy_all(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 
 
 def copy_for_worker(
-    value: T, holders: Iterable[object], substitutes: Mapping[int, Any], *, subject: str, advice: str
+    value: T,
+    holders: Iterable[object],
+    substitutes: Mapping[int, Any],
+    *,
+    subject: str,
+    advice: str,
+    copies: dict[int, Any] | None = None,
 ) -> T:
     """A deep copy of `value`.
 
@@ -29,11 +35,13 @@ def copy_for_worker(
         holders: objects in it, whose attributes stay the same where they are tensors in shared memory.
         substitutes: id of an object in it → what stands there in the copy.
         subject, advice: how the error begins, and ends.
+        copies: is given the copy of each object in it, by the id of the object.
 
     Raises:
         ArgumentError: it cannot be copied.
     """
-    kept = dict(substitutes)
+    kept = {} if copies is None else copies
+    kept.update(substitutes)
     for holder in holders:
         for attribute in vars(holder).values():
             if isinstance(attribute, Tensor) and attribute.is_shared():  # type: ignore[no-untyped-call]

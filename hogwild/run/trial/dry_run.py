@@ -23,6 +23,7 @@ from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError, HogwildError, one_line, some_of
 from hogwild.model.replica import replicate, stand_ins_of
 from hogwild.rules.gradients import gradients_of
+from hogwild.rules.rechecks import unequal_losses, unequal_tensors
 from hogwild.rules.row_gradients import is_told
 from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.batch_digest import batch_digest
@@ -47,7 +48,8 @@ class DryRun:
     the digest of the batch, how many rows each sparse gradient names, and what a step takes, where that was asked for.
     `beyond`: the names of those that are computed with in the model that was copied, in place of those of the copy, or
     by a layer of it; `beside`: of those that the loss computes with beside those of the copy, as where a penalty keeps
-    these near where they began. `kept`: what threads must not share of the loss, in words.
+    these near where they began. `kept`: what threads must not share of the loss, in words. `apart`: the class of what
+    the model and the loss have in common, by which the loss is another where the model alone is copied.
     """
 
     sparse: frozenset[int]
@@ -60,6 +62,7 @@ class DryRun:
     beyond: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     kept: str = ""
+    apart: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class _Trial:
     """What one who tries a step has: a source, a loss, and a replica with memory of its own, which a loss may write to.
 
     `stand_ins` are by the id of the caller's parameter, and the `trained` ones by name, as those of the `callers` are.
+    `copies`: of what the model holds, those in the replica, by the id of the model's own.
     """
 
     source: Source
@@ -75,6 +79,7 @@ class _Trial:
     stand_ins: Mapping[int, nn.Parameter]
     trained: Mapping[str, nn.Parameter]
     callers: Mapping[str, nn.Parameter]
+    copies: Mapping[int, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -88,13 +93,21 @@ class _Trial:
         for stand_in in stand_ins.values():
             stand_in.data = stand_in.data.clone()
         own = {name: stand_ins[id(parameter)] for name, parameter in trained.items()}
-        return cls(own_copy(source), loss, replicate(model, stand_ins), stand_ins, own, trained)
+        copies: dict[int, Any] = {}
+        replica = replicate(model, stand_ins, copies)
+        return cls(own_copy(source), loss, replica, stand_ins, own, trained, copies)
 
     def with_model_sent(self, model: nn.Module) -> _Trial | None:
         """The same with a replica as a process would get it, in which a function that a layer holds has the replica's
         own layers; the loss stays as it is. None where the model cannot be pickled."""
         twins = twins_of({"model": model}, None, self.stand_ins)
         return replace(self, replica=twins["model"]) if twins is not None else None
+
+    def as_sent(self, model: nn.Module) -> _Trial | None:
+        """The same as a process would get it: what model, loss and data have in common, they have so there. None where
+        one of them cannot be pickled."""
+        twins = twins_of({"replica": model, "loss": self.loss, "source": self.source}, self.source, self.stand_ins)
+        return replace(self, **twins, copies={}) if twins is not None else None
 
     def batch(self, info: WorkerInfo) -> Any:
         """The first one."""
@@ -154,49 +167,116 @@ def dry_run(
         ArgumentError: the loss raised, is no scalar, is not finite where that is refused, or does not depend on the
             model, or on a parameter that `backward()` gives a gradient; or the data raised.
     """
-    trial = _Trial.of(model, trained, source, loss)
-    with at_batch(seed, workers) as info:
-        detector = DrawDetector()
-        culprits = _watch_modules(trial.replica)
-        batch = trial.batch(info)
-        in_data = detector.drawn()
-        digest = batch_digest(batch)  # before the loss, which may write to it
-        counts = trial.writes()
-        step = partial(trial.gradients, batch, by)
-        kept = KeptByLoss(loss, trial.replica)
-        with kept.watched():
-            (value, gradients, callers), took = measured(step) if long is not None else (step(), None)
-        kept_by_loss = kept.why_not_shared()
-        draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
-        if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
-            took = measured(step)[1]
-    if not math.isfinite(value) and refuses_nonfinite:
-        if hole := hole_in(batch):
+    make = partial(_Trial.of, model, trained, source, loss)
+    step, apart = _first_step(make, model, partial(_Step.of, seed=seed, workers=workers, long=long, by=by))
+    if not math.isfinite(step.value) and refuses_nonfinite:
+        if hole := hole_in(step.batch):
             raise ArgumentError(f"data: the first batch holds {hole}; {WAYS_OUT}")
-        raise ArgumentError(f"loss is {value} at the first step; scale the data or lower the initial weights")
-    if all(gradient is None for gradient in gradients):
+        raise ArgumentError(f"loss is {step.value} at the first step; scale the data or lower the initial weights")
+    if all(gradient is None for gradient in step.gradients):
         raise ArgumentError(
             "loss does not depend on any trained parameter of the model it is given; use that model in it"
         )
-    if by == "grad" and (missing := [n for n, g in zip(trained, gradients, strict=True) if g is None]):
+    if by == "grad" and (missing := [n for n, g in zip(trained, step.gradients, strict=True) if g is None]):
         with at_batch(seed, workers) as info:
-            _refuse_unreached(missing, _Trial.of(model, trained, source, loss), info)
-    written = tuple(
-        name
-        for (name, own), count, now in zip(model.named_parameters(), counts, trial.writes(), strict=True)
-        if now != count or not equal_bits(trial.stand_ins[id(own)].detach(), own.detach())
-    )
-    trial.let_go()
-    beyond = [name for name, gradient in zip(trained, callers, strict=False) if gradient is not None]
-    both = {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None} & {*beyond}
+            _refuse_unreached(missing, (make().as_sent(model) if apart else None) or make(), info)
+    written = tuple(step.written(model))
+    step.trial.let_go()
+    beyond = [name for name, gradient in zip(trained, step.callers, strict=False) if gradient is not None]
+    both = {name for name, gradient in zip(trained, step.gradients, strict=True) if gradient is not None} & {*beyond}
     if both:
-        both &= _reached_by_the_loss(model, partial(_Trial.of, model, trained, source, loss), seed, workers, by)
-    beside = tuple(name for name in beyond if name in both)
-    beyond = [name for name in beyond if name not in both]
-    rows = {i: g._nnz() for i, g in enumerate(gradients) if g is not None and g.is_sparse}
+        both &= _reached_by_the_loss(model, make, seed, workers, by)
     return DryRun(
-        frozenset(rows), _samples_in(batch), draws, written, digest, rows, took, tuple(beyond), beside, kept_by_loss
+        frozenset(step.rows),
+        _samples_in(step.batch),
+        step.draws,
+        written,
+        step.digest,
+        step.rows,
+        step.took,
+        beyond=tuple(name for name in beyond if name not in both),
+        beside=tuple(name for name in beyond if name in both),
+        kept=step.kept.why_not_shared(),
+        apart=apart,
     )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What came of one step of a trial."""
+
+    trial: _Trial
+    kept: KeptByLoss
+    batch: Any
+    digest: str
+    value: float
+    gradients: Sequence[torch.Tensor | None]
+    callers: Sequence[torch.Tensor | None]
+    took: Measured | None
+    draws: tuple[str, ...]
+    counts: Sequence[int]
+
+    @classmethod
+    def of(cls, trial: _Trial, kept: KeptByLoss, *, seed: int, workers: int, long: float | None, by: str) -> _Step:
+        with at_batch(seed, workers) as info:
+            detector = DrawDetector()
+            culprits = _watch_modules(trial.replica)
+            batch = trial.batch(info)
+            in_data = detector.drawn()
+            digest = batch_digest(batch)  # before the loss, which may write to it
+            counts = trial.writes()
+            step = partial(trial.gradients, batch, by)
+            with kept.watched():
+                (value, gradients, callers), took = measured(step) if long is not None else (step(), None)
+            draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
+            if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
+                took = measured(step)[1]
+        return cls(trial, kept, batch, digest, value, gradients, callers, took, draws, counts)
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """How many rows each sparse gradient names, by position."""
+        return {i: g._nnz() for i, g in enumerate(self.gradients) if g is not None and g.is_sparse}
+
+    def written(self, model: nn.Module) -> Iterator[str]:
+        """The names of the parameters that the loss wrote to."""
+        own = model.named_parameters()
+        for (name, parameter), count, now in zip(own, self.counts, self.trial.writes(), strict=True):
+            stand_in = self.trial.stand_ins[id(parameter)]
+            if now != count or not equal_bits(stand_in.detach(), parameter.detach()):
+                yield name
+
+    def differs(self, other: _Step) -> bool:
+        """True where another came to another loss, or other gradients."""
+        names = [*self.trial.trained]
+        return bool(
+            unequal_losses(self.value, other.value)
+            or unequal_tensors("gradient", names, self.gradients, other.gradients)
+        )
+
+
+def _first_step(
+    make: Callable[[], _Trial], model: nn.Module, step_of: Callable[[_Trial, KeptByLoss], _Step]
+) -> tuple[_Step, str]:
+    """(the step, the class of what model and loss have in common). Where they do, and a copy of the model alone gives
+    another loss, or none, the step is that of copies of both, as a process has them."""
+    trial, step, failure = make(), None, None
+    kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
+    try:
+        step = step_of(trial, kept)
+    except ArgumentError as error:
+        failure = error
+    if (common := kept.in_common()) and (sent := make().as_sent(model)) is not None:
+        with suppress(ArgumentError):
+            again = step_of(sent, KeptByLoss(sent.loss, sent.replica, {}))
+            if step is None or step.differs(again):
+                trial.let_go()
+                return again, common
+        sent.let_go()
+    if step is None:
+        assert failure is not None
+        raise failure
+    return step, ""
 
 
 def _reached_by_the_loss(model: nn.Module, make: Callable[[], _Trial], seed: int, workers: int, by: str) -> set[str]:
@@ -241,10 +321,14 @@ def seconds_of_a_gradient(
     loss: Callable[[nn.Module, Any], Any],
     seed: int,
     workers: int,
+    *,
+    sent: bool = False,
 ) -> float:
     """The seconds of the fastest of some gradients of update 0, which go on until the least stays, or for two seconds;
-    for the first steps of a program take several times as long."""
+    for the first steps of a program take several times as long. `sent`: on copies of model and loss, as a process has
+    them."""
     trial = _Trial.of(model, trained, source, loss)
+    trial = (trial.as_sent(model) if sent else None) or trial
     least, same, began = math.inf, 0, time.perf_counter()
     with at_batch(seed, workers) as info:
         batch = trial.batch(info)

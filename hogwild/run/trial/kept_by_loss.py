@@ -1,13 +1,14 @@
 """What threads would share of a loss, and one step shows that they may not: a module that it puts other parameters in,
 as `torch.func.functional_call` does; what it, or a hook, keeps of a step to use it in the same; and the levels of
-forward-mode differentiation, of which torch has one stack for all threads.
+forward-mode differentiation, of which torch has one stack for all threads. And what the model and the loss have in
+common, of which each replica has a copy that the loss does not see.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType
@@ -30,14 +31,18 @@ class KeptByLoss:
     Args:
         loss: the caller's.
         replica: which each thread has one of.
+        copies: of what the model holds, those in the replica, by the id of the model's own.
     """
 
-    def __init__(self, loss: Callable[[nn.Module, Any], Any], replica: nn.Module) -> None:
+    def __init__(self, loss: Callable[[nn.Module, Any], Any], replica: nn.Module, copies: Mapping[int, Any]) -> None:
         self._loss, self._replica = loss, replica
         self._swapped = self._dual = False
         self._alive: list[Any] = []  # so that no other object gets the id of one
-        self._modules: list[nn.Module] = []
-        self._before = dict(self._held())
+        self._own = {id(module) for module in replica.modules()}
+        self._roots = [loss, *(hook for module in replica.modules() for hook in _hooks_of(module))]
+        self._modules = [one for one, _ in self._reached(self._roots, self._own) if isinstance(one, nn.Module)]
+        self._before = dict(self._held(self._roots))
+        self._common = [(copy, dict(self._held([copy]))) for copy in self._in_common(copies)]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -68,32 +73,48 @@ class KeptByLoss:
             return "a module beside the model, whose parameters the loss replaces"
         if self._dual:
             return "the levels of forward-mode differentiation (torch.func.jvp)"
-        for place, value in self._held():
-            if isinstance(value, Tensor) and value.grad_fn is not None and self._before.get(place) is not value:
-                return "a tensor that the loss or a hook keeps of a step"
+        if self._keeps_more(self._roots, self._before):
+            return "a tensor that the loss or a hook keeps of a step"
         return ""
 
-    def _held(self) -> Iterator[tuple[tuple[int, int, Any], Any]]:
-        """What is held, by where. Modules beside the model are noted."""
-        own, seen, budget = {id(module) for module in self._replica.modules()}, set[int](), Budget()
-        found = deque[Any]([self._loss, *(hook for module in self._replica.modules() for hook in _hooks_of(module))])
+    def in_common(self) -> str:
+        """After the step, the class of what the model and the loss both hold, where the replica has a copy of its own
+        and keeps there what the step has computed, which the loss does not see; empty where there is none."""
+        return next((type(copy).__name__ for copy, before in self._common if self._keeps_more([copy], before)), "")
+
+    def _keeps_more(self, roots: Sequence[Any], before: Mapping[tuple[int, int, Any], Any]) -> bool:
+        held = ((place, value) for place, value in self._held(roots) if isinstance(value, Tensor))
+        return any(value.grad_fn is not None and before.get(place) is not value for place, value in held)
+
+    def _in_common(self, copies: Mapping[int, Any]) -> list[Any]:
+        """The copies of what the loss reaches as well, but for what it reaches by the caller's model alone."""
+        models = {key for key, copy in copies.items() if isinstance(copy, nn.Module)}
+        reached = (one for one, _ in self._reached([self._loss], models))
+        return [copies[id(one)] for one in reached if copies.get(id(one), one) is not one]
+
+    def _held(self, roots: Sequence[Any]) -> Iterator[tuple[tuple[int, int, Any], Any]]:
+        """What is held, by where."""
+        for one, held in self._reached(roots, self._own):
+            for place, values in enumerate(held):
+                yield from (((id(one), place, name), value) for name, value in values.items())
+
+    def _reached(self, roots: Sequence[Any], skipped: Set[int]) -> Iterator[tuple[Any, list[Mapping[Any, Any]]]]:
+        """Each object, and what it holds, but for those of the ids that are skipped."""
+        seen, budget, found = set[int](), Budget(), deque(roots)
         while found and len(seen) < _OBJECTS:
             one = found.popleft()
-            if id(one) in seen or id(one) in own or _is_compiled(one):
+            if id(one) in seen or id(one) in skipped or _is_compiled(one):
                 continue
             seen.add(id(one))
             self._alive.append(one)
-            held = [holder.held() for holder in holders_of(one, budget)]
+            held: list[Mapping[Any, Any]] = [holder.held() for holder in holders_of(one, budget)]
             if isinstance(one, nn.Module):
-                self._modules.append(one)
                 found.extend([*one.children(), *_hooks_of(one)])
             elif isinstance(one, FunctionType):
                 held.append(_globals_of(one))
-            for place, values in enumerate(held):
-                for name, value in values.items():
-                    yield (id(one), place, name), value
-                    if not isinstance(value, (*ATOMS, Tensor, np.ndarray)):
-                        found.append(value)
+            yield one, held
+            values = (value for part in held for value in part.values())
+            found.extend(value for value in values if not isinstance(value, (*ATOMS, Tensor, np.ndarray)))
 
 
 def _is_compiled(one: Any) -> bool:

@@ -79,6 +79,12 @@ def refuse_what_workers_miss(job: Job, anatomy: Anatomy, tried: DryRun) -> None:
             f"global, and not the copy that it is called with, so threads would never train it; make it a method, "
             f"use the model that the loss is called with, or use kind='processes'"
         )
+    if tried.apart:
+        raise ArgumentError(
+            f"the model and the loss have one {tried.apart} in common, where the model leaves what the loss reads; a "
+            f"thread's copy of the model has one of its own, which the loss does not see; return it from the forward "
+            f"pass, or use kind='processes'"
+        )
     if tried.kept and job.config.workers > 1:
         warn_caller(f"threads share {tried.kept}, and compute with that of one another; use kind='processes'")
     if tried.draws and job.rule.same_bits:

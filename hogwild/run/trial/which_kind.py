@@ -41,7 +41,7 @@ def with_kind(job: Job, tried: DryRun, optimizer: Optimizer) -> Job:
     Raises:
         ArgumentError: no worker of that kind can be started here.
     """
-    job = replace(job, reaches=bool(tried.beyond))
+    job = replace(job, reaches=bool(tried.beyond or tried.apart))
     if job.config.kind != AUTO:
         return replace(job, kind=job.config.kind)
     reason = _against_threads(job, tried, optimizer)
@@ -59,6 +59,8 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
         return f"it draws in {'; '.join(tried.draws)}, which threads share"
     if tried.beyond:
         return f"threads would share {some_of(tried.beyond)}, which is reached past their copies of the model"
+    if tried.apart:
+        return f"threads would have copies of the {tried.apart} that the model and the loss have in common"
     if tried.kept:
         return f"threads would share {tried.kept}"
     if isinstance(source, DatasetSource) and type(source.dataset) not in (list, tuple):

@@ -1,0 +1,127 @@
+"""What the model and the loss have in common: a copy of the model alone has one of its own, which no loss sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import problems
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import hogwild
+
+
+class Context:
+    """What a forward pass leaves for the loss."""
+
+    def __init__(self) -> None:
+        self.told: list[Tensor] = []
+        self.last: Tensor | None = None
+
+
+class Told(nn.Module):
+    """A net that leaves how large its hidden values are."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__()
+        self.net, self.context = problems.mlp(), context
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.net[0](x)
+        self.leave(hidden.square().mean())
+        return self.net[1:](hidden)
+
+    def leave(self, value: Tensor) -> None:
+        self.context.last = value
+
+
+class Listed(Told):
+    def leave(self, value: Tensor) -> None:
+        self.context.append(value)
+
+
+class Extractor:
+    """Keeps what a layer returns, by a hook that is a method."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.features: dict[str, Tensor] = {}
+        layer.register_forward_hook(self.keep)
+
+    def keep(self, layer: nn.Module, args: Any, output: Tensor) -> None:
+        self.features["hidden"] = output
+
+
+def by_context() -> tuple[nn.Module, Any]:
+    """Whose loss is another where nothing was left, and no error."""
+    context = Context()
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        own = problems.cross_entropy(model, batch)
+        return own if context.last is None else own + context.last
+
+    return Told(context), loss
+
+
+def by_list() -> tuple[nn.Module, Any]:
+    left: list[Tensor] = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        own = problems.cross_entropy(model, batch) + sum(left)
+        left.clear()
+        return own
+
+    return Listed(left), loss
+
+
+def by_extractor() -> tuple[nn.Module, Any]:
+    """Whose loss raises where nothing was left."""
+    model = problems.mlp()
+    extractor = Extractor(model[0])
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        scores = model(batch[0])
+        return cross_entropy(scores, batch[1]) + extractor.features["hidden"].square().mean()
+
+    return model, loss
+
+
+WAYS = {"Context": by_context, "list": by_list, "Extractor": by_extractor}
+either = pytest.mark.parametrize("name", WAYS)
+
+
+FIXED: dict[str, Any] = {"update": "ordered", "staleness": 1, "compensation": "none", "updates": 6}
+
+
+@either
+def test_processes_have_it_in_common_too(name):
+    """So the loss is that of a loop by hand, at any number of workers."""
+    by_hand, loss = WAYS[name]()
+    problems.train_serially(by_hand, loss=loss, **FIXED)
+    for workers in (1, 2):
+        model, loss = WAYS[name]()
+        run = problems.train(model, loss=loss, kind="auto", workers=workers, **FIXED)
+        assert run.kind == "processes"
+        assert run.kind_because == f"threads would have copies of the {name} that the model and the loss have in common"
+        assert all(torch.equal(value, run.state[key]) for key, value in by_hand.state_dict().items())
+
+
+@either
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_threads_are_refused(name, workers, update):
+    model, loss = WAYS[name]()
+    with pytest.raises(hogwild.ArgumentError, match=f"the model and the loss have one {name} in common, where"):
+        problems.train(model, loss=loss, kind="threads", update=update, workers=workers, updates=2)
+
+
+def test_what_the_loss_does_not_read_is_left_alone():
+    """Nothing hangs on it, and threads train as before."""
+    context = Context()
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return problems.cross_entropy(model, batch) + 0 * len(vars(context))
+
+    run = problems.train(Told(context), loss=loss, kind="threads", workers=2, updates=4)
+    assert run.kind == "threads"
