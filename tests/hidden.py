@@ -16,6 +16,11 @@ import hogwild
 Arguments = dict[str, Any]
 
 
+def name_of(kind: Any) -> str | None:
+    """Of each kind, in the names of tests."""
+    return kind.__name__ if callable(kind) else None
+
+
 # --- in the model
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,13 @@ def test_every_import_runs_down(path):
         or (other != "hogwild" and unit(other) != mine and FLOOR[unit(other)] <= FLOOR[mine])
     ]
     assert not wrong, f"{name_of(path)} imports what is above it or beside it in another folder"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES if len([*path.parent.glob("*.py")]) > 6}))
+def test_a_folder_says_which_modules_it_has(folder):
+    """But for the commands, which have the names of their modules."""
+    told = re.findall(r"\w+", ast.get_docstring(parsed(folder / "__init__.py")) or "")
+    assert folder.name in ("hogwild", "cli") or {path.stem for path in folder.glob("*.py")} - {"__init__"} <= {*told}
 
 
 def test_no_two_modules_import_each_other():

@@ -1,1 +1,7 @@
-"""The caller's module: taken apart, and put on shared bytes."""
+"""The caller's module: taken apart, and put on shared bytes.
+
+anatomy          what is trained, what is constant, what is buffered; and what cannot be trained here
+replica          a worker's copy, whose parameters are views of a slot
+row_parameter    a parameter of it that is read by rows, at a version
+buffers          what becomes of a buffer that others have changed meanwhile
+"""

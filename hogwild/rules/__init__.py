@@ -1,5 +1,13 @@
 """The six rules, by name, and the protocol in which they and yours are written.
 
+base                   the protocol: read → gradient → commit
+registry               which rules there are
+hogwild, locked, racing       in place (in_place, any_age)
+ordered, sync, snapshot       by versions (versioned); combining is what makes those of the first two
+gradients, row_gradients      a loss → gradients
+rechecks, replayed     computed a second time: some of them in the run, all of them from its journal
+averaging              what workers do for machines that train apart
+
 Each is imported when it is first asked for, so that whoever wants the names alone does not wait for torch.
 """
 

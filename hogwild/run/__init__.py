@@ -1,12 +1,18 @@
 """One run from its arguments to its record, in three steps.
 
-job, training       what is to be done, checked; what `train`, experiments and replays come down to
-prepare             the first step: plans, refusals and warnings; in `trial/` the one step that is tried before
-staleness, averages, agreement    what the plan is about gradients that are old, and about several machines
-open                the second step: memory is laid out, what is resumed lies in it (going_on, shown)
-conduct             the third step: the workers are supervised to the end; machines is the other machines' part in it
-evaluator, follower, divergence    meanwhile: versions are evaluated, callbacks told
-audit, result       what came of it; in `saved/` how it lies on disk, and is found and read there
+job, training          what is to be done, checked; what `train`, experiments, checks and replays come down to
+kernel_training, kernel_settings      the same of a compiled function
+prepare                the first step: plans, refusals and warnings; in `trial/` the one step that is tried before
+staleness              the plan for gradients that are old
+averages, agreement    the plan for several machines, and what they agree upon
+going_on               what a resumed run takes over
+open                   the second step: memory is laid out, what is resumed lies in it (shown), workers are ready
+conduct                the third step: the workers are supervised to the end
+machines, courier_main the other machines in it
+evaluator, divergence  meanwhile: the versions that workers show are evaluated
+callback, follower, progress, tensorboard     and what your objects and functions are told
+audit, result          what came of it; in `saved/` how it lies on disk, and is read there
+figures                the style of all figures
 """
 
 from hogwild._moved import names_from

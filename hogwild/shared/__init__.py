@@ -1,1 +1,14 @@
-"""What workers share: bytes of one arena, and what lies where. Knows no optimizer and no rule."""
+"""What workers share: bytes of one arena, and what lies where. Knows no optimizer and no rule.
+
+arena, layout               the memory of a run, and where tensors lie in a block of it
+state                       all of it together, as the parent lays it out and a worker finds it
+slots, tables               versions of the model: whole, or by rows
+optimizer_state, shards     what an optimizer keeps, and in which pieces a version is stepped
+gradient_slots, gradient_ring       gradients that wait to be applied
+words, tickets, dealing     who computes what: the counters, the right to one gradient, several machines
+alarms, bell                waiting without spinning
+locks, process_locks, mutex locks that a dead worker cannot hold
+journal, totals             what happened, update by update, and the sums of an audit
+exchange                    the values that machines average
+copying, hashing, limits    tensors into others, the digest of a state, what this machine lets a run have
+"""

@@ -11,8 +11,7 @@ import problems
 import pytest
 import tables
 import torch
-from hidden import NOT_SEEN, cache_of_a_later_epoch
-from test_second_look import name_of
+from hidden import NOT_SEEN, cache_of_a_later_epoch, name_of
 from traits import KINDS, OTHER_BITS, SAME_BITS
 
 import hogwild

@@ -19,6 +19,7 @@ from hidden import (
     baseline_of_the_first_batch,
     counter_in_forward,
     model_with,
+    name_of,
     stateful_schedule,
 )
 from torch import Tensor, nn
@@ -29,10 +30,6 @@ from hogwild import NotReproducible
 from hogwild.data.seeding import DrawDetector, preserved_generators
 
 DOCS = Path(__file__).parents[3] / "docs" / "same-bits.md"
-
-
-def name_of(kind: Any) -> str | None:
-    return kind.__name__ if callable(kind) else None
 
 
 def train(kind: Callable[[], Arguments], /, **arguments: Any) -> hogwild.Run:
