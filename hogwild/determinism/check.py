@@ -7,7 +7,6 @@ A run is never compared with itself, and a repeat that could not be made, or los
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -30,6 +29,7 @@ from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject,
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
 from hogwild.errors import ArgumentError, HogwildError, flag_of
 from hogwild.experiment import Problem
+from hogwild.model.computed import copy_of_model
 from hogwild.nodes.invitation import refuse_torchrun
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_class, rule_name
 from hogwild.run.averages import refuse_to_race_together
@@ -171,10 +171,10 @@ def own_training(
             raise ArgumentError(f"check takes no argument {name!r}; {_instead(name, known)}")
     config = RunConfig(update=rule_name(update), **arguments)
     rule = make_rule(update, config)
-    initial = copy.deepcopy(model)
+    initial = copy_of_model(model)
 
     def build(seed: int) -> Problem:  # noqa: ARG001
-        return Problem(copy.deepcopy(initial), data, loss, evaluate, predict)
+        return Problem(copy_of_model(initial), data, loss, evaluate, predict)
 
     return OwnTraining(config, build, optimizer, rule, others)
 

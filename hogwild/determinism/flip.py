@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from hogwild.data.sources import Source, own_copy
 from hogwild.errors import ArgumentError
 from hogwild.kernels.kernel import Kernel
+from hogwild.model.computed import copy_of_model
 from hogwild.rules.gradients import gradients_of
 from hogwild.run.trial.at_batch import at_batch
 
@@ -53,7 +53,7 @@ def first_gradients(
 ) -> dict[str, Tensor | None]:
     """The gradients of batch 0 by parameter name, as a worker would compute them, or what a kernel takes away from its
     tables; on a copy, so the model stays as it is."""
-    apart = copy.deepcopy(model)
+    apart = copy_of_model(model)
     if loss is None:
         return _first_differences(apart, source, seed)
     trained = {name: parameter for name, parameter in apart.named_parameters() if parameter.requires_grad}

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hogwild.config import RunConfig
 from hogwild.data.sources import Source
 from hogwild.errors import ArgumentError
+from hogwild.model.computed import copy_of_model
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import LEAST_OVERHEAD, rule_for, rule_name
 from hogwild.rules.row_gradients import is_told
@@ -139,7 +140,7 @@ def probe(
         raise ArgumentError("model given without data and loss; its step cannot be timed without them")
     else:
         source, shapes = data, [p.shape for p in model.parameters() if p.requires_grad]
-        count = partial(_ones_after, copy.deepcopy(model), loss)
+        count = partial(_ones_after, copy_of_model(model), loss)
     counter = Counter(shapes)
     config = RunConfig(
         name="probe",

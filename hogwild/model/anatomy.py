@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from hogwild.errors import ArgumentError
+from hogwild.model.computed import computed_weights
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,12 @@ def _refuse_unusable(model: nn.Module) -> None:
                 f"{name or 'the model'} is compiled or scripted ({kind}), and its parameters cannot be re-pointed; "
                 f"pass the module it was made from"
             )
+        own = computed_weights(module)
         for attribute, value in vars(module).items():
-            if isinstance(value, Tensor) and not value.is_leaf:
+            if isinstance(value, Tensor) and not value.is_leaf and attribute not in own:
                 raise ArgumentError(
                     f"{f'{name}.' * bool(name)}{attribute} is the result of a computation, which no worker can copy; "
-                    f"compute it in forward, or keep value.detach()"
+                    f"set it to None where forward computes it, or keep value.detach()"
                 )
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:

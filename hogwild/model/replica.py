@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ArgumentError
 from hogwild.model.buffers import BufferRule
+from hogwild.model.computed import compute_weights, weights_as_values
 from hogwild.model.row_parameter import RowParameter
 from hogwild.shared.copying import copy_for_worker
 from hogwild.shared.layout import Layout
@@ -39,6 +40,7 @@ class Binding:
         self._homes = _homes(module, [entry.name for entry in layout.entries])
         self._own = [torch.empty_strided(e.shape, e.stride, dtype=e.dtype) for e in layout.entries]
         self._before = [torch.empty_like(own) for own in self._own]
+        compute_weights(module)  # for who reads them before the first forward pass
 
     def point_at(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], version: int = 0) -> nn.Module:
         """The replica, ready for a forward pass on that slot: its parameters views, its buffers private copies, and its
@@ -126,7 +128,7 @@ def replicate(
     return copy_for_worker(
         model,
         model.modules(),
-        substitutes,
+        {**weights_as_values(model), **substitutes},
         subject=f"the model {type(model).__name__}",
         advice="give what it holds a __deepcopy__, or make it in its first forward pass",
         copies=copies,

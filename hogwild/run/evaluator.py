@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hogwild.data.seeding import preserved_generators
 from hogwild.errors import ArgumentError
+from hogwild.model.computed import compute_weights
 from hogwild.rules.any_age import AnyAge
 from hogwild.run.divergence import divergence, usual_loss
 from hogwild.run.job import Evaluate, Job
@@ -165,7 +166,8 @@ class Evaluator:
         parameters = dict(self._model.named_parameters())
         with torch.no_grad():
             self._state.give_parameters(version, slot, [parameters[name] for name in names])
-        self._take_buffers(self._state.slots[slot].buffers)
+            self._take_buffers(self._state.slots[slot].buffers)
+            compute_weights(self._model)
 
     def _take_shown(self) -> None:
         self._take(self._state.observed.parameters, self._state.observed.buffers)
@@ -305,6 +307,7 @@ class Evaluator:
         flags = [(module, module.training) for module in self._model.modules()]
         try:
             with torch.no_grad():
+                compute_weights(self._model)
                 self._model.eval()  # which a model may have made return nothing
                 metrics = evaluate(self._model)
         except Exception as error:

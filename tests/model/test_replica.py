@@ -177,7 +177,7 @@ def computed() -> nn.Module:
         (overlapping, r"^weight and bias share memory without being one Parameter"),
         (overlapping_last, r"^b and c share memory without being one Parameter"),
         (gappy, r"^weight has shape \(3, 8\) and strides \(16, 2\)"),
-        (computed, r"derived"),
+        (computed, r"^derived is the result of a computation, .* set it to None where forward computes it, or keep "),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
