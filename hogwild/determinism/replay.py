@@ -208,7 +208,7 @@ def _experiment(config: RunConfig) -> OwnTraining:
 
 
 def _compare(record: Record, run: Run) -> Replay:
-    tensors = sorted(run.state)
+    tensors = sorted(name for name, value in run.state.items() if isinstance(value, Tensor))
     versions = sorted(set(record.seals) & set(run.seals))
     wrong = next((version for version in versions if record.seals[version] != run.seals[version]), None)
     first = None

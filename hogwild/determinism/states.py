@@ -31,6 +31,7 @@ StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
 _MAX_DEPTH = 64
 _MAX_ENTRIES = 1_000_000
 _MAX_EXPANDED_BYTES = 1 << 30
+_EXTRA = "_extra_state"  # how torch ends the name of a module's extra state
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,10 @@ def digest(state: StateLike) -> str:
 
     For each tensor in the order of its name (by code point) the hash takes name, dtype and shape as text, such
     as `0.weight\\0torch.float32\\0[2, 3]\\0` in UTF-8, and then the tensor's bytes: row-major whatever its
-    strides, in the machine's byte order. Entries that are no tensors do not count. A module, its
-    `state_dict()`, the same as numpy arrays and a file of it have one digest. A contiguous tensor in CPU
-    memory is hashed without a copy, any other with a copy of that tensor alone.
+    strides, in the machine's byte order. Entries that are no tensors do not count, nor do tensors inside a
+    module's extra state. A module, its `state_dict()`, the same as numpy arrays and a file of it have one
+    digest. A contiguous tensor in CPU memory is hashed without a copy, any other with a copy of that tensor
+    alone.
 
     Args:
         state: a module, a state dict (see `opened` for nested ones), or the path of a file.
@@ -162,7 +164,7 @@ def opened(state: StateLike, label: str = "the state") -> Iterator[OpenedState]:
     """Open a state for reading, tensor by tensor.
 
     Containers inside a state dict (a checkpoint `{"model": …, "optimizer": …}`) are entered, and their
-    tensors named with dots: `model.0.weight`.
+    tensors named with dots: `model.0.weight`; what a module keeps as extra state is not.
 
     Args:
         state: a module, a mapping of tensors or numpy arrays, or the path of a safetensors or `torch.save`
@@ -225,15 +227,16 @@ def _from_mapping(
 
 
 def _leaves(label: str, root: object, error: type[HogwildError]) -> Iterator[tuple[str, object]]:
-    """Walk nested containers; the limits end the walk where a hostile file's containers hold themselves."""
+    """Walk nested containers, but for those that are a module's extra state; the limits end the walk where a hostile
+    file's containers hold themselves."""
     pending: list[tuple[str, int, object]] = [("", 0, root)]
     for _ in range(_MAX_ENTRIES):
         if not pending:
             return
         name, depth, value = pending.pop()
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not name.endswith(_EXTRA):
             children = list(value.items())
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple)) and not name.endswith(_EXTRA):
             children = list(enumerate(value))
         else:
             yield name, value

@@ -20,7 +20,6 @@ from hogwild.nodes.party import leaving_together
 from hogwild.run.audit import Audit, close_account
 from hogwild.run.averages import as_one_of_several
 from hogwild.run.callback import Ending, RunInfo
-from hogwild.run.evaluator import own_copies
 from hogwild.run.follower import Follower
 from hogwild.run.going_on import going_on
 from hogwild.run.job import Job
@@ -89,7 +88,7 @@ def _as_it_ended(job: Job) -> Run:
     run = replace(saved_run(job.resume), out=job.shown)
     if job.party is not None:
         job.party.leave(f"the run in {job.resume} has ended")
-    fill(job.model.state_dict(), run)
+    fill(job.model, run)
     warn_caller(
         f"the run in {job.shown or job.resume} has ended after {run.updates} updates; it is given back as it is"
     )
@@ -264,9 +263,9 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
 def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: float) -> Run:
     """What the run has come to, as it stands in shared memory and in the caller's model."""
     state, job = run.state, run.job
-    version, slot = job.rule.newest(state)
+    version, _ = job.rule.newest(state)
     first, last = run.evaluator.span()
-    model_state = own_copies(job.model.state_dict())
+    model_state = run.evaluator.newest_state()
     journal = state.journal.rows(version if job.rule.versioned else None)
     average = state.average(version)
     befallen = run.befallen + Befallen.of(history)
@@ -295,7 +294,7 @@ def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: flo
         curvature=run.curvature,
         origin=run.origin,
         best=run.evaluator.keeper.best,
-        ema_state=own_copies(state.state_dict(version, slot, average)) if average else None,
+        ema_state=run.evaluator.newest_state(average) if average else None,
         kind=job.kind,
         kind_because=job.kind_because,
         nodes=job.party.nodes if job.party is not None else 1,

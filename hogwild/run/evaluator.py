@@ -20,6 +20,7 @@ from hogwild.run.job import Evaluate, Job
 from hogwild.run.progress import Progress
 from hogwild.run.saved.best import BestKeeper
 from hogwild.run.saved.metrics import OF_AN_EVALUATION, metrics_in
+from hogwild.run.state_dicts import own_copies
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.optimizer_state import AVERAGE
 from hogwild.shared.state import SharedState
@@ -299,7 +300,8 @@ class Evaluator:
         first, _ = self.span()  # later than that where no worker has started yet: the run has taken no time then
         row = {"update": version, "seconds": self._seconds_before + max(now - first, 0.0)}
         self.evaluations.append({**row, **metrics})
-        self.keeper.see(self.evaluations[-1], lambda metric: self._copy(take, average if _is_averaged(metric) else ()))
+        averages = {True: average, False: ()}
+        self.keeper.see(self.evaluations[-1], lambda metric: self._state_of(take, averages[_is_averaged(metric)]))
         self._callbacks.tell("on_evaluation", self.progress(version))
 
     def _metrics_of(self, evaluate: Evaluate, version: int) -> dict[str, float]:
@@ -326,14 +328,18 @@ class Evaluator:
             raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, which every row has; give it another name")
         return {name: _number(name, value) for name, value in metrics.items()}
 
-    def _copy(self, take: Callable[[], None], average: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def newest_state(self, average: Sequence[torch.Tensor] = ()) -> dict[str, Any]:
+        """The state of the newest version, in memory of its own, or of its moving average; no worker runs any more."""
+        return self._state_of(self.take_newest, average)
+
+    def _state_of(self, take: Callable[[], None], average: Sequence[torch.Tensor]) -> dict[str, Any]:
         """The state of a version that `take` gives the model, with its moving average in place of its parameters where
         that is not empty."""
         take()  # an evaluation in training mode moves running averages
         if not average:
-            return own_copies(self._model.state_dict())
+            return own_copies(self._model)
         self._take_parameters(average)
-        copies = own_copies(self._model.state_dict())
+        copies = own_copies(self._model)
         take()
         return copies
 
@@ -351,11 +357,6 @@ def _number(name: str, value: Any) -> float:
 def _is_averaged(metric: str) -> bool:
     """True for a metric of the moving average."""
     return metric.startswith(f"{AVERAGE}_")
-
-
-def own_copies(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors of a state dict, in memory of their own."""
-    return {name: value.detach().clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def _median(values: NDArray[Any]) -> float:

@@ -26,13 +26,13 @@ from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
 from hogwild.run.job import Job
-from hogwild.run.result import refuse_unsaveable
 from hogwild.run.saved.checkpoint import Peek, peek
 from hogwild.run.saved.environment import refuse_other_flags
 from hogwild.run.saved.origin import Origin, describe, refuse_other_compensation, refuse_other_training
 from hogwild.run.saved.record import origin_to_go_on
 from hogwild.run.saved.structure import trains_as_evaluated
 from hogwild.run.staleness import curvature_of, stale_plan
+from hogwild.run.state_dicts import refuse_unsaveable
 from hogwild.run.trial.dry_run import DryRun, as_in_a_worker
 from hogwild.run.trial.second_look import copies_for_another, look_again
 from hogwild.run.trial.try_job import refuse_what_workers_miss, try_job

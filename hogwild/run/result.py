@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import save, save_file
-from torch import Tensor, nn
+from safetensors.torch import save_file
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, RunDirectoryError, as_html, printable
+from hogwild.errors import RunDirectoryError, as_html, printable
 from hogwild.rules.registry import title_of
 from hogwild.run.audit import Audit
 from hogwild.run.divergence import divergence, usual_loss
@@ -38,6 +36,7 @@ from hogwild.run.saved.directory import (
 )
 from hogwild.run.saved.metrics import as_json, by_update, json_values, logged_in_order, metrics_in
 from hogwild.run.saved.origin import Origin
+from hogwild.run.state_dicts import beside_tensors, tensors_of
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.journal import Seal, losses_by_update
 
@@ -102,7 +101,7 @@ class Run:
 
     Attributes:
         config: its settings.
-        state: the final state dict, in memory of its own.
+        state: the final state dict, in memory of its own: tensors, and what else `state_dict()` of the model gives.
         digest: of the final state.
         updates: applied to the model, this run's and those it resumed from.
         samples: trained on in this run; of one that was resumed, since then. Of a source of one's own every batch
@@ -136,7 +135,7 @@ class Run:
     """
 
     config: RunConfig
-    state: Mapping[str, Tensor]
+    state: Mapping[str, Any]
     digest: str
     updates: int
     samples: int
@@ -159,7 +158,7 @@ class Run:
     curvature: float | None = None
     origin: Origin | None = field(default=None, compare=False, repr=False)
     best: Best | None = None
-    ema_state: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    ema_state: Mapping[str, Any] | None = field(default=None, repr=False)
     kind: str = ""
     kind_because: str = ""
     updates_per_epoch: int | None = None
@@ -171,7 +170,7 @@ class Run:
         return (self.samples_before + self.samples) / self.seconds if self.seconds > 0 else 0.0
 
     @property
-    def model_state(self) -> Mapping[str, Tensor]:
+    def model_state(self) -> Mapping[str, Any]:
         """The final state dict: `state`, by the name that `load_state_dict` takes."""
         return self.state
 
@@ -334,8 +333,7 @@ class Run:
         run = self.origin.run if self.origin is not None else ""
         for state, name in ((self.state, "model.safetensors"), (self.ema_state, AVERAGED)):
             if state is not None:
-                tensors = {key: value.contiguous() for key, value in state.items()}
-                save_file(tensors, folder / name, {"run": run} if run else None)
+                save_file(tensors_of(state), folder / name, {**({"run": run} if run else {}), **beside_tensors(state)})
         if self.best is not None:
             save_best(self.best, folder / BEST, run)
         np.save(folder / "journal.npy", self.journal, allow_pickle=False)
@@ -357,19 +355,3 @@ class Run:
             (folder / name).write_text(text, encoding="utf-8")
         record["sha256"] = {name: file_digest(folder / name) for name in (*self._sealed, METRICS)}
         (folder / "run.json").write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def refuse_unsaveable(model: nn.Module) -> None:
-    """Refuse a model that could be trained and then not be saved.
-
-    Raises:
-        ArgumentError: a tensor of its state has a dtype that no file holds.
-    """
-    for name, value in model.state_dict().items():
-        if isinstance(value, Tensor):
-            try:
-                save({name: torch.empty(0, dtype=value.dtype)})
-            except KeyError:
-                raise ArgumentError(
-                    f"{name} is {value.dtype}, which safetensors cannot save; train without out"
-                ) from None

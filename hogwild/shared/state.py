@@ -264,11 +264,10 @@ class SharedState:
             copy_all(self.observed.parameters, self.parameters(version, slot))
         copy_all(self.observed_average, self.average(version))
 
-    def state_dict(self, version: int, slot: int, parameters: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
-        """The model's state dict at a version that lies in that slot, as views; with other values of the parameters
-        where they are given."""
+    def state_dict(self, version: int, slot: int) -> dict[str, Tensor]:
+        """The tensors of the model's state dict at a version that lies in that slot, as views."""
         places = {
-            "parameter": self.parameters(version, slot) if parameters is None else parameters,
+            "parameter": self.parameters(version, slot),
             "buffer": self.slots[slot].buffers,
             "constant": self.constants,
         }

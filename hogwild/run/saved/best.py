@@ -19,11 +19,11 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.run.saved.directory import BEST, placed
 from hogwild.run.saved.metrics import Row, finite_or_none, metrics_in
+from hogwild.run.state_dicts import beside_tensors, state_from, tensors_of
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.optimizer_state import AVERAGE
 
@@ -50,7 +50,7 @@ class Best:
     metric: str
     update: int
     value: float
-    state: Mapping[str, Tensor] = field(repr=False, compare=False)
+    state: Mapping[str, Any] = field(repr=False, compare=False)
 
     @cached_property
     def digest(self) -> str:
@@ -70,7 +70,7 @@ class Best:
         return {"metric": self.metric, "update": self.update, "value": self.value}
 
     @classmethod
-    def of_metadata(cls, text: str, state: Mapping[str, Tensor]) -> Best:
+    def of_metadata(cls, text: str, state: Mapping[str, Any]) -> Best:
         """The best that such metadata, as JSON, tell of.
 
         Raises:
@@ -97,7 +97,7 @@ class BestKeeper:
         self._run = run
         self._before: Best | None = None  # the evaluation of `best`
 
-    def see(self, row: Row, state: Callable[[str], Mapping[str, Tensor]]) -> None:
+    def see(self, row: Row, state: Callable[[str], Mapping[str, Any]]) -> None:
         """A version was evaluated; `state` gives a copy of what that metric is of. One that is seen again counts as it
         is seen last.
 
@@ -181,8 +181,8 @@ def lowest_is_best(name: str) -> bool:
 
 def save_best(best: Best, path: Path, run: str) -> None:
     """Write the state of the best version, with the identity of its run."""
-    tensors = {name: value.contiguous() for name, value in best.state.items()}
-    save_file(tensors, path, {"run": run, "best": json.dumps(best.to_metadata())})
+    metadata = {"run": run, "best": json.dumps(best.to_metadata()), **beside_tensors(best.state)}
+    save_file(tensors_of(best.state), path, metadata)
 
 
 def load_best(folder: Path, run: str | None = None) -> Best | None:
@@ -199,7 +199,8 @@ def load_best(folder: Path, run: str | None = None) -> Best | None:
             metadata = file.metadata() or {}
             if run is not None and metadata.get("run", "") != run:
                 raise RunDirectoryError(f"{path} is of another run than the rest of {folder}")
-            return Best.of_metadata(metadata["best"], {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+            return Best.of_metadata(metadata["best"], state_from(tensors, metadata))
     except RunDirectoryError:
         raise
     except Exception as error:  # what a hostile header may lead to is not known

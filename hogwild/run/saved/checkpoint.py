@@ -30,6 +30,7 @@ from hogwild.rules.base import Rule
 from hogwild.run.saved.best import Best, load_best
 from hogwild.run.saved.directory import CHECKPOINT, placed
 from hogwild.run.saved.saved_tables import restore_tables, tables_at
+from hogwild.run.state_dicts import beside_tensors, state_from, tensors_of
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.state import SharedState, StatePlan
@@ -89,8 +90,8 @@ class Checkpointer:
             metadata["shown"] = json.dumps([shown, self.evaluate_every])
         best = load_best(self.directory) if self.best else None  # of what the parent has evaluated until now
         if best is not None:
-            metadata["best"] = json.dumps(best.to_metadata())
-            tensors |= {f"{_BEST}{name}": value for name, value in best.state.items()}
+            metadata |= {"best": json.dumps(best.to_metadata()), **beside_tensors(best.state)}
+            tensors |= {f"{_BEST}{name}": value for name, value in tensors_of(best.state).items()}
         metadata[_SEAL] = _seal(metadata, tensors)
         try:
             with placed(self.directory, CHECKPOINT) as path:
@@ -245,7 +246,8 @@ def _best_in(file: Any, metadata: Mapping[str, str]) -> Best | None:
     if "best" not in metadata:
         return None
     names = [name for name in file.keys() if name.startswith(_BEST)]  # noqa: SIM118 - the file is no mapping
-    return Best.of_metadata(metadata["best"], {name.removeprefix(_BEST): file.get_tensor(name) for name in names})
+    tensors = {name.removeprefix(_BEST): file.get_tensor(name) for name in names}
+    return Best.of_metadata(metadata["best"], state_from(tensors, metadata))
 
 
 def form_of(plan: StatePlan, rule: Rule, rows: int | None = None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from torch import nn
 
 from hogwild.config import KINDS, RunConfig
 from hogwild.errors import RunDirectoryError, printable
@@ -25,9 +26,11 @@ from hogwild.run.saved.best import Best, load_best
 from hogwild.run.saved.directory import AVERAGED, BEST, FORMAT, METRICS, SEALED_FILES, file_digest, finish_saving
 from hogwild.run.saved.metrics import read_metrics
 from hogwild.run.saved.origin import Origin, one_identity, read_origin
+from hogwild.run.state_dicts import state_from, tensors_of
 from hogwild.shared.journal import Seal, load_rows
 
 _MAX_RECORD_BYTES = 1 << 28
+_NO_RECORD = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError, SafetensorError)
 _FORMS: Mapping[str, Any] = {
     "format": int,
     "digest": str,
@@ -197,7 +200,7 @@ def saved_run(run_dir: Path) -> Run:
     try:
         return Run(
             config=record.config,
-            state=load_file(record.state),
+            state=_state_in(record.state),
             digest=record.digest,
             updates=record.updates,
             samples=int(content.get("samples", round(content["samples_per_second"] * content["seconds"]))),
@@ -220,15 +223,21 @@ def saved_run(run_dir: Path) -> Run:
             curvature=None if (curved := content.get("curvature")) is None else float(curved),
             origin=origin,
             best=_best(run_dir, content),
-            ema_state=load_file(record.average) if record.average is not None else None,
+            ema_state=_state_in(record.average) if record.average is not None else None,
             kind=str(content.get("kind", "")),
             kind_because=str(content.get("kind_because", "")),
             nodes=int(content.get("nodes", 1)),
             updates_per_epoch=None if (each := content.get("updates_per_epoch")) is None else max(1, int(each)),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, SafetensorError) as error:
+    except _NO_RECORD as error:
         why = f"{type(error).__name__}: {printable(str(error))}"
         raise RunDirectoryError(f"{run_dir / 'run.json'} is not the record of a run: {why}") from error
+
+
+def _state_in(path: Path) -> dict[str, Any]:
+    """The state that a file holds, whose bytes are those that were saved."""
+    with safe_open(path, "pt") as file:
+        return state_from(load_file(path), file.metadata() or {})
 
 
 def _best(run_dir: Path, content: Mapping[str, Any]) -> Best | None:
@@ -256,13 +265,14 @@ def _audit(found: Mapping[str, Any] | None) -> Audit | None:
     return Audit(**own, parameters=tuple(ParameterAudit(**part) for part in found["parameters"]))
 
 
-def fill(values: Mapping[str, Any], record: Run) -> None:
-    """Copy a saved state into the tensors of a model's state dict.
+def fill(model: nn.Module, record: Run) -> None:
+    """Load a saved state into a model.
 
     Raises:
         RunDirectoryError: it is that of another model.
     """
-    for name, value in record.state.items():
-        if name not in values or values[name].shape != value.shape or values[name].dtype != value.dtype:
+    own = tensors_of(model.state_dict())
+    for name, value in tensors_of(record.state).items():
+        if name not in own or own[name].shape != value.shape or own[name].dtype != value.dtype:
             raise RunDirectoryError(f"{record.out} is of a run with another model: {printable(name)} differs")
-        values[name].copy_(value)
+    model.load_state_dict(record.state, strict=False)  # its file may lack extra state
