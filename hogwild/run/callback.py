@@ -9,8 +9,8 @@ the random generators of this program is put back, so that no bit hangs on who l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -190,32 +190,43 @@ class CallbackList:
                 error.add_note(f"raised by {_called(one, name)}{'; without evaluate= there are no metrics' * alone}")
             raise
 
-    @contextmanager
-    def told(self, info: RunInfo) -> Iterator[Ending]:
+    def told(self, info: RunInfo) -> AbstractContextManager[Ending]:
         """Inside, the run is made, and what it comes to is put into the ending: begins before, ends afterwards."""
-        ending, begun = Ending(), list[Callback]()
-        try:
-            for one in self._all:
-                self._call(one, "on_begin", info)
-                begun.append(one)
-            yield ending
-        except BaseException as error:
-            _leave_by(error, self._end(begun, ending, error))
-            raise
-        else:
-            _leave_by(None, self._end(begun, ending, None))
+        return _Telling(self._all, self._call, info)
 
-    def _end(self, begun: Sequence[Callback], ending: Ending, error: BaseException | None) -> list[BaseException]:
+
+class _Telling(AbstractContextManager["Ending"]):
+    """What `CallbackList.told` is; no generator, which would turn a StopIteration of a callback into another error."""
+
+    def __init__(self, callbacks: Sequence[Callback], call: Callable[..., Any], info: RunInfo) -> None:
+        self._callbacks, self._call, self._info = callbacks, call, info
+        self._begun: list[Callback] = []
+        self._ending = Ending()
+
+    def __enter__(self) -> Ending:
+        try:
+            for one in self._callbacks:
+                self._call(one, "on_begin", self._info)
+                self._begun.append(one)
+        except BaseException as error:
+            _leave_by(error, self._end(error))
+            raise
+        return self._ending
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        _leave_by(error, self._end(error))
+
+    def _end(self, error: BaseException | None) -> list[BaseException]:
         """Tell what is left to tell, then call `on_end` of all that have begun; what was raised, Ctrl-C as well."""
         raised: list[BaseException] = []
         try:
-            ending.tell_rest()
+            self._ending.tell_rest()
         except BaseException as late:
             raised.append(late)
             error = error or late
-        for one in begun:
+        for one in self._begun:
             try:
-                self._call(one, "on_end", ending.run, error)
+                self._call(one, "on_end", self._ending.run, error)
             except BaseException as late:
                 raised.append(late)
         return raised

@@ -93,6 +93,15 @@ def test_a_callback_that_could_not_begin_has_no_end():
     assert ended == []
 
 
+@pytest.mark.parametrize("name", ["on_begin", "on_end"])
+def test_a_callback_may_raise_what_ends_an_iteration(name):
+    """As `next(iterator)` without a default does."""
+    error = StopIteration("mine")
+    with pytest.raises(StopIteration, match="mine") as caught:
+        problems.train(**SETTINGS, callbacks=[raising(name, error)])
+    assert caught.value is error and error.__notes__ == [f"raised by Raising.{name}"]
+
+
 @pytest.mark.parametrize("name", ["on_evaluation", "should_stop", "on_progress"])
 def test_ctrl_c_in_a_callback_saves_the_run(name, tmp_path):
     diary = Diary()
