@@ -9,6 +9,7 @@ import problems
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
 from traits import IN_PLACE, KINDS, VERSIONED
 
 import hogwild
@@ -241,4 +242,30 @@ def test_a_notebook_and_a_prompt_show_the_summary(what):
     assert ("samples/s" if what == "run" else "verdict:") in html
     assert (
         repr(shown).startswith(f"<{type(shown).__name__} run · ") and len(repr(shown)) < 300 and "\n" not in repr(shown)
+    )
+
+
+def test_what_autograd_grad_cannot_do_names_the_way_out():
+    def hooked(model: nn.Module, batch: Any) -> Tensor:
+        register_multi_grad_hook([*model.parameters()], lambda _: None)
+        return problems.cross_entropy(model, batch)
+
+    way_out = (
+        r"loss raised at the first step: RuntimeError: .*autograd\.grad\(\).* \(by gradient='backward' it does not\)"
+    )
+    refused(way_out, loss=hooked, gradient="grad")
+    assert problems.train(updates=6, loss=hooked, gradient="backward").updates == 6
+
+
+@pytest.mark.parametrize("by", ["grad", "backward"])
+def test_what_fails_by_both_names_no_way_out(by):
+    def doubly(model: nn.Module, batch: Any) -> Tensor:
+        loss = problems.cross_entropy(model, batch)
+        loss.backward()
+        return loss
+
+    refused(
+        r"loss raised at the first step: RuntimeError: .* backward through the graph a second time.*[^)]$",
+        loss=doubly,
+        gradient=by,
     )

@@ -125,6 +125,7 @@ class _Trial:
     ) -> tuple[float, Sequence[torch.Tensor | None], Sequence[torch.Tensor | None]]:
         """(loss, gradients, gradients of the caller's own parameters) of a batch, by "grad" or "backward"."""
         own, held = [*self.trained.values()], [parameter.grad for parameter in self.callers.values()]
+        output = None
         try:
             output = self.loss(self.replica, batch)
             callers = [] if is_told(output) else [*self.callers.values()]
@@ -132,11 +133,23 @@ class _Trial:
         except HogwildError:
             raise
         except Exception as error:
-            raise ArgumentError(f"loss raised at the first step: {type(error).__name__}: {one_line(error)}") from error
+            of_grad = by == "grad" and output is not None and self._goes_backward(batch)
+            way_out = " (by gradient='backward' it does not)" if of_grad else ""
+            raise ArgumentError(
+                f"loss raised at the first step: {type(error).__name__}: {one_line(error)}{way_out}"
+            ) from error
         finally:
             for parameter, gradient in zip(self.callers.values(), held, strict=True):
                 parameter.grad = gradient
         return value, gradients[: len(own)], gradients[len(own) :]
+
+    def _goes_backward(self, batch: Any) -> bool:
+        """True where `backward()` computes what `torch.autograd.grad` cannot, as with some hooks and checkpoints."""
+        try:
+            self.gradients(batch, "backward")
+        except HogwildError:
+            return False
+        return True
 
     def writes(self) -> list[int]:
         """How often each parameter has been written to, in the model's order."""
