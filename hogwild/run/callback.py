@@ -175,8 +175,12 @@ class CallbackList:
                 self._call(one, name, *arguments)
 
     def says_stop(self, progress: Progress) -> bool:
-        """Whether one of them ends the run; all are asked, since one may count how often."""
-        answers = [self._call(one, "should_stop", progress) for one in self.that_have("should_stop")]
+        """Whether one of them ends the run; all are asked, since one may count how often.
+
+        Raises:
+            ArgumentError: an answer is neither true nor false, as a tensor of several elements.
+        """
+        answers = [_truth(one, self._call(one, "should_stop", progress)) for one in self.that_have("should_stop")]
         return any(answers)
 
     def _call(self, one: Callback, name: str, *arguments: Any) -> Any:
@@ -251,6 +255,17 @@ class Ending:
 
     run: Run | None = None
     tell_rest: Callable[[], None] = lambda: None
+
+
+def _truth(one: Callback, answer: Any) -> bool:
+    """Whether the answer of that one is to end the run."""
+    try:
+        return bool(answer)
+    except Exception as error:
+        raise ArgumentError(
+            f"{_called(one, 'should_stop')} returned a {type(answer).__name__} that is neither true nor false "
+            f"({one_line(error)}); it must return True or False"
+        ) from error
 
 
 def _called(one: Callback, name: str) -> str:

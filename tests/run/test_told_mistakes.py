@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import problems
 import pytest
 import torch
@@ -34,6 +35,20 @@ def test_what_evaluate_raised_says_that_it_was_evaluate(at):
         problems.train(updates=6, evaluate=evaluate, evaluate_every=3 if at == "on the way" else 60)
     (note,) = raised.value.__notes__
     assert note.startswith("raised by evaluate=, which was given version ")
+
+
+@pytest.mark.parametrize("answer", [torch.tensor([True, False]), torch.tensor([]), np.array([1, 2])])
+def test_an_answer_that_is_neither_true_nor_false_names_who_gave_it(answer):
+    class Stopping(hogwild.Callback):
+        def should_stop(self, progress: hogwild.Progress) -> bool:
+            return answer
+
+    how = (
+        rf"a {type(answer).__name__} that is neither true nor false \(.* is ambiguous.*\); it must return True or False"
+    )
+    refused(f"^stop= returned {how}", evaluate_every=3, stop=lambda _: answer)
+    refused(f"^Stopping.should_stop returned {how}", evaluate_every=3, callbacks=[Stopping()])
+    assert problems.train(updates=6, evaluate_every=3, stop=lambda _: torch.tensor([True])).stopped == "stop"
 
 
 def test_what_stop_raised_says_that_it_was_stop_and_that_there_are_no_metrics():
