@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from hogwild.data.sources import own_copy
+from hogwild.errors import ArgumentError
 from hogwild.model.replica import carry, extras_of, replicate, stand_ins_of
 from hogwild.model.row_parameter import parameters_on
 from hogwild.shared.locks import Lock, PairedLock
@@ -84,7 +85,11 @@ class ThreadTeam:
         self._lent = False
 
     def start(self, index: int) -> None:
-        """Start worker `index`."""
+        """Start worker `index`.
+
+        Raises:
+            ArgumentError: the system lets this program have no further thread.
+        """
         if not self._lent:
             self._lent = True
             torch_threads.lend()
@@ -92,7 +97,14 @@ class ThreadTeam:
             count_no_more()
         thread = threading.Thread(target=self._main, args=(index,), name=f"hogwild-{index}", daemon=True)
         self._threads[index] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            del self._threads[index]
+            raise ArgumentError(
+                f"no thread can be started for worker {index} ({error}): the system, or the container, lets this "
+                f"program have no more (ulimit -u); fewer workers need less"
+            ) from error
 
     def running(self) -> set[int]:
         """Workers whose end has not been told."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -205,6 +206,29 @@ def test_no_descriptor_for_the_arena_is_one_line():
     ):
         Arena(1 << 16)
     one_line(caught)
+
+
+# --- threads
+
+
+@pytest.mark.parametrize("which", ["hogwild-0", "hogwild-1"])
+def test_a_thread_that_cannot_be_started_is_one_line(which, monkeypatch):
+    start = threading.Thread.start
+
+    def limited_start(thread):
+        if thread.name == which:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    before = threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", limited_start)
+    message = (
+        rf"^no thread can be started for worker {which[-1]} \(can't start new thread\): .*fewer workers need less$"
+    )
+    with pytest.raises(hogwild.ArgumentError, match=message) as caught:
+        problems.train(kind="threads", workers=2)
+    one_line(caught)
+    assert threading.active_count() == before
 
 
 # --- cores
