@@ -121,7 +121,8 @@ class Run:
         stopped: why the run ended before its last update, if it did.
         audit: what share of the computed gradient was applied; None where none was made, or could be: plain SGD without
             clipping has one, unless a worker died and its account with it.
-        out: directory it was saved in, if it was.
+        out: directory it was saved in, if it was, as it was named; a relative path begins in the folder that was the
+            current one when the run began.
         samples_before: those of the parts before it was resumed.
         seconds_before: those of the parts before it was resumed.
         origin: which run it is, what it trained and where; None where it was not saved, or by version 0.2.0.
