@@ -11,7 +11,7 @@ conduct                the third step: the workers are supervised to the end
 machines, courier_main the other machines in it
 evaluator, divergence  meanwhile: the versions that workers show are evaluated
 callback, follower, progress, tensorboard     and what your objects and functions are told
-audit, result          what came of it; in `saved/` how it lies on disk, and is read there
+audit, result, state_dicts    what came of it; in `saved/` how it lies on disk, and is read there
 figures                the style of all figures
 """
 
