@@ -22,7 +22,7 @@ import hogwild
 from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
 from hogwild.model.anatomy import Anatomy
-from hogwild.run.trial import dry_run as trial
+from hogwild.run.trial import one_step as trial
 from hogwild.run.trial import which_kind
 from hogwild.run.trial.dry_run import dry_run
 from hogwild.run.trial.which_kind import LONG
