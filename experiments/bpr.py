@@ -123,9 +123,14 @@ class Draws:
     items: Array
     starts: Array
 
+    @property
+    def size(self) -> int:
+        """How many triples a ticket is: no more than there are likes, for so many are an epoch."""
+        return min(TICKET, len(self.users))
+
     def __call__(self, ticket: int, seed: int) -> Mapping[str, Any]:  # noqa: ARG002
         """`users`, `liked` and `other`, int32 [T]."""
-        users, liked, other = np.empty((3, TICKET), np.int32)
+        users, liked, other = np.empty((3, self.size), np.int32)
         compiled("_bpr_kernels").draw_triples(self.users, self.items, self.starts, seed, users, liked, other)
         return {"users": users, "liked": liked, "other": other}
 
@@ -188,12 +193,13 @@ def build(seed: int, data: Path | None, width: int = 64, decay: float = 0.01, he
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Tastes(likes.user_count, likes.item_count, width)
+    draws = Draws(train.users, train.items, train.starts)
     kernel = hogwild.Kernel(
-        Draws(train.users, train.items, train.starts),
+        draws,
         Step(decay),
         {"users": "user", "liked": "item", "other": "item"},
-        tickets=max(1, len(train.users) // TICKET),
-        samples=TICKET,
+        tickets=max(1, round(len(train.users) / TICKET)),
+        samples=draws.size,
     )
     return Problem(model, kernel, evaluate=Judge(train, likes.part(held)))
 

@@ -15,6 +15,7 @@ from hogwild.cli.status import DONE, FAILED_TRAINING, as_typed
 from hogwild.cli.wanted import refuse_what_python_made
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Study, find
+from hogwild.nodes.invitation import refuse_torchrun
 from hogwild.report.sweep_table import following_sweep, sweep_report
 from hogwild.report.words import plural
 from hogwild.run.saved.directory import new_directory
@@ -54,6 +55,7 @@ def go_on_command(folder: Path, jobs: int | None, *, json: bool, quiet: bool) ->
 
 
 def _make(folder: Path, plan: SweepPlan, jobs: int | None, *, json: bool, quiet: bool) -> int:
+    refuse_torchrun("a sweep", "start it without torchrun")
     at_once = jobs or jobs_for(plan.workers)
     began = time.monotonic()
     with _telling_how_to_go_on(folder), following_sweep(_title(plan, at_once), quiet=quiet) as (look, tell):

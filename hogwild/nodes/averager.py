@@ -175,7 +175,12 @@ class Averager(Correspondent):
             return
         peer.part()
         self._arrived.pop(peer.node, None)
-        self._closed.append((time.monotonic() + _CLOSING, Lost(peer.node, why)))
+        self._closed.append((time.monotonic() + _CLOSING, Lost(peer.node, why, self._update())))
+
+    def _update(self) -> int:
+        """The last of this machine; of rules that count none, the last whose values it has laid out."""
+        control = self._control
+        return max(control.commits(), control[Word.PROPOSED], control[Word.AVERAGED])
 
     def _tell_lost(self) -> None:
         """Tell of machines that are gone, but of those that had ended: each of a peer's threads hears by itself that

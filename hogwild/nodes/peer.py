@@ -54,10 +54,11 @@ class Broken:
 
 @dataclass(frozen=True)
 class Lost:
-    """A machine is gone, and why."""
+    """A machine is gone, and why; `update`: where this one was then, if that is told later."""
 
     node: int
     why: str
+    update: int | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hogwild.report.words import count, duration, figure
+from hogwild.report.words import count, duration, figure, training_loss
 from hogwild.run.progress import Progress
 
 _LINE_EVERY = 5.0  # seconds between plain lines
@@ -74,7 +74,7 @@ def _figures(progress: Progress) -> Text:
     return Text("  ").join(
         Text.assemble((f"{name} ", "dim"), (value, "cyan"))
         for name, value in (
-            ("loss", figure(progress.loss)),
+            (training_loss(progress.metrics), figure(progress.loss)),
             *((name, figure(value)) for name, value in progress.metrics.items()),
             ("samples/s", count(progress.samples_per_second)),
         )
@@ -110,9 +110,10 @@ class _Lines:
             return
         self._told = time.monotonic()
         metrics = "".join(f"  {name} {figure(value)}" for name, value in progress.metrics.items())
+        loss = f"{training_loss(progress.metrics)} {figure(progress.loss)}"
         line = (
             f"{self._title(progress.kind)}: {count(progress.updates)} of {count(progress.total)} updates"
-            f"  loss {figure(progress.loss)}{metrics}  {count(progress.samples_per_second)} samples/s"
+            f"  {loss}{metrics}  {count(progress.samples_per_second)} samples/s"
         )
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 

@@ -29,7 +29,7 @@ from hogwild.report.ranking import (
     shared_settings,
     tied_for_best,
 )
-from hogwild.report.words import count, duration, figure, plural
+from hogwild.report.words import count, duration, figure, plural, training_loss
 from hogwild.run.saved.found import (
     BROKEN,
     DONE,
@@ -141,7 +141,7 @@ def _columns(runs: Sequence[FoundRun], folders: Sequence[Path]) -> list[_Column]
     speeds = ["–" if (speed := run.samples_per_second) is None else count(speed) for run in runs]
     return [
         *columns,
-        _Column("training loss" if LOSS in metrics else LOSS, [_figure(run.loss) for run in runs], 40),
+        _Column(training_loss(metrics), [_figure(run.loss) for run in runs], 40),
         _Column("time", ["–" if run.seconds is None else duration(run.seconds) for run in runs], 6),
         _Column("samples/s", speeds, 5),
         _Column("digest", [(run.digest or "–")[:_DIGITS] for run in runs], 4, right=False),

@@ -18,7 +18,7 @@ from hogwild.determinism.verdict import Verdict
 from hogwild.experiment import Claim, Findings, Study
 from hogwild.experiment import Table as Measurements
 from hogwild.report.run_words import optimizer_in_words, resumed_in_words
-from hogwild.report.words import count, duration, figure, plural, short_digest, size
+from hogwild.report.words import count, duration, figure, plural, short_digest, size, training_loss
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits
 from hogwild.run.result import Run
@@ -62,7 +62,10 @@ def _results(run: Run, usual_lr: str) -> Iterable[tuple[str, str]]:
     if run.best is not None:
         which = "lowest" if kept_lowest(run.config.keep_best or "", run.best.metric) else "highest"
         yield f"best {run.best.metric}", f"{figure(run.best.value)} at update {count(run.best.update)}, the {which}"
-    yield "loss", f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}"
+    yield (
+        training_loss(run.metrics),
+        f"{figure(run.loss)}, mean of the last {'epoch' if run.config.whole_epochs else 'updates'}",
+    )
     if skipped := sum(usage.skipped for usage in run.workers):
         yield "left out", f"{plural(skipped, 'gradient')}, not finite"
     if run.diverged:

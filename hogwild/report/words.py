@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 
 def count(value: float) -> str:
@@ -47,6 +48,11 @@ def size(number: float) -> str:
             return f"{number:,.0f} {unit}" if unit in ("bytes", "KiB") or number >= 100 else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:,.1f} TiB"
+
+
+def training_loss(metrics: Container[str]) -> str:
+    """What the training loss is called beside those metrics."""
+    return "training loss" if "loss" in metrics else "loss"
 
 
 def is_loss(metric: str) -> bool:

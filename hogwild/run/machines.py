@@ -233,7 +233,7 @@ class Machines:
         self._watch.hear_why()
         if self.called_off:
             self._end_too()
-        version, _ = self._rule.newest(self._state)
+        version = self._rule.newest(self._state)[0] if lost.update is None else lost.update
         why = self._watch.why_left(lost.node) or printable(lost.why)
         what = f"machine {lost.node} was lost at update {version}: {why}"
         self._party.lost.add(lost.node)

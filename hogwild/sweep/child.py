@@ -30,6 +30,7 @@ from hogwild.run.result import Run
 from hogwild.run.saved.directory import CHECKPOINT
 from hogwild.run.training import train_experiment
 from hogwild.sweep.plan import PlannedRun, read_plan
+from hogwild.sweep.rows import with_loss
 from hogwild.workers.early import fork_server
 from hogwild.workers.spawn import begin
 
@@ -106,7 +107,7 @@ def _train(folder: Path, name: str, tell: Callable[[dict[str, Any]], None]) -> R
         if time.monotonic() - told >= _TELL_EVERY:
             told = time.monotonic()
             figures = {key: float(value) for key, value in now.metrics.items()}
-            tell({"updates": now.updates, "total": now.total, "metrics": {**figures, "loss": now.loss}})
+            tell({"updates": now.updates, "total": now.total, "metrics": with_loss(figures, now.loss)})
 
     tell({"updates": 0, "total": 0, "metrics": {}})
     if (folder / name / CHECKPOINT).is_file():

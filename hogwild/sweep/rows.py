@@ -25,11 +25,12 @@ class SweepRow:
         settings: those that differ between the runs.
         status: waiting, running, done or failed.
         updates, total: how many are made, and of how many.
-        metrics: of the last evaluation, and the loss.
+        metrics: of the last evaluation; the training loss where none of them is called `loss`.
         seconds: of training; None where it is not known.
         digest: of the final state; empty before it is done.
         best: metric, update, value and digest of the version that was kept as the best; empty where none was.
         error: what it failed by.
+        loss: of the training, as `Run.loss`; None before it is done.
     """
 
     folder: str
@@ -42,6 +43,7 @@ class SweepRow:
     digest: str = ""
     best: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    loss: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What `hogwild sweep --json` has of it."""
@@ -51,11 +53,17 @@ class SweepRow:
             "status": self.status,
             "updates": self.updates,
             "metrics": dict(self.metrics),
+            "loss": self.loss,
             "best": dict(self.best) or None,
             "digest": self.digest or None,
             "seconds": self.seconds,
             "error": self.error or None,
         }
+
+
+def with_loss(metrics: Mapping[str, float | None], loss: float | None) -> dict[str, float | None]:
+    """The metrics of an evaluation, and the training loss where none of them is called so."""
+    return {**metrics, "loss": metrics.get("loss", loss)}
 
 
 def row_of(folder: Path, run: PlannedRun) -> SweepRow:
@@ -72,7 +80,8 @@ def row_of(folder: Path, run: PlannedRun) -> SweepRow:
             DONE,
             updates=found["updates"],
             total=found["updates"],
-            metrics={**found["metrics"], "loss": found["loss"]},
+            metrics=with_loss(found["metrics"], found["loss"]),
+            loss=found["loss"],
             seconds=found["seconds"],
             digest=found["digest"],
             best=best_in(found.get("best")),

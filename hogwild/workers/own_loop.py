@@ -122,16 +122,27 @@ class Writes:
         trained: those of its parameters that are trained.
         rule: of the run.
         control: of the run, where it is told, once, of what was frozen for one gradient alone.
+        of_loop: whether a loop of the user's own computes the gradients. It finds no `.grad` of an earlier ticket, and
+            is told, once, that what it writes to the one model of a rule in place is there besides what it commits.
     """
 
     def __init__(
-        self, replica: nn.Module, trained: Sequence[nn.Parameter], rule: Rule, control: Words | None = None
+        self,
+        replica: nn.Module,
+        trained: Sequence[nn.Parameter],
+        rule: Rule,
+        control: Words | None = None,
+        *,
+        of_loop: bool = False,
     ) -> None:
         own = {id(parameter) for parameter in trained}
         named = replica.named_parameters()
         self._named = [(name, p) for name, p in named if rule.versioned or id(p) not in own]
         with torch._C.DisableTorchFunctionSubclass():  # of a table too what is counted is a tensor's own
             self._counted = [parameter.detach() for _, parameter in self._named]  # which shares the count
+        self._of_loop = of_loop
+        self._in_place = _without_max_norm(replica, trained) if of_loop and not rule.versioned else []
+        self._in_place_counts: list[int] = []
         self._rule = rule.name
         self._replica = replica
         self._all = dict(replica.named_parameters())
@@ -159,7 +170,15 @@ class Writes:
         else:
             self._put_flags_back()
         self._counts = [tensor._version for tensor in self._counted]
+        if self._of_loop:
+            self._begin_of_loop()
         self._update = update
+
+    def _begin_of_loop(self) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            for parameter in self._all.values():
+                parameter.grad = None
+            self._in_place_counts = [parameter._version for _, parameter in self._in_place]
 
     def end(self) -> None:
         """No more is computed."""
@@ -213,6 +232,8 @@ class Writes:
                 f"trained is what was there; change the model before the run, and compute on tensors of its own, as "
                 f"with torch.func.functional_call"
             )
+        if self._in_place:
+            self._tell_of_writes()
         if [tensor._version for tensor in self._counted] == self._counts:
             return
         written = [name for (name, p), count in zip(self._named, self._counts, strict=True) if p._version != count]
@@ -222,12 +243,34 @@ class Writes:
             f"forward pass changes in buffers"
         )
 
+    def _tell_of_writes(self) -> None:
+        """Tell, once in a run, of writes to the one model that there is."""
+        counts = zip(self._in_place, self._in_place_counts, strict=True)
+        written = [name for (name, parameter), count in counts if parameter._version != count]
+        if not written:
+            return
+        self._in_place = []
+        if self._control is None or self._control.first_to_set(Word.WRITTEN):
+            _log.warning(
+                "%s of the replica was written to before the commit: under %s that changes the shared model at once, "
+                "and what is committed changes it once more; leave the step to commit, which takes a gradient",
+                some_of(written),
+                self._rule,
+            )
+
     def _other_layers(self) -> bool:
         """True where a layer was put in the place of another, and with it other parameters in the place of these."""
         if not [1 for of, key, layer in self._layers if of.get(key) is not layer]:
             return False
         self._layers = _places(self._replica, "_modules")
         return {id(p) for p in self._replica.parameters()} != {id(p) for p in self._all.values()}
+
+
+def _without_max_norm(replica: nn.Module, trained: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
+    """Those that are trained, by name, but for the weight of an embedding that its forward pass renormalises."""
+    own = {id(parameter) for parameter in trained if not isinstance(parameter, RowParameter)}
+    own -= {id(p) for layer in replica.modules() if getattr(layer, "max_norm", None) for p in layer.parameters(False)}
+    return [(name, parameter) for name, parameter in replica.named_parameters() if id(parameter) in own]
 
 
 def _places(replica: nn.Module, within: str) -> list[tuple[Mapping[str, Any], str, object]]:

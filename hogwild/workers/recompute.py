@@ -106,7 +106,7 @@ class Recompute:
         if self._spare is None:
             spare = self._make_spare()
             binding = Binding(spare.replica, spare.parameters, worker.task.plan.buffers)
-            writes = Writes(spare.replica, spare.parameters, worker.rule)
+            writes = Writes(spare.replica, spare.parameters, worker.rule, of_loop=spare.task.loss is None)
             self._spare = spare.task, spare.replica, binding, writes
         own = worker.task, worker.replica, seat.binding, worker.writes
         worker.task, worker.replica, seat.binding, worker.writes = self._spare

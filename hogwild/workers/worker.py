@@ -85,7 +85,7 @@ class Worker:
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         self._own_gradients = OwnGradients(task.plan, self.rule, parameters, self._order)
-        self.writes = Writes(replica, parameters, self.rule, state.control)
+        self.writes = Writes(replica, parameters, self.rule, state.control, of_loop=task.loss is None)
         self.seat = self._make_seat(parameters)
         self.rule.attach(self.seat)
         rechecks = self.rule.rechecks

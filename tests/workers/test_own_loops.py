@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -139,6 +140,64 @@ def test_a_loop_does_not_write_to_a_version(update: str, kind: str) -> None:
 
 def test_rules_in_place_have_no_version_to_write_to() -> None:
     assert launched(sharpness_aware, update="hogwild").updates == 6
+
+
+def stepping(worker: hogwild.Worker) -> None:
+    """Steps itself as well, as a loop does that is ported as it was."""
+    optimizer = None
+    while (ticket := worker.claim()) is not None:
+        replica = worker.read(ticket)
+        optimizer = optimizer or torch.optim.SGD(replica.parameters(), lr=0.01)
+        own = gradients(replica)
+        for parameter, gradient in zip(replica.parameters(), own[0], strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        worker.commit(ticket, *own)
+
+
+@pytest.mark.parametrize("update", sorted({*NAMES} - {*VERSIONED}))
+def test_a_step_in_the_loop_is_told_once(update, caplog):
+    launched(stepping, update=update, workers=2)
+    told = f"weight, bias of the replica was written to before the commit: under {update} that changes the shared model"
+    assert caplog.text.count(told) == len(caplog.records) == 1
+
+
+def renormalised(worker: hogwild.Worker) -> None:
+    while (ticket := worker.claim()) is not None:
+        replica = worker.read(ticket)
+        loss = replica(torch.arange(4)).square().mean()
+        worker.commit(ticket, torch.autograd.grad(loss, [*replica.parameters()]), loss)
+
+
+def test_what_a_forward_pass_renormalises_is_not(caplog):
+    launched(renormalised, nn.Embedding(4, 3, max_norm=0.5), update="hogwild")
+    assert not caplog.records
+
+
+def by_backward(worker: hogwild.Worker) -> None:
+    while (ticket := worker.claim()) is not None:
+        replica = worker.read(ticket)
+        loss = nn.functional.mse_loss(replica(INPUT + int(ticket.batch)), TARGET)
+        loss.backward()
+        worker.commit(ticket, [parameter.grad for parameter in replica.parameters()], loss)
+
+
+def by_grad(worker: hogwild.Worker) -> None:
+    while (ticket := worker.claim()) is not None:
+        replica = worker.read(ticket)
+        loss = nn.functional.mse_loss(replica(INPUT + int(ticket.batch)), TARGET)
+        worker.commit(ticket, torch.autograd.grad(loss, [*replica.parameters()]), loss)
+
+
+@EVERY
+def test_no_gradient_of_an_earlier_ticket_is_left(update):
+    """So a loop by `backward()` trains as one by `autograd.grad`, whoever computed what."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    digests = {launched(work, deepcopy(model), update=update).digest for work in (by_backward, by_grad)}
+    if update in SAME_BITS:
+        digests.add(launched(by_backward, deepcopy(model), update=update, workers=2).digest)
+    assert len(digests) == 1
 
 
 class Target(nn.Module):
