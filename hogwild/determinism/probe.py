@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -140,7 +141,7 @@ def probe(
         raise ArgumentError("model given without data and loss; its step cannot be timed without them")
     else:
         source, shapes = data, [p.shape for p in model.parameters() if p.requires_grad]
-        count = partial(_ones_after, copy_of_model(model), loss)
+        count = _OnesAfter(copy_of_model(model), loss)
     counter = Counter(shapes)
     config = RunConfig(
         name="probe",
@@ -186,13 +187,25 @@ def _ones(counter: nn.Module, batch: Any) -> Any:  # noqa: ARG001
     return counter()
 
 
-def _ones_after(timed: nn.Module, loss: Callable[[nn.Module, Any], Any], counter: nn.Module, batch: Any) -> Any:
-    """Take the time that a real gradient takes, and return ones."""
-    output = loss(timed, batch)
-    if not is_told(output):  # its gradients are computed already
-        parameters = [parameter for parameter in timed.parameters() if parameter.requires_grad]
-        torch.autograd.grad(_total(output), parameters, allow_unused=True)
-    return counter()
+class _OnesAfter:
+    """A loss that takes the time that a real gradient takes, on a copy for each thread, and returns ones."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Any], Any]) -> None:
+        self._model, self._loss = model, loss
+        self._copies: dict[int, nn.Module] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_copies": {}}
+
+    def __call__(self, counter: nn.Module, batch: Any) -> Any:
+        timed = self._copies.get(get_ident())
+        if timed is None:
+            timed = self._copies[get_ident()] = copy_of_model(self._model)
+        output = self._loss(timed, batch)
+        if not is_told(output):  # its gradients are computed already
+            parameters = [parameter for parameter in timed.parameters() if parameter.requires_grad]
+            torch.autograd.grad(_total(output), parameters, allow_unused=True)
+        return counter()
 
 
 def _total(output: Any) -> Tensor:

@@ -15,6 +15,8 @@ from traits import EXACT, KINDS, NAMES, SAME_BITS, VERSIONED
 import hogwild
 from hogwild import ArgumentError, WorkerError
 from hogwild.determinism.flip import first_gradients
+from hogwild.model import computed
+from hogwild.model.computed import compute_weights, computed_weights, copy_of_model
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`torch\.nn\.utils\.weight_norm` is deprecated:FutureWarning"),
@@ -286,3 +288,51 @@ def test_another_attribute_with_that_weight_is_refused():
         problems.train(model)
     model.kept = None
     assert problems.train(model, updates=2).updates == 2
+
+
+@pytest.mark.parametrize("gone", ["None", "deleted"])
+@pytest.mark.parametrize("make", [pruned, normed, spectral])
+def test_a_weight_that_is_not_there_is_left_to_the_hook(make, gone):
+    """As an earlier version advised."""
+    model, before = make(), make()
+    for layer in model.modules():
+        for name in computed_weights(layer):
+            delattr(layer, name) if gone == "deleted" else setattr(layer, name, None)
+    digests = {problems.train(one, update="ordered", updates=6).digest for one in (model, before)}
+    assert len(digests) == 1
+
+
+class Scaled(prune.L1Unstructured):
+    """Computes the weight in a way of its own."""
+
+    def apply_mask(self, module: nn.Module) -> Tensor:
+        return 2 * super().apply_mask(module)
+
+
+class Rows(nn.Parameter):
+    """A table, as it is read by rows at a version: one that is gone by the time that a worker starts."""
+
+
+@pytest.mark.parametrize("by", [Scaled, "rows"])
+def test_what_a_hook_alone_can_compute_is_computed_in_forward_passes_alone(monkeypatch, by):
+    monkeypatch.setattr(computed, "RowParameter", Rows)
+    layer = nn.Linear(8, 3)
+    if by == "rows":
+        prune.l1_unstructured(layer, "weight", 0.3)
+        layer.weight_orig = Rows(layer.weight_orig.detach())
+    else:
+        by.apply(layer, "weight", 0.3)
+    before = layer.weight
+    compute_weights(layer)
+    assert layer.weight is before
+    layer(torch.ones(1, 8))
+    assert layer.weight is not before
+
+
+def test_a_hook_of_ones_own_trains_as_by_hand():
+    model = problems.mlp()
+    Scaled.apply(model[0], "weight", 0.3)
+    by_hand = copy_of_model(model)
+    problems.train_serially(by_hand, update="ordered", updates=6, compensation="none")
+    run = problems.train(model, update="ordered", updates=6, compensation="none", workers=2)
+    assert all(torch.equal(value, run.state[name]) for name, value in by_hand.state_dict().items())

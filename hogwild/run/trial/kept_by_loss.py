@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -23,6 +24,29 @@ from hogwild.data.holders import ATOMS, Budget, holders_of
 
 _OBJECTS = 1000  # that are looked at, at most
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "hogwild"}
+
+
+_Place = tuple[int, int, Any]
+
+
+@dataclass(frozen=True)
+class InCommon:
+    """What a model and a loss have in common: the class of the first of it in which something was left, and all."""
+
+    name: str
+    objects: Sequence[Any]
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Inside it may be written to; afterwards it holds what it held."""
+        budget = Budget()
+        holders = [holder for one in self.objects for holder in holders_of(one, budget)]
+        try:
+            yield
+        finally:
+            for holder in holders:
+                with suppress(Exception):  # of a class that nobody thought of; it keeps what it has
+                    holder.put_back()
 
 
 class KeptByLoss:
@@ -39,10 +63,10 @@ class KeptByLoss:
         self._swapped = self._dual = False
         self._alive: list[Any] = []  # so that no other object gets the id of one
         self._own = {id(module) for module in replica.modules()}
-        self._roots = [loss, *(hook for module in replica.modules() for hook in _hooks_of(module))]
-        self._modules = [one for one, _ in self._reached(self._roots, self._own) if isinstance(one, nn.Module)]
-        self._before = dict(self._held(self._roots))
-        self._common = [(copy, dict(self._held([copy]))) for copy in self._in_common(copies)]
+        self._modules = [one for one, _ in self._reached(self._roots(), self._own) if isinstance(one, nn.Module)]
+        self._before = dict(self._held(self._roots()))
+        self._common = [*self._in_common(copies)]
+        self._before_in_common = {place: value for place, value, _ in self._left_in_common()}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -73,34 +97,45 @@ class KeptByLoss:
             return "a module beside the model, whose parameters the loss replaces"
         if self._dual:
             return "the levels of forward-mode differentiation (torch.func.jvp)"
-        if self._keeps_more(self._roots, self._before):
+        if any(_is_new(value, self._before.get(place)) for place, value in self._held(self._roots())):
             return "a tensor that the loss or a hook keeps of a step"
         return ""
 
-    def in_common(self) -> str:
-        """After the step, the class of what the model and the loss both hold, where the replica has a copy of its own
-        and keeps there what the step has computed, which the loss does not see; empty where there is none."""
-        return next((type(copy).__name__ for copy, before in self._common if self._keeps_more([copy], before)), "")
+    def in_common(self) -> InCommon | None:
+        """After the step, what the model and the loss both hold, where the replica has a copy of its own and keeps
+        there what the step has computed, which the loss does not see."""
+        for place, value, copy in self._left_in_common():
+            if _is_new(value, self._before_in_common.get(place)):
+                return InCommon(type(copy).__name__, [one for one, _ in self._common])
+        return None
 
-    def _keeps_more(self, roots: Sequence[Any], before: Mapping[tuple[int, int, Any], Any]) -> bool:
-        held = ((place, value) for place, value in self._held(roots) if isinstance(value, Tensor))
-        return any(value.grad_fn is not None and before.get(place) is not value for place, value in held)
+    def _roots(self) -> list[Any]:
+        return [self._loss, *(hook for module in self._replica.modules() for hook in _hooks_of(module))]
 
-    def _in_common(self, copies: Mapping[int, Any]) -> list[Any]:
-        """The copies of what the loss reaches as well, but for what it reaches by the caller's model alone."""
+    def _in_common(self, copies: Mapping[int, Any]) -> Iterator[tuple[Any, Any]]:
+        """What the loss reaches, but for what it reaches by the caller's model alone, and its copy in the replica."""
         models = {key for key, copy in copies.items() if isinstance(copy, nn.Module)}
-        reached = (one for one, _ in self._reached([self._loss], models))
-        return [copies[id(one)] for one in reached if copies.get(id(one), one) is not one]
+        for one, _ in self._reached([self._loss], models):
+            if copies.get(id(one), one) is not one:
+                yield one, copies[id(one)]
 
-    def _held(self, roots: Sequence[Any]) -> Iterator[tuple[tuple[int, int, Any], Any]]:
-        """What is held, by where."""
+    def _left_in_common(self) -> Iterator[tuple[_Place, Tensor, Any]]:
+        """The tensors that those copies hold, by where, and of which copy."""
+        seen, budget = set[int](), Budget()
+        for _, copy in self._common:
+            for one, held in self._reached([copy], self._own, seen, budget):
+                yield from ((place, value, copy) for place, value in _tensors_of(one, held))
+
+    def _held(self, roots: Sequence[Any]) -> Iterator[tuple[_Place, Tensor]]:
+        """The tensors that are held, by where."""
         for one, held in self._reached(roots, self._own):
-            for place, values in enumerate(held):
-                yield from (((id(one), place, name), value) for name, value in values.items())
+            yield from _tensors_of(one, held)
 
-    def _reached(self, roots: Sequence[Any], skipped: Set[int]) -> Iterator[tuple[Any, list[Mapping[Any, Any]]]]:
-        """Each object, and what it holds, but for those of the ids that are skipped."""
-        seen, budget, found = set[int](), Budget(), deque(roots)
+    def _reached(
+        self, roots: Sequence[Any], skipped: Set[int], seen: set[int] | None = None, budget: Budget | None = None
+    ) -> Iterator[tuple[Any, list[Mapping[Any, Any]]]]:
+        """Each object, and what it holds, but for those of the ids that are skipped, or have been seen."""
+        seen, budget, found = set[int]() if seen is None else seen, budget or Budget(), deque(roots)
         while found and len(seen) < _OBJECTS:
             one = found.popleft()
             if id(one) in seen or id(one) in skipped or _is_compiled(one):
@@ -115,6 +150,16 @@ class KeptByLoss:
             yield one, held
             values = (value for part in held for value in part.values())
             found.extend(value for value in values if not isinstance(value, (*ATOMS, Tensor, np.ndarray)))
+
+
+def _tensors_of(one: Any, held: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[_Place, Tensor]]:
+    for place, values in enumerate(held):
+        yield from (((id(one), place, name), value) for name, value in values.items() if isinstance(value, Tensor))
+
+
+def _is_new(value: Tensor, before: Tensor | None) -> bool:
+    """True for the result of a computation that was not there before."""
+    return value.grad_fn is not None and before is not value
 
 
 def _is_compiled(one: Any) -> bool:

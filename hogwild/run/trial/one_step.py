@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from hogwild.rules.rechecks import unequal_losses, unequal_tensors
 from hogwild.rules.row_gradients import is_told
 from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.batch_digest import batch_digest
-from hogwild.run.trial.kept_by_loss import KeptByLoss
+from hogwild.run.trial.kept_by_loss import InCommon, KeptByLoss
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.interpreter import Measured, measured
 from hogwild.workers.package import twins_of
@@ -57,13 +56,14 @@ class Trial:
         trained: Mapping[str, nn.Parameter],
         source: Source,
         loss: Callable[[nn.Module, Any], Any],
+        shared: Mapping[int, Any] | None = None,
     ) -> Trial:
-        """With a copy of the model, as a thread has it."""
+        """With a copy of the model, as a thread has it; what it holds of `shared`, by id, is not copied."""
         stand_ins = stand_ins_of(model)
         for stand_in in stand_ins.values():
             stand_in.data = stand_in.data.clone()
         own = {name: stand_ins[id(parameter)] for name, parameter in trained.items()}
-        copies: dict[int, Any] = {}
+        copies = dict(shared or {})
         replica = replicate(model, stand_ins, copies)
         return cls(own_copy(source), loss, replica, stand_ins, own, trained, copies)
 
@@ -165,6 +165,11 @@ class TriedStep:
         return cls(trial, kept, batch, digest, value, gradients, callers, took, draws, counts)
 
     @property
+    def of_callers(self) -> set[int]:
+        """The positions of the caller's own parameters that the loss was computed with."""
+        return {i for i, gradient in enumerate(self.callers) if gradient is not None}
+
+    @property
     def rows(self) -> dict[int, int]:
         """How many rows each sparse gradient names, by position."""
         return {i: g._nnz() for i, g in enumerate(self.gradients) if g is not None and g.is_sparse}
@@ -186,28 +191,64 @@ class TriedStep:
         )
 
 
-def first_step(
-    make: Callable[[], Trial], model: nn.Module, step_of: Callable[[Trial, KeptByLoss], TriedStep]
-) -> tuple[TriedStep, str]:
-    """(the step, the class of what model and loss have in common). Where they do, and a copy of the model alone gives
-    another loss, or none, the step is that of copies of both, as a process has them."""
-    trial, step, failure = make(), None, None
+StepOf = Callable[[Trial, KeptByLoss], TriedStep]
+
+
+def first_step(make: Callable[..., Trial], model: nn.Module, step_of: StepOf) -> tuple[TriedStep, str]:
+    """(the step, the class of what model and loss have in common). Where they do, and the model leaves there what the
+    loss reads, the step is that of copies of both, as a process has them.
+
+    Raises:
+        ArgumentError: the step raised; or copies of both do not have it in common either.
+    """
+    trial = make()
     kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
+    step, failure = _tried(step_of, trial, kept)
+    common = kept.in_common()
+    together = _step_together(make, step_of, step, common) if common is not None else None
+    if common is None or together is None:
+        if step is None:
+            assert failure is not None
+            raise failure
+        return step, ""
+    trial.let_go()
+    sent = make().as_sent(model)
+    again = None if sent is None else _tried(step_of, sent)[0]
+    if again is not None and again.differs(together):
+        raise ArgumentError(
+            f"the model and the loss have one {common.name} in common, where the model leaves what the loss reads, and "
+            f"workers have copies of it: the loss reaches it by a global of a module that worker processes import "
+            f"anew, or by its class; return it from the forward pass"
+        )
+    found = together if again is None else again
+    return (found if step is None else replace(found, callers=step.callers)), common.name
+
+
+def _tried(
+    step_of: StepOf, trial: Trial, kept: KeptByLoss | None = None
+) -> tuple[TriedStep | None, ArgumentError | None]:
+    """The step of a trial, or what it raised."""
     try:
-        step = step_of(trial, kept)
+        return step_of(trial, kept or KeptByLoss(trial.loss, trial.replica, {})), None
     except ArgumentError as error:
-        failure = error
-    if (common := kept.in_common()) and (sent := make().as_sent(model)) is not None:
-        with suppress(ArgumentError):
-            again = step_of(sent, KeptByLoss(sent.loss, sent.replica, {}))
-            if step is None or step.differs(again):
-                trial.let_go()
-                return again, common
-        sent.let_go()
+        return None, error
+
+
+def _step_together(
+    make: Callable[..., Trial], step_of: StepOf, step: TriedStep | None, common: InCommon
+) -> TriedStep | None:
+    """The step in which the model leaves what it does in the caller's own objects, where the loss reads them; None
+    where that is the step that was made, or where that is another each time."""
+    with common.put_back():
+        together, _ = _tried(step_of, make({id(one): one for one in common.objects}))
+    if together is None or together.of_callers - (step.of_callers if step is not None else set()):
+        return None  # what they have in common holds the model, and that computes now
     if step is None:
-        assert failure is not None
-        raise failure
-    return step, ""
+        return together
+    if not step.differs(together):
+        return None
+    once_more, _ = _tried(step_of, make())
+    return None if once_more is None or once_more.differs(step) else together
 
 
 def _watch_modules(model: nn.Module) -> list[str]:

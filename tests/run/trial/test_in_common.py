@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import hogwild
+from hogwild.data.holders import holders_of
+from hogwild.run.trial import kept_by_loss
 
 
 class Context:
@@ -125,3 +127,87 @@ def test_what_the_loss_does_not_read_is_left_alone():
 
     run = problems.train(Told(context), loss=loss, kind="threads", workers=2, updates=4)
     assert run.kind == "threads"
+
+
+def annealing() -> tuple[nn.Module, Any]:
+    """The loss is another at each call, and reads nothing of what the model leaves."""
+    context, calls = Context(), [0]
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        calls[0] += 1
+        return (1 + calls[0] / 8) * problems.cross_entropy(model, batch) + 0 * len(vars(context))
+
+    return Told(context), loss
+
+
+def test_a_loss_that_is_another_at_each_call_is_not_taken_for_one_that_reads_it():
+    model, loss = annealing()
+    assert problems.train(model, loss=loss, kind="threads", workers=2, updates=4).kind == "threads"
+
+
+def test_a_penalty_on_the_given_model_is_refused_as_without_it():
+    context = Context()
+    model = Told(context)
+
+    def loss(replica: nn.Module, batch: Any) -> Tensor:
+        own = problems.cross_entropy(replica, batch) + (0.0 if context.last is None else context.last)
+        return own + sum((p - q).square().sum() for p, q in zip(replica.parameters(), model.parameters(), strict=True))
+
+    with pytest.raises(hogwild.ArgumentError, match="of the model that was given, by a closure or a global, beside"):
+        problems.train(model, loss=loss, kind="auto", workers=1, updates=2)
+
+
+CONTEXT = Context()
+
+
+def reading_a_global(model: nn.Module, batch: Any) -> Tensor:
+    """Of a module that worker processes import anew."""
+    own = problems.cross_entropy(model, batch)
+    return own if CONTEXT.last is None else own + CONTEXT.last
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "auto"])
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_what_workers_do_not_have_in_common_is_refused(kind, update):
+    with pytest.raises(hogwild.ArgumentError, match="the loss reaches it by a global of a module that worker"):
+        problems.train(Told(CONTEXT), loss=reading_a_global, kind=kind, update=update, workers=1, updates=2)
+    assert CONTEXT.last is None, "the trial leaves it as it was"
+
+
+class Part:
+    """Of a tree, and knows the tree."""
+
+    def __init__(self, parent: Part | None) -> None:
+        self.parent, self.parts = parent, list[Part]()
+
+
+def test_large_things_in_common_are_walked_once(monkeypatch):
+    tree = Part(None)
+    parts = [tree]
+    for number in range(400):
+        parts.append(Part(parts[number // 2]))
+        parts[number // 2].parts.append(parts[-1])
+    calls = []
+    monkeypatch.setattr(kept_by_loss, "holders_of", lambda *given: calls.append(given) or holders_of(*given))
+    problems.train(Told(tree), loss=lambda m, b: problems.cross_entropy(m, b) + 0 * len(tree.parts), updates=1)
+    assert len(calls) < 10_000
+
+
+class HooksItself(nn.Module):
+    """A net whose first forward pass registers a hook, which keeps what a layer returns for all."""
+
+    def __init__(self, kept: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.net, self.keeps = problems.mlp(), False
+        self.keep = lambda layer, args, output: kept.update(last=output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.keeps:
+            self.net[0].register_forward_hook(self.keep)
+            self.keeps = True
+        return self.net(x)
+
+
+def test_a_hook_of_the_first_forward_pass_is_seen():
+    with pytest.warns(UserWarning, match="threads share a tensor that the loss or a hook keeps of a step"):
+        problems.train(HooksItself({}), kind="threads", workers=2, updates=2)
