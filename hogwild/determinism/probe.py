@@ -12,7 +12,6 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -27,6 +26,8 @@ from hogwild.rules.registry import LEAST_OVERHEAD, rule_for, rule_name
 from hogwild.rules.row_gradients import is_told
 from hogwild.run.result import Run
 from hogwild.run.training import train_config
+from hogwild.workers.kinds import TEAMS
+from hogwild.workers.worker_info import worker_info
 
 _MOST = 1 << 24  # float32 counts no further
 SIZE = 2_410  # values of an MLP 64-32-10
@@ -141,7 +142,9 @@ def probe(
         raise ArgumentError("model given without data and loss; its step cannot be timed without them")
     else:
         source, shapes = data, [p.shape for p in model.parameters() if p.requires_grad]
-        count = _OnesAfter(copy_of_model(model), loss)
+        own = kind in TEAMS and TEAMS[kind].own_processes
+        copies = [copy_of_model(model) for _ in range(1 if own else max(workers, 1))]
+        count = partial(_ones_after, copies, loss)
     counter = Counter(shapes)
     config = RunConfig(
         name="probe",
@@ -187,25 +190,17 @@ def _ones(counter: nn.Module, batch: Any) -> Any:  # noqa: ARG001
     return counter()
 
 
-class _OnesAfter:
-    """A loss that takes the time that a real gradient takes, on a copy for each thread, and returns ones."""
-
-    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Any], Any]) -> None:
-        self._model, self._loss = model, loss
-        self._copies: dict[int, nn.Module] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_copies": {}}
-
-    def __call__(self, counter: nn.Module, batch: Any) -> Any:
-        timed = self._copies.get(get_ident())
-        if timed is None:
-            timed = self._copies[get_ident()] = copy_of_model(self._model)
-        output = self._loss(timed, batch)
-        if not is_told(output):  # its gradients are computed already
-            parameters = [parameter for parameter in timed.parameters() if parameter.requires_grad]
-            torch.autograd.grad(_total(output), parameters, allow_unused=True)
-        return counter()
+def _ones_after(
+    timed: Sequence[nn.Module], loss: Callable[[nn.Module, Any], Any], counter: nn.Module, batch: Any
+) -> Any:
+    """Take the time that a real gradient takes, on a model that no other thread has, and return ones."""
+    info = worker_info()
+    own = timed[info.index % len(timed)] if info is not None else timed[0]
+    output = loss(own, batch)
+    if not is_told(output):  # its gradients are computed already
+        parameters = [parameter for parameter in own.parameters() if parameter.requires_grad]
+        torch.autograd.grad(_total(output), parameters, allow_unused=True)
+    return counter()
 
 
 def _total(output: Any) -> Tensor:
