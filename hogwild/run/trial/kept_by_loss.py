@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -27,26 +26,6 @@ _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "hogwild"}
 
 
 _Place = tuple[int, int, Any]
-
-
-@dataclass(frozen=True)
-class InCommon:
-    """What a model and a loss have in common: the class of the first of it in which something was left, and all."""
-
-    name: str
-    objects: Sequence[Any]
-
-    @contextmanager
-    def put_back(self) -> Iterator[None]:
-        """Inside it may be written to; afterwards it holds what it held."""
-        budget = Budget()
-        holders = [holder for one in self.objects for holder in holders_of(one, budget)]
-        try:
-            yield
-        finally:
-            for holder in holders:
-                with suppress(Exception):  # of a class that nobody thought of; it keeps what it has
-                    holder.put_back()
 
 
 class KeptByLoss:
@@ -101,28 +80,27 @@ class KeptByLoss:
             return "a tensor that the loss or a hook keeps of a step"
         return ""
 
-    def in_common(self) -> InCommon | None:
-        """After the step, what the model and the loss both hold, where the replica has a copy of its own and keeps
-        there what the step has computed, which the loss does not see."""
-        for place, value, copy in self._left_in_common():
-            if _is_new(value, self._before_in_common.get(place)):
-                return InCommon(type(copy).__name__, [one for one, _ in self._common])
-        return None
+    def in_common(self) -> str:
+        """After the step, the class of what the model and the loss both hold, where the replica has a copy of its own
+        and keeps there what the step has computed, which the loss does not see; empty where there is none."""
+        left = self._left_in_common()
+        new = (copy for place, value, copy in left if _is_new(value, self._before_in_common.get(place)))
+        return next((type(copy).__name__ for copy in new), "")
 
     def _roots(self) -> list[Any]:
         return [self._loss, *(hook for module in self._replica.modules() for hook in _hooks_of(module))]
 
-    def _in_common(self, copies: Mapping[int, Any]) -> Iterator[tuple[Any, Any]]:
-        """What the loss reaches, but for what it reaches by the caller's model alone, and its copy in the replica."""
+    def _in_common(self, copies: Mapping[int, Any]) -> Iterator[Any]:
+        """The copies in the replica of what the loss reaches, but for what it reaches by the caller's model alone."""
         models = {key for key, copy in copies.items() if isinstance(copy, nn.Module)}
         for one, _ in self._reached([self._loss], models):
             if copies.get(id(one), one) is not one:
-                yield one, copies[id(one)]
+                yield copies[id(one)]
 
     def _left_in_common(self) -> Iterator[tuple[_Place, Tensor, Any]]:
         """The tensors that those copies hold, by where, and of which copy."""
         seen, budget = set[int](), Budget()
-        for _, copy in self._common:
+        for copy in self._common:
             for one, held in self._reached([copy], self._own, seen, budget):
                 yield from ((place, value, copy) for place, value in _tensors_of(one, held))
 

@@ -24,7 +24,7 @@ from hogwild.rules.rechecks import unequal_losses, unequal_tensors
 from hogwild.rules.row_gradients import is_told
 from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.batch_digest import batch_digest
-from hogwild.run.trial.kept_by_loss import InCommon, KeptByLoss
+from hogwild.run.trial.kept_by_loss import KeptByLoss
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.interpreter import Measured, measured
 from hogwild.workers.package import twins_of
@@ -56,14 +56,13 @@ class Trial:
         trained: Mapping[str, nn.Parameter],
         source: Source,
         loss: Callable[[nn.Module, Any], Any],
-        shared: Mapping[int, Any] | None = None,
     ) -> Trial:
-        """With a copy of the model, as a thread has it; what it holds of `shared`, by id, is not copied."""
+        """With a copy of the model, as a thread has it."""
         stand_ins = stand_ins_of(model)
         for stand_in in stand_ins.values():
             stand_in.data = stand_in.data.clone()
         own = {name: stand_ins[id(parameter)] for name, parameter in trained.items()}
-        copies = dict(shared or {})
+        copies: dict[int, Any] = {}
         replica = replicate(model, stand_ins, copies)
         return cls(own_copy(source), loss, replica, stand_ins, own, trained, copies)
 
@@ -73,11 +72,18 @@ class Trial:
         twins = twins_of({"model": model}, None, self.stand_ins)
         return replace(self, replica=twins["model"]) if twins is not None else None
 
-    def as_sent(self, model: nn.Module) -> Trial | None:
-        """The same as a process would get it: what model, loss and data have in common, they have so there. None where
-        one of them cannot be pickled."""
-        twins = twins_of({"replica": model, "loss": self.loss, "source": self.source}, self.source, self.stand_ins)
-        return replace(self, **twins, copies={}) if twins is not None else None
+    def as_sent(self, model: nn.Module, *, together: bool = True) -> Trial | None:
+        """The same as a process would get it: what model, loss and data have in common, they have so there, unless they
+        are sent one by one. None where one of them cannot be pickled."""
+        own = {"replica": model, "loss": self.loss, "source": self.source}
+        parts = [own] if together else [{key: value} for key, value in own.items()]
+        twins: dict[str, Any] = {}
+        for part in parts:
+            found = twins_of(part, self.source, self.stand_ins)
+            if found is None:
+                return None
+            twins |= found
+        return replace(self, **twins, copies={})
 
     def batch(self, info: WorkerInfo) -> Any:
         """The first one."""
@@ -165,11 +171,6 @@ class TriedStep:
         return cls(trial, kept, batch, digest, value, gradients, callers, took, draws, counts)
 
     @property
-    def of_callers(self) -> set[int]:
-        """The positions of the caller's own parameters that the loss was computed with."""
-        return {i for i, gradient in enumerate(self.callers) if gradient is not None}
-
-    @property
     def rows(self) -> dict[int, int]:
         """How many rows each sparse gradient names, by position."""
         return {i: g._nnz() for i, g in enumerate(self.gradients) if g is not None and g.is_sparse}
@@ -194,39 +195,23 @@ class TriedStep:
 StepOf = Callable[[Trial, KeptByLoss], TriedStep]
 
 
-def first_step(make: Callable[..., Trial], model: nn.Module, step_of: StepOf) -> tuple[TriedStep, str]:
+def first_step(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> tuple[TriedStep, str]:
     """(the step, the class of what model and loss have in common). Where they do, and the model leaves there what the
-    loss reads, the step is that of copies of both, as a process has them.
-
-    Raises:
-        ArgumentError: the step raised; or copies of both do not have it in common either.
-    """
+    loss reads, the step is that of copies of both, as a process has them."""
     trial = make()
     kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
     step, failure = _tried(step_of, trial, kept)
-    common = kept.in_common()
-    together = _step_together(make, step_of, step, common) if common is not None else None
-    if common is None or together is None:
-        if step is None:
-            assert failure is not None
-            raise failure
-        return step, ""
-    trial.let_go()
-    sent = make().as_sent(model)
-    again = None if sent is None else _tried(step_of, sent)[0]
-    if again is not None and again.differs(together):
-        raise ArgumentError(
-            f"the model and the loss have one {common.name} in common, where the model leaves what the loss reads, and "
-            f"workers have copies of it: the loss reaches it by a global of a module that worker processes import "
-            f"anew, or by its class; return it from the forward pass"
-        )
-    found = together if again is None else again
-    return (found if step is None else replace(found, callers=step.callers)), common.name
+    together = _step_together(make, model, step_of) if (common := kept.in_common()) else None
+    if together is not None and step is not None:
+        trial.let_go()
+        together = replace(together, callers=step.callers)  # of copies nobody reaches these
+    if (found := together or step) is None:
+        assert failure is not None
+        raise failure
+    return found, common if together is not None else ""
 
 
-def _tried(
-    step_of: StepOf, trial: Trial, kept: KeptByLoss | None = None
-) -> tuple[TriedStep | None, ArgumentError | None]:
+def _tried(step_of: StepOf, trial: Trial, kept: KeptByLoss | None = None) -> tuple[TriedStep | None, Exception | None]:
     """The step of a trial, or what it raised."""
     try:
         return step_of(trial, kept or KeptByLoss(trial.loss, trial.replica, {})), None
@@ -234,21 +219,17 @@ def _tried(
         return None, error
 
 
-def _step_together(
-    make: Callable[..., Trial], step_of: StepOf, step: TriedStep | None, common: InCommon
-) -> TriedStep | None:
-    """The step in which the model leaves what it does in the caller's own objects, where the loss reads them; None
-    where that is the step that was made, or where that is another each time."""
-    with common.put_back():
-        together, _ = _tried(step_of, make({id(one): one for one in common.objects}))
-    if together is None or together.of_callers - (step.of_callers if step is not None else set()):
-        return None  # what they have in common holds the model, and that computes now
-    if step is None:
-        return together
-    if not step.differs(together):
+def _step_together(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> TriedStep | None:
+    """The step of copies that have something in common, where it is another than that of copies made one by one: both
+    are of one moment, so that is because the loss reads what the model leaves. None where it is not, or where they
+    cannot be sent."""
+    sent = [make().as_sent(model, together=together) for together in (True, False)]
+    if sent[0] is None or sent[1] is None:
         return None
-    once_more, _ = _tried(step_of, make())
-    return None if once_more is None or once_more.differs(step) else together
+    together, by_itself = (_tried(step_of, one)[0] for one in sent if one is not None)
+    if together is not None and (by_itself is None or by_itself.differs(together)):
+        return together
+    return None
 
 
 def _watch_modules(model: nn.Module) -> list[str]:
