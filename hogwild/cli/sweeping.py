@@ -38,6 +38,7 @@ def sweep_command(
     quiet: bool,
 ) -> int:
     """Plan a sweep, or find it planned, make its runs, and report; returns the exit status."""
+    refuse_torchrun("a sweep", "start it without torchrun")
     refuse_what_python_made(experiment)
     training, saved = find(experiment)
     if isinstance(training, Study):
@@ -49,13 +50,13 @@ def sweep_command(
 
 def go_on_command(folder: Path, jobs: int | None, *, json: bool, quiet: bool) -> int:
     """Go on with the sweep in a folder, and report; returns the exit status."""
+    refuse_torchrun("a sweep", "start it without torchrun")
     plan = read_plan(folder)
     refuse_changed(plan, folder)
     return _make(folder, plan, jobs, json=json, quiet=quiet)
 
 
 def _make(folder: Path, plan: SweepPlan, jobs: int | None, *, json: bool, quiet: bool) -> int:
-    refuse_torchrun("a sweep", "start it without torchrun")
     at_once = jobs or jobs_for(plan.workers)
     began = time.monotonic()
     with _telling_how_to_go_on(folder), following_sweep(_title(plan, at_once), quiet=quiet) as (look, tell):

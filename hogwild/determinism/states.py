@@ -234,9 +234,12 @@ def _leaves(label: str, root: object, error: type[HogwildError]) -> Iterator[tup
         if not pending:
             return
         name, depth, value = pending.pop()
-        if isinstance(value, Mapping) and not name.endswith(_EXTRA):
+        if name.rpartition(".")[2] == _EXTRA and not isinstance(value, torch.Tensor):
+            yield name, None
+            continue
+        if isinstance(value, Mapping):
             children = list(value.items())
-        elif isinstance(value, (list, tuple)) and not name.endswith(_EXTRA):
+        elif isinstance(value, (list, tuple)):
             children = list(enumerate(value))
         else:
             yield name, value

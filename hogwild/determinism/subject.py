@@ -178,7 +178,8 @@ class OwnTraining(Subject):
         if self.config.kind == AUTO:  # all repeats are by what the first was by
             self.config = replace(self.config, kind=run.kind)
         logits, targets = _predicted(problem)
-        return Outcome(run.state, run.digest, run, {**trace, run.updates: dict(run.state)}, logits, targets)
+        state = {name: value for name, value in run.state.items() if isinstance(value, Tensor)}
+        return Outcome(state, run.digest, run, {**trace, run.updates: state}, logits, targets)
 
     def _others(self, problem: Problem, variation: Variation) -> dict[str, Any]:
         """The further arguments, with those callbacks that may stop it, where any may: the others change nothing."""

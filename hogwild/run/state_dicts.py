@@ -23,13 +23,26 @@ from torch import Tensor, nn
 from hogwild.errors import ArgumentError, some_of, warn_caller
 
 _BESIDE = "beside"  # the key of that entry
+_MOST = 1 << 20  # letters of it, of extra state and of forms each
+_EXTRA = "_extra_state"  # how torch ends the name of a module's extra state
 
 
 def own_copies(model: nn.Module) -> dict[str, Any]:
-    """The model's state dict, in memory of its own."""
+    """The tensors and the extra state of the model's state dict, in memory of its own."""
     with torch.no_grad():  # extra state that is computed carries no graph, which could not be copied
         state = model.state_dict()
-    return _state_of({name: _own_copy(value) for name, value in state.items()}, getattr(state, "_metadata", {}))
+    kept = {name: value for name, value in state.items() if isinstance(value, Tensor) or is_extra(name)}
+    return _state_of({name: _own_copy(value) for name, value in kept.items()}, forms_of(state))
+
+
+def is_extra(name: object) -> bool:
+    """True for the name of the extra state of a module, as torch makes it."""
+    return isinstance(name, str) and name.rpartition(".")[2] == _EXTRA
+
+
+def forms_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The versions of modules' forms that a state dict comes with."""
+    return getattr(state, "_metadata", None) or {}
 
 
 def _own_copy(value: Any) -> Any:
@@ -55,8 +68,8 @@ def tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def beside_tensors(state: Mapping[str, Any]) -> dict[str, str]:
     """What else a file holds of a state, for its metadata."""
-    beside = {"extra": _extra_of(state), "forms": getattr(state, "_metadata", {})}
-    return {_BESIDE: json.dumps({key: {k: v for k, v in own.items() if _is_plain(v)} for key, own in beside.items()})}
+    plain = _plain_of(_extra_of(state))
+    return {_BESIDE: json.dumps({"extra": plain, "forms": _plain_of(forms_of(state))})}
 
 
 def state_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -85,7 +98,8 @@ def refuse_unsaveable(model: nn.Module) -> None:
                 raise ArgumentError(
                     f"{name} is {value.dtype}, which safetensors cannot save; train without out"
                 ) from None
-    if left_out := [name for name, value in _extra_of(state).items() if not _is_plain(value)]:
+    extra = _extra_of(state)
+    if left_out := sorted({*extra} - {*_plain_of(extra)}):
         warn_caller(
             f"{some_of(left_out)} of the model will be in run.state and in no file, for files hold tensors and plain "
             f"values (text, numbers, lists, dicts); keep tensors in buffers (register_buffer)"
@@ -93,12 +107,17 @@ def refuse_unsaveable(model: nn.Module) -> None:
 
 
 def _extra_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+    return {name: value for name, value in state.items() if is_extra(name) and not isinstance(value, Tensor)}
 
 
-def _is_plain(value: Any) -> bool:
-    """True where JSON gives it back as it is."""
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError, RecursionError):
-        return False
+def _plain_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that JSON gives back as they are, as long as they are no more than a file's metadata may be."""
+    found, left = {}, _MOST
+    for name, value in values.items():
+        try:
+            text = json.dumps(value)
+            if len(text) <= left and json.loads(text) == value:
+                found[name], left = value, left - len(text)
+        except (TypeError, ValueError, RecursionError):
+            continue
+    return found

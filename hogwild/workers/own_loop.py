@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -143,6 +144,7 @@ class Writes:
         self._of_loop = of_loop
         self._in_place = _without_max_norm(replica, trained) if of_loop and not rule.versioned else []
         self._in_place_counts: list[int] = []
+        self._left_over: list[weakref.ref[Tensor]] = []
         self._rule = rule.name
         self._replica = replica
         self._all = dict(replica.named_parameters())
@@ -156,9 +158,9 @@ class Writes:
         self._update = -1
         self._thawed: dict[int, tuple[int, int]] = {}  # id → the update that froze it, gradients since that did not
 
-    def begin(self, update: int) -> None:
+    def begin(self, update: int, *, again: bool = False) -> None:
         """What is written from here on, for that update, is not to be. Layers get the modes that they had the first
-        time, and parameters are frozen that were."""
+        time, and parameters are frozen that were. `again`: the ticket has been read before."""
         self._modes = self._modes or [(layer, layer.training) for layer in self._replica.modules()]
         for layer, mode in self._modes:
             if layer.training is not mode:
@@ -170,15 +172,34 @@ class Writes:
         else:
             self._put_flags_back()
         self._counts = [tensor._version for tensor in self._counted]
-        if self._of_loop:
+        if self._of_loop and not again:
             self._begin_of_loop()
         self._update = update
 
     def _begin_of_loop(self) -> None:
+        """No gradient of an earlier ticket is left, but for those that lie in a buffer of the loop's own."""
         with torch._C.DisableTorchFunctionSubclass():
-            for parameter in self._all.values():
-                parameter.grad = None
+            left = [(p, p.grad) for p in self._all.values() if p.grad is not None]
+            if left:
+                own = [(p, grad) for p, grad in left if not grad._is_view()]
+                self._left_over = [weakref.ref(grad) for _, grad in own]
+                for parameter, _ in own:
+                    parameter.grad = None
             self._in_place_counts = [parameter._version for _, parameter in self._in_place]
+
+    def refuse_left_over(self, gradients: Any) -> None:
+        """Refuse a gradient that was `.grad` when an earlier ticket was committed, and is not any more.
+
+        Raises:
+            ArgumentError: there is one.
+        """
+        if self._left_over and isinstance(gradients, list | tuple):
+            left = {id(found) for one in self._left_over if (found := one()) is not None}
+            if any(id(gradient) in left for gradient in gradients):
+                raise ArgumentError(
+                    "gradient was .grad at an earlier ticket; read() leaves none of that, so take what .grad is after "
+                    "backward()"
+                )
 
     def end(self) -> None:
         """No more is computed."""
@@ -253,7 +274,7 @@ class Writes:
         if self._control is None or self._control.first_to_set(Word.WRITTEN):
             _log.warning(
                 "%s of the replica was written to before the commit: under %s that changes the shared model at once, "
-                "and what is committed changes it once more; leave the step to commit, which takes a gradient",
+                "and what is committed changes it as well; where it was a step, leave that to commit",
                 some_of(written),
                 self._rule,
             )

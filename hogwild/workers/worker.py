@@ -242,9 +242,10 @@ class Worker:
 
     def read(self, ticket: Ticket) -> nn.Module:
         """The replica, at the version that this ticket's gradient is to be computed on."""
+        again = ticket is self._read
         self._read = as_ticket(ticket)
         replica = self.rule.read(ticket)
-        self.writes.begin(ticket.update)
+        self.writes.begin(ticket.update, again=again)
         return replica
 
     def rows(self, ticket: Ticket, name: str, rows: Any) -> Tensor:
@@ -377,6 +378,7 @@ class Worker:
     def _taken(self, gradients: OfLoop, loss: Any) -> Gradient:
         """What a loop of the user's own computed, in layout order."""
         self.seat.loss_told = loss is not None
+        self.writes.refuse_left_over(gradients)
         gradient = Gradient(self._own_gradients.taken(gradients), loss_of(loss), self.rule.version_read)
         with self._quietly:
             self.rule.take(gradient)

@@ -6,6 +6,7 @@ import json
 import warnings
 from functools import partial
 
+import numpy as np
 import problems
 import pytest
 import torch
@@ -192,3 +193,70 @@ def test_a_file_of_tensors_alone_is_read_as_ever(tmp_path):
     record["sha256"][path.name] = file_digest(path)
     (tmp_path / "run.json").write_text(json.dumps(record))
     assert hogwild.digest(hogwild.load_run(tmp_path).state) == run.digest
+
+
+def renaming() -> nn.Module:
+    """Whose state dict has names of its own, by which it cannot be loaded again."""
+    model = problems.mlp()
+
+    def renamed(module, state, *_):
+        for name in [*state]:
+            state[f"net.{name}"] = state.pop(name)
+
+    model.register_state_dict_post_hook(renamed)
+    return model
+
+
+class Unloadable(nn.Sequential):
+    """Whose `load_state_dict` takes nothing but a state dict."""
+
+    def load_state_dict(self, state):
+        return super().load_state_dict(state)
+
+
+def unloadable() -> nn.Module:
+    return Unloadable(*problems.mlp())
+
+
+class Raising(Keeping):
+    def set_extra_state(self, state):
+        raise RuntimeError("not any more")
+
+
+@pytest.mark.parametrize("make", [renaming, unloadable, lambda: nn.Sequential(Raising(3))])
+def test_a_run_that_has_ended_fills_a_model_that_cannot_load_its_own_state(make, tmp_path):
+    train = partial(problems.train, update="ordered", out=tmp_path)
+    first, again = make(), make()
+    with torch.no_grad():
+        next(again.parameters()).zero_()
+    train(first)
+    with pytest.warns(UserWarning, match="has ended"):
+        train(again, resume=tmp_path)
+    assert all(torch.equal(one, other) for one, other in zip(first.parameters(), again.parameters(), strict=True))
+
+
+def test_extra_state_that_no_file_could_hold_is_told_before_and_loses_no_run(tmp_path):
+    with pytest.warns(UserWarning, match=r"0\._extra_state of the model will be in run\.state and in no file"):
+        run = problems.train(model_keeping("word " * 300_000), update="ordered", out=tmp_path)
+    assert "0._extra_state" in run.state and "0._extra_state" not in hogwild.load_run(tmp_path).state
+
+
+@pytest.mark.parametrize("kept", [np.array([1.5, 2.5]), np.array(["a"]), np.float64(3), {"of": torch.ones(2)}])
+def test_extra_state_that_is_no_tensor_does_not_count(kept):
+    run = problems.train(model_keeping(kept), update="ordered")
+    assert hogwild.digest(run.state) == run.digest
+    own = {"w": torch.ones(2), "my_extra_state": {"v": torch.zeros(2)}}
+    assert hogwild.digest(own) != hogwild.digest({"w": torch.ones(2)}), "what is called otherwise does"
+
+
+class WithoutForms(nn.Linear):
+    def state_dict(self, *args, **kwargs):
+        state = super().state_dict(*args, **kwargs)
+        state._metadata = None
+        state[3, "no name"] = "no tensor"
+        return state
+
+
+def test_a_state_dict_of_another_form_is_handed_out_and_saved(tmp_path):
+    run = problems.train(WithoutForms(8, 3), update="ordered", out=tmp_path)
+    assert hogwild.load_run(tmp_path).digest == run.digest and set(run.state) == {"weight", "bias"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -172,32 +171,6 @@ def renormalised(worker: hogwild.Worker) -> None:
 def test_what_a_forward_pass_renormalises_is_not(caplog):
     launched(renormalised, nn.Embedding(4, 3, max_norm=0.5), update="hogwild")
     assert not caplog.records
-
-
-def by_backward(worker: hogwild.Worker) -> None:
-    while (ticket := worker.claim()) is not None:
-        replica = worker.read(ticket)
-        loss = nn.functional.mse_loss(replica(INPUT + int(ticket.batch)), TARGET)
-        loss.backward()
-        worker.commit(ticket, [parameter.grad for parameter in replica.parameters()], loss)
-
-
-def by_grad(worker: hogwild.Worker) -> None:
-    while (ticket := worker.claim()) is not None:
-        replica = worker.read(ticket)
-        loss = nn.functional.mse_loss(replica(INPUT + int(ticket.batch)), TARGET)
-        worker.commit(ticket, torch.autograd.grad(loss, [*replica.parameters()]), loss)
-
-
-@EVERY
-def test_no_gradient_of_an_earlier_ticket_is_left(update):
-    """So a loop by `backward()` trains as one by `autograd.grad`, whoever computed what."""
-    torch.manual_seed(0)
-    model = nn.Linear(3, 2)
-    digests = {launched(work, deepcopy(model), update=update).digest for work in (by_backward, by_grad)}
-    if update in SAME_BITS:
-        digests.add(launched(by_backward, deepcopy(model), update=update, workers=2).digest)
-    assert len(digests) == 1
 
 
 class Target(nn.Module):

@@ -13,20 +13,23 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from hogwild.config import KINDS, RunConfig
-from hogwild.errors import RunDirectoryError, printable
+from hogwild.errors import RunDirectoryError, one_line, printable
+from hogwild.model.computed import compute_weights
 from hogwild.run.audit import Audit, ParameterAudit
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
 from hogwild.run.saved.best import Best, load_best
 from hogwild.run.saved.directory import AVERAGED, BEST, FORMAT, METRICS, SEALED_FILES, file_digest, finish_saving
 from hogwild.run.saved.metrics import read_metrics
 from hogwild.run.saved.origin import Origin, one_identity, read_origin
-from hogwild.run.state_dicts import state_from, tensors_of
+from hogwild.run.state_dicts import is_extra, state_from, tensors_of
+from hogwild.shared.hashing import equal_bits
 from hogwild.shared.journal import Seal, load_rows
 
 _MAX_RECORD_BYTES = 1 << 28
@@ -266,13 +269,32 @@ def _audit(found: Mapping[str, Any] | None) -> Audit | None:
 
 
 def fill(model: nn.Module, record: Run) -> None:
-    """Load a saved state into a model.
+    """Load a saved state into a model: into the tensors that its state dict shows, or, where a hook computes these, by
+    `load_state_dict`, as its extra state.
 
     Raises:
-        RunDirectoryError: it is that of another model.
+        RunDirectoryError: it is that of another model, or cannot be loaded.
     """
-    own = tensors_of(model.state_dict())
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     for name, value in tensors_of(record.state).items():
         if name not in own or own[name].shape != value.shape or own[name].dtype != value.dtype:
             raise RunDirectoryError(f"{record.out} is of a run with another model: {printable(name)} differs")
-    model.load_state_dict(record.state, strict=False)  # its file may lack extra state
+        with torch.no_grad():
+            own[name].copy_(value)
+    if any(map(is_extra, record.state)) or not _holds(model, record):
+        try:
+            model.load_state_dict(record.state, strict=False)  # its file may lack extra state
+        except Exception as error:  # code of the model's
+            _refuse_unloaded(model, record, f": {one_line(error)}")
+    _refuse_unloaded(model, record)
+    compute_weights(model)
+
+
+def _holds(model: nn.Module, record: Run) -> bool:
+    own = model.state_dict()
+    return all(equal_bits(own[name], value) for name, value in tensors_of(record.state).items())
+
+
+def _refuse_unloaded(model: nn.Module, record: Run, why: str = "") -> None:
+    if not _holds(model, record):
+        raise RunDirectoryError(f"{record.out} has ended, and its state cannot be loaded into the model{why}")
