@@ -32,7 +32,7 @@ def own_copies(model: nn.Module) -> dict[str, Any]:
     with torch.no_grad():  # extra state that is computed carries no graph, which could not be copied
         state = model.state_dict()
     kept = {name: value for name, value in state.items() if isinstance(value, Tensor) or is_extra(name)}
-    return _state_of({name: _own_copy(value) for name, value in kept.items()}, forms_of(state))
+    return _state_of({name: _own_copy(value) for name, value in kept.items()}, versions_of(state))
 
 
 def is_extra(name: object) -> bool:
@@ -40,7 +40,7 @@ def is_extra(name: object) -> bool:
     return isinstance(name, str) and name.rpartition(".")[2] == _EXTRA
 
 
-def forms_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+def versions_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The versions of modules' forms that a state dict comes with."""
     return getattr(state, "_metadata", None) or {}
 
@@ -69,7 +69,7 @@ def tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
 def beside_tensors(state: Mapping[str, Any]) -> dict[str, str]:
     """What else a file holds of a state, for its metadata."""
     plain = _plain_of(_extra_of(state))
-    return {_BESIDE: json.dumps({"extra": plain, "forms": _plain_of(forms_of(state))})}
+    return {_BESIDE: json.dumps({"extra": plain, "forms": _plain_of(versions_of(state))})}
 
 
 def state_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, Any]:
