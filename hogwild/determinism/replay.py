@@ -32,6 +32,7 @@ from hogwild.run.result import Run
 from hogwild.run.saved.environment import environment, environment_differences
 from hogwild.run.saved.origin import compensation_differences, refuse_made_by_python
 from hogwild.run.saved.record import Record, read_record
+from hogwild.run.state_dicts import tensors_of
 from hogwild.run.training import checked_folder, train_config
 
 
@@ -208,7 +209,7 @@ def _experiment(config: RunConfig) -> OwnTraining:
 
 
 def _compare(record: Record, run: Run) -> Replay:
-    tensors = sorted(name for name, value in run.state.items() if isinstance(value, Tensor))
+    tensors = sorted(tensors_of(run.state))
     versions = sorted(set(record.seals) & set(run.seals))
     wrong = next((version for version in versions if record.seals[version] != run.seals[version]), None)
     first = None

@@ -24,14 +24,13 @@ from torch import nn
 
 from hogwild.determinism.ulp import FORMATS, Bits, Format
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
-from hogwild.shared.hashing import header
+from hogwild.shared.hashing import header, is_extra
 
 StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
 
 _MAX_DEPTH = 64
 _MAX_ENTRIES = 1_000_000
 _MAX_EXPANDED_BYTES = 1 << 30
-_EXTRA = "_extra_state"  # how torch ends the name of a module's extra state
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def _leaves(label: str, root: object, error: type[HogwildError]) -> Iterator[tup
         if not pending:
             return
         name, depth, value = pending.pop()
-        if name.rpartition(".")[2] == _EXTRA and not isinstance(value, torch.Tensor):
+        if is_extra(name) and not isinstance(value, torch.Tensor):
             yield name, None
             continue
         if isinstance(value, Mapping):

@@ -32,6 +32,7 @@ from hogwild.rules.registry import title_of
 from hogwild.run.callback import CallbackList
 from hogwild.run.progress import Trace
 from hogwild.run.result import Run
+from hogwild.run.state_dicts import tensors_of
 from hogwild.run.training import train_config
 
 _SILENCE = 60.0  # seconds; no machine is to be lost in a check
@@ -178,7 +179,7 @@ class OwnTraining(Subject):
         if self.config.kind == AUTO:  # all repeats are by what the first was by
             self.config = replace(self.config, kind=run.kind)
         logits, targets = _predicted(problem)
-        state = {name: value for name, value in run.state.items() if isinstance(value, Tensor)}
+        state = tensors_of(run.state)
         return Outcome(state, run.digest, run, {**trace, run.updates: state}, logits, targets)
 
     def _others(self, problem: Problem, variation: Variation) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from hogwild.errors import ArgumentError, some_of, warn_caller
+from hogwild.shared.hashing import is_extra
 
 _BESIDE = "beside"  # the key of that entry
 _MOST = 1 << 20  # letters of it, of extra state and of forms each
-_EXTRA = "_extra_state"  # how torch ends the name of a module's extra state
 
 
 def own_copies(model: nn.Module) -> dict[str, Any]:
@@ -33,11 +33,6 @@ def own_copies(model: nn.Module) -> dict[str, Any]:
         state = model.state_dict()
     kept = {name: value for name, value in state.items() if isinstance(value, Tensor) or is_extra(name)}
     return _state_of({name: _own_copy(value) for name, value in kept.items()}, versions_of(state))
-
-
-def is_extra(name: object) -> bool:
-    """True for the name of the extra state of a module, as torch makes it."""
-    return isinstance(name, str) and name.rpartition(".")[2] == _EXTRA
 
 
 def versions_of(state: Mapping[str, Any]) -> Mapping[str, Any]:

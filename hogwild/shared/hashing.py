@@ -65,6 +65,11 @@ def _as_bytes(tensor: Tensor) -> Tensor:
     return flat.view(torch.uint8)
 
 
+def is_extra(name: object) -> bool:
+    """True for the name of the extra state of a module, as torch makes it."""
+    return isinstance(name, str) and name.rpartition(".")[2] == "_extra_state"
+
+
 def equal_bits(a: Tensor | None, b: Tensor | None) -> bool:
     """True where two tensors have one form and the same bytes, NaN and −0 included; None is only as None."""
     if a is None or b is None:

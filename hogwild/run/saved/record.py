@@ -28,8 +28,8 @@ from hogwild.run.saved.best import Best, load_best
 from hogwild.run.saved.directory import AVERAGED, BEST, FORMAT, METRICS, SEALED_FILES, file_digest, finish_saving
 from hogwild.run.saved.metrics import read_metrics
 from hogwild.run.saved.origin import Origin, one_identity, read_origin
-from hogwild.run.state_dicts import is_extra, state_from, tensors_of
-from hogwild.shared.hashing import equal_bits
+from hogwild.run.state_dicts import state_from, tensors_of
+from hogwild.shared.hashing import equal_bits, is_extra
 from hogwild.shared.journal import Seal, load_rows
 
 _MAX_RECORD_BYTES = 1 << 28
@@ -281,20 +281,17 @@ def fill(model: nn.Module, record: Run) -> None:
             raise RunDirectoryError(f"{record.out} is of a run with another model: {printable(name)} differs")
         with torch.no_grad():
             own[name].copy_(value)
+    why = ""
     if any(map(is_extra, record.state)) or not _holds(model, record):
         try:
             model.load_state_dict(record.state, strict=False)  # its file may lack extra state
         except Exception as error:  # code of the model's
-            _refuse_unloaded(model, record, f": {one_line(error)}")
-    _refuse_unloaded(model, record)
+            why = f": {one_line(error)}"
+        if not _holds(model, record):
+            raise RunDirectoryError(f"{record.out} has ended, and its state cannot be loaded into the model{why}")
     compute_weights(model)
 
 
 def _holds(model: nn.Module, record: Run) -> bool:
     own = model.state_dict()
     return all(equal_bits(own[name], value) for name, value in tensors_of(record.state).items())
-
-
-def _refuse_unloaded(model: nn.Module, record: Run, why: str = "") -> None:
-    if not _holds(model, record):
-        raise RunDirectoryError(f"{record.out} has ended, and its state cannot be loaded into the model{why}")

@@ -42,8 +42,12 @@ class KeptByLoss:
         self._swapped = self._dual = False
         self._alive: list[Any] = []  # so that no other object gets the id of one
         self._own = {id(module) for module in replica.modules()}
-        self._modules = [one for one, _ in self._reached(self._roots(), self._own) if isinstance(one, nn.Module)]
-        self._before = dict(self._held(self._roots()))
+        self._modules: list[nn.Module] = []
+        self._before: dict[_Place, Tensor] = {}
+        for one, held in self._reached(self._roots(), self._own):
+            self._before.update(_tensors_of(one, held))
+            if isinstance(one, nn.Module):
+                self._modules.append(one)
         self._common = [*self._in_common(copies)]
         self._before_in_common = {place: value for place, value, _ in self._left_in_common()}
 
