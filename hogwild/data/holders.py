@@ -8,7 +8,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any, Protocol
@@ -73,6 +73,18 @@ class _List:
         list.__setitem__(self._own, slice(None), self._held)
 
 
+class _Deque:
+    def __init__(self, own: deque[Any]) -> None:
+        self._own, self._held = own, list(own)
+
+    def held(self) -> dict[Any, Any]:
+        return dict(enumerate(self._held)) if len(self._held) <= _MUCH else {}
+
+    def put_back(self) -> None:
+        deque.clear(self._own)
+        deque.extend(self._own, self._held)
+
+
 class _Slots:
     """Attributes that lie in no dict."""
 
@@ -130,10 +142,10 @@ def holders_of(one: Any, budget: Budget) -> list[Holder]:
 
 
 def _items_of(one: Any, budget: Budget) -> Iterator[Holder]:
-    if isinstance(one, dict | list):
+    if isinstance(one, dict | list | deque):
         budget.items -= len(one)
         if budget.items >= 0:
-            yield _Items(one) if isinstance(one, dict) else _List(one)
+            yield _Items(one) if isinstance(one, dict) else _List(one) if isinstance(one, list) else _Deque(one)
     elif isinstance(one, tuple):
         if len(one) <= _MUCH:
             yield _Parts(*one)

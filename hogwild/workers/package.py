@@ -19,8 +19,7 @@ import io
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -31,6 +30,7 @@ from torch.nn.utils import parametrize
 
 from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space, aligned
+from hogwild.workers.named_by import is_importable
 
 # What torch's pickle of a tensor can be read again of: of uint32 and float8, say, it cannot.
 _PICKLED = frozenset(torch.storage._dtype_to_storage_type_map())
@@ -51,7 +51,7 @@ class Package:
     def __init__(self, objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]]) -> None:
         self._stand_ins = stand_ins
         self._opened: list[Any] = []
-        pickler = _Pickler(io.BytesIO(), stand_ins)
+        pickler = Pickler(io.BytesIO(), stand_ins)
         try:
             blob = pickler.dumped(dict(objects))
         except Exception as error:
@@ -109,7 +109,9 @@ class Package:
         self.arena.close()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """What is large, or stays shared, goes beside the pickle; parameters are stood in for."""
+
     def __init__(self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._file = file
@@ -119,10 +121,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.large: list[Tensor | np.ndarray[Any, Any]] = []
 
     def dumped(self, value: Any) -> bytes:
+        """The whole pickle of one value."""
         self.dump(value)
         return self._file.getvalue()
 
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        """By which key the worker finds what is not in the pickle."""
         if id(value) in self._stand_ins:
             return self._stand_ins[id(value)]
         if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_shared():  # type: ignore[no-untyped-call]
@@ -137,6 +141,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return None
 
     def reducer_override(self, value: Any) -> Any:
+        """How what pickle has no way for is made again."""
         if isinstance(value, nn.Module) and vars(type(value)).get("__getstate__", _nobody).__module__ == _PARAMETRIZE:
             own: Any = type(value).__bases__[0]
             names = tuple(value.parametrizations)  # type: ignore[arg-type]
@@ -159,12 +164,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 _PARAMETRIZE = parametrize.__name__
 _Cached = type(functools.lru_cache(lambda: None))
-
-
-def is_importable(function: Any) -> bool:
-    """True where another program finds it in its module, by its name."""
-    name, within = (getattr(function, key, None) or "" for key in ("__qualname__", "__module__"))
-    return within != "__main__" and getattr(sys.modules.get(within), name, None) is function
 
 
 def _cached(function: Any, parameters: Mapping[str, Any]) -> Any:
@@ -225,7 +224,7 @@ def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, 
     """One line that names the first object that cannot be pickled."""
     for name, value in objects.items():
         try:
-            _Pickler(io.BytesIO(), stand_ins).dumped(value)
+            Pickler(io.BytesIO(), stand_ins).dumped(value)
         except Exception as reason:
             said, advice = ("data", _OF_DATA) if name == "source" else (name, _ADVICE)
             return f"{said} cannot be sent to worker processes: {_first_line(reason)}; {advice}"
@@ -234,95 +233,3 @@ def _unpicklable(objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, 
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-
-
-_LARGEST_TWIN = 1 << 26  # bytes of a pickle
-
-
-def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) -> dict[str, Any] | None:
-    """The objects as a worker process would get them, made in this one; None where they cannot be pickled.
-
-    What is large in `source`, one of them, stays where it is; all else is copied. `found`: id of a parameter → what
-    replaces it. Given up are a pickle of more than 64 MiB, and what has a `__del__` and holds parameters.
-    """
-    keys = {own: ("own", own) for own in found}
-    try:
-        of_source = _TwinPickler(_Limited(), keys)
-        of_source.dumped(source)
-        kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
-        pickler = _TwinPickler(_Limited(), keys)
-        blob = pickler.dumped(dict(objects))
-        data = {id(one) for one in of_source.classes}
-        if any(_holds_some(one, keys) for one in pickler.classes if id(one) not in data):
-            return None
-        twins: dict[str, Any] = _Here(blob, pickler, kept, found).load()
-    except Exception:
-        return None
-    return twins
-
-
-def _holds_some(one: Any, keys: Mapping[int, tuple[str, int]]) -> bool:
-    """True for an object that is not copied, and so holds the caller's parameters where a twin would hold its own."""
-    pickler = _Watching(_Limited(), keys)
-    if not isinstance(one, type):
-        with suppress(Exception):  # what it holds beside need not be sent
-            pickler.dumped(one)
-    return pickler.saw_some
-
-
-class _Limited(io.BytesIO):
-    def write(self, data: Any) -> int:
-        if self.tell() + len(data) > _LARGEST_TWIN:
-            raise MemoryError("too much to copy")
-        return super().write(data)
-
-
-class _Watching(_Pickler):
-    saw_some = False
-
-    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
-        self.saw_some = self.saw_some or id(value) in self._stand_ins
-        return super().persistent_id(value)
-
-
-class _TwinPickler(_Pickler):
-    """Leaves classes where they are: read in the same process, a class of a script would be written over. Likewise what
-    has a `__del__`, for the end of a copy would remove what belongs to it."""
-
-    def __init__(self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]]) -> None:
-        super().__init__(file, stand_ins)
-        self.classes: list[Any] = []
-
-    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
-        if isinstance(value, type) or (_has_finalizer(type(value)) and not isinstance(value, nn.Module)):
-            return "class", self._number(id(value), value, self.classes)
-        return super().persistent_id(value)
-
-
-def _has_finalizer(own: type) -> bool:
-    """True where a class written in Python says what is to happen at the end of an object of it."""
-    return isinstance(getattr(own, "__del__", None), FunctionType)
-
-
-class _Here(pickle.Unpickler):
-    """Reads a pickle in the process that wrote it."""
-
-    def __init__(self, blob: bytes, pickler: _TwinPickler, kept: set[int], found: Mapping[int, Any]) -> None:
-        super().__init__(io.BytesIO(blob))
-        self._shared, self._classes, self._found = pickler.shared, pickler.classes, found
-        self._large = [self._own(part, kept) for part in pickler.large]
-
-    @staticmethod
-    def _own(part: Any, kept: set[int]) -> Any:
-        if isinstance(part, np.ndarray):
-            return part if id(part) in kept else part.copy()
-        return part if part.data_ptr() in kept else part.clone()
-
-    def persistent_load(self, key: tuple[Any, ...]) -> Any:
-        kind, number, *form = key
-        if kind in ("shared", "class"):
-            return (self._shared if kind == "shared" else self._classes)[number]
-        if kind == "storage":
-            dtype, offset, shape, stride = form
-            return torch.empty(0, dtype=dtype).set_(self._large[number].untyped_storage(), offset, shape, stride)
-        return self._large[number] if kind == "array" else self._found[number]

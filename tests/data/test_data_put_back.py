@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,6 +113,19 @@ class InDicts:
         return self.cache[self.path].read(count)
 
 
+class InDeque:
+    """The last files that were used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.last = path, deque[BinaryIO](maxlen=2)
+
+    def read(self, at: int, count: int) -> bytes:
+        if not self.last:
+            self.last.append(self.path.open("rb"))
+        self.last[-1].seek(at)
+        return self.last[-1].read(count)
+
+
 class InClosure:
     def __init__(self, path: Path) -> None:
         file: BinaryIO | None = None
@@ -137,7 +150,7 @@ class ByReader(Dataset[Any]):
         return as_sample(self.reader.read(4 * RECORD * i, 4 * RECORD))
 
 
-@pytest.mark.parametrize("made", [InSlots, InNamespace, InDicts, InClosure])
+@pytest.mark.parametrize("made", [InSlots, InNamespace, InDicts, InDeque, InClosure])
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_wherever_it_keeps_a_file_it_is_put_back(made: Any, path: Path) -> None:
     data = ByReader(made(path))

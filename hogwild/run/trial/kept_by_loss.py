@@ -6,12 +6,11 @@ common, of which each replica has a copy that the loss does not see.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,12 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from hogwild.data.holders import ATOMS, Budget, holders_of
+from hogwild.workers.named_by import Naming, named_by
 
 _OBJECTS = 1000  # that are looked at, at most
-_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "hogwild"}
 
 
-_Place = tuple[int, int, Any]
+_Key = tuple[int, int, Any]
 
 
 class KeptByLoss:
@@ -43,13 +42,15 @@ class KeptByLoss:
         self._alive: list[Any] = []  # so that no other object gets the id of one
         self._own = {id(module) for module in replica.modules()}
         self._modules: list[nn.Module] = []
-        self._before: dict[_Place, Tensor] = {}
+        self._before: dict[_Key, Tensor] = {}
         for one, held in self._reached(self._roots(), self._own):
-            self._before.update(_tensors_of(one, held))
+            self._before.update(_parts_of(one, held, Tensor))
             if isinstance(one, nn.Module):
                 self._modules.append(one)
-        self._common = [*self._in_common(copies)]
-        self._before_in_common = {place: value for place, value, _ in self._left_in_common()}
+        self._common: list[Any] = []
+        self._named: list[tuple[Naming, Any]] = []  # where functions find it, and the replica's copy
+        self._find_in_common(copies)
+        self._before_in_common = {key: value for key, value, _ in self._left_in_common()}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -88,30 +89,50 @@ class KeptByLoss:
         """After the step, the class of what the model and the loss both hold, where the replica has a copy of its own
         and keeps there what the step has computed, which the loss does not see; empty where there is none."""
         left = self._left_in_common()
-        new = (copy for place, value, copy in left if _is_new(value, self._before_in_common.get(place)))
+        new = (copy for key, value, copy in left if _is_other(value, self._before_in_common.get(key)))
         return next((type(copy).__name__ for copy in new), "")
+
+    @contextmanager
+    def in_its_place(self) -> Iterator[None]:
+        """Inside, the functions of the loss find the replica's copies in the place of what the model holds too."""
+        before = [(place, place.value) for place, _ in self._named]
+        for place, copy in self._named:
+            place.put(copy)
+        try:
+            yield
+        finally:
+            for place, value in before:
+                place.put(value)
+
+    @property
+    def imported(self) -> str:
+        """The first of them in a module that other programs import, as `module.name`; empty where there is none."""
+        return next((place.title for place, _ in self._named if place.is_imported), "")
 
     def _roots(self) -> list[Any]:
         return [self._loss, *(hook for module in self._replica.modules() for hook in _hooks_of(module))]
 
-    def _in_common(self, copies: Mapping[int, Any]) -> Iterator[Any]:
+    def _find_in_common(self, copies: Mapping[int, Any]) -> None:
         """The copies in the replica of what the loss reaches, but for what it reaches by the caller's model alone."""
         models = {key for key, copy in copies.items() if isinstance(copy, nn.Module)}
         for one, _ in self._reached([self._loss], models):
             if copies.get(id(one), one) is not one:
-                yield copies[id(one)]
+                self._common.append(copies[id(one)])
+            for place in named_by(one) if isinstance(one, FunctionType) else ():
+                if copies.get(id(place.value), place.value) is not place.value:
+                    self._named.append((place, copies[id(place.value)]))
 
-    def _left_in_common(self) -> Iterator[tuple[_Place, Tensor, Any]]:
-        """The tensors that those copies hold, by where, and of which copy."""
+    def _left_in_common(self) -> Iterator[tuple[_Key, Any, Any]]:
+        """The tensors and numbers that those copies hold, by where, and of which copy."""
         seen, budget = set[int](), Budget()
         for copy in self._common:
             for one, held in self._reached([copy], self._own, seen, budget):
-                yield from ((place, value, copy) for place, value in _tensors_of(one, held))
+                yield from ((key, value, copy) for key, value in _parts_of(one, held, (Tensor, int, float)))
 
-    def _held(self, roots: Sequence[Any]) -> Iterator[tuple[_Place, Tensor]]:
+    def _held(self, roots: Sequence[Any]) -> Iterator[tuple[_Key, Tensor]]:
         """The tensors that are held, by where."""
         for one, held in self._reached(roots, self._own):
-            yield from _tensors_of(one, held)
+            yield from _parts_of(one, held, Tensor)
 
     def _reached(
         self, roots: Sequence[Any], skipped: Set[int], seen: set[int] | None = None, budget: Budget | None = None
@@ -128,15 +149,22 @@ class KeptByLoss:
             if isinstance(one, nn.Module):
                 found.extend([*one.children(), *_hooks_of(one)])
             elif isinstance(one, FunctionType):
-                held.append(_globals_of(one))
+                held.append({place.key: place.value for place in named_by(one)})
             yield one, held
             values = (value for part in held for value in part.values())
             found.extend(value for value in values if not isinstance(value, (*ATOMS, Tensor, np.ndarray)))
 
 
-def _tensors_of(one: Any, held: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[_Place, Tensor]]:
+def _parts_of(
+    one: Any, held: Sequence[Mapping[Any, Any]], kinds: type | tuple[type, ...]
+) -> Iterator[tuple[_Key, Any]]:
     for place, values in enumerate(held):
-        yield from (((id(one), place, name), value) for name, value in values.items() if isinstance(value, Tensor))
+        yield from (((id(one), place, name), value) for name, value in values.items() if isinstance(value, kinds))
+
+
+def _is_other(value: Any, before: Any) -> bool:
+    """True for another tensor or number than was there before."""
+    return before is not value and (isinstance(value, Tensor) or isinstance(before, Tensor) or before != value)
 
 
 def _is_new(value: Tensor, before: Tensor | None) -> bool:
@@ -152,15 +180,3 @@ def _is_compiled(one: Any) -> bool:
 def _hooks_of(module: nn.Module) -> list[Any]:
     kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return [hook for hooks in kinds for hook in hooks.values()]
-
-
-def _globals_of(function: FunctionType) -> dict[str, Any]:
-    """Of the function of a program of the user's, and of those within it, the globals that they name."""
-    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
-        return {}
-    codes, names = [function.__code__], set[str]()
-    while codes:
-        code = codes.pop()
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        names.update(code.co_names)
-    return {name: function.__globals__[name] for name in names if name in function.__globals__}

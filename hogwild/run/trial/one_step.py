@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from hogwild.run.trial.batch_digest import batch_digest
 from hogwild.run.trial.kept_by_loss import KeptByLoss
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.interpreter import Measured, measured
-from hogwild.workers.package import twins_of
+from hogwild.workers.twins import twins_of
 from hogwild.workers.worker_info import WorkerInfo
 
 _SURE = 10  # times as long as was asked: it is long enough, whatever is done only once
@@ -201,14 +202,49 @@ def first_step(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> 
     trial = make()
     kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
     step, failure = _tried(step_of, trial, kept)
-    together = _step_together(make, model, step_of) if (common := kept.in_common()) else None
+    together, sent = _step_together(make, model, step_of) if (common := kept.in_common()) else (None, True)
+    is_read = together is not None or (bool(common and (kept.imported or not sent)) and _is_read(make, step_of))
+    if is_read and together is None and kept.imported:
+        raise ArgumentError(
+            f"the model holds {kept.imported}, and leaves there what the loss reads of the module; the model of a "
+            f"worker holds a copy of it, and its loss goes without; return it from the forward pass, or use "
+            f"{kept.imported} there too"
+        )
     if together is not None and step is not None:
         trial.let_go()
         together = replace(together, callers=step.callers)  # of copies nobody reaches these
     if (found := together or step) is None:
         assert failure is not None
         raise failure
-    return found, common if together is not None else ""
+    return found, common if is_read else ""
+
+
+def _step_together(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> tuple[TriedStep | None, bool]:
+    """(the step of copies that have something in common, True), where it is another than that of copies made one by
+    one: both are of one moment, so that is because the loss reads what the model leaves. (None, True) where it is not,
+    and (None, False) where they cannot be sent."""
+    sent = [make().as_sent(model, together=together) for together in (True, False)]
+    if sent[0] is None or sent[1] is None:
+        return None, False
+    together, by_itself = (_tried(step_of, one)[0] for one in sent if one is not None)
+    reads = together is not None and (by_itself is None or by_itself.differs(together))
+    return together if reads else None, True
+
+
+def _is_read(make: Callable[[], Trial], step_of: StepOf) -> bool:
+    """True where the step is another once the functions of the loss find the replica's copies of what model and loss
+    have in common, and twice the same while they find the caller's own."""
+    steps = []
+    for replaced in (False, True, False):
+        trial = make()
+        kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
+        with kept.in_its_place() if replaced else nullcontext():
+            steps.append(_tried(step_of, trial, kept)[0])
+        trial.let_go()
+    before, with_copies, after = steps
+    if with_copies is None or (before is None) != (after is None):
+        return False
+    return before is None or after is None or (not before.differs(after) and before.differs(with_copies))
 
 
 def _tried(step_of: StepOf, trial: Trial, kept: KeptByLoss | None = None) -> tuple[TriedStep | None, Exception | None]:
@@ -217,19 +253,6 @@ def _tried(step_of: StepOf, trial: Trial, kept: KeptByLoss | None = None) -> tup
         return step_of(trial, kept or KeptByLoss(trial.loss, trial.replica, {})), None
     except ArgumentError as error:
         return None, error
-
-
-def _step_together(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> TriedStep | None:
-    """The step of copies that have something in common, where it is another than that of copies made one by one: both
-    are of one moment, so that is because the loss reads what the model leaves. None where it is not, or where they
-    cannot be sent."""
-    sent = [make().as_sent(model, together=together) for together in (True, False)]
-    if sent[0] is None or sent[1] is None:
-        return None
-    together, by_itself = (_tried(step_of, one)[0] for one in sent if one is not None)
-    if together is not None and (by_itself is None or by_itself.differs(together)):
-        return together
-    return None
 
 
 def _watch_modules(model: nn.Module) -> list[str]:

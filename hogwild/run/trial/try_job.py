@@ -17,7 +17,7 @@ from hogwild.run.trial.try_kernel import try_kernel
 from hogwild.run.trial.which_kind import LONG, is_to_be_measured
 from hogwild.workers.kernel_loop import lr_of
 from hogwild.workers.kinds import TEAMS
-from hogwild.workers.package import is_importable
+from hogwild.workers.named_by import is_importable
 
 
 def try_job(job: Job, anatomy: Anatomy) -> DryRun:
@@ -86,7 +86,10 @@ def refuse_what_workers_miss(job: Job, anatomy: Anatomy, tried: DryRun) -> None:
             f"pass, or use kind='processes'"
         )
     if tried.kept and job.config.workers > 1:
-        warn_caller(f"threads share {tried.kept}, and compute with that of one another; use kind='processes'")
+        shared = f"threads share {tried.kept}, and compute with that of one another"
+        if job.rule.same_bits:
+            raise NotReproducible(f"{shared}, so {job.rule.name} cannot give the same bits; use kind='processes'")
+        warn_caller(f"{shared}; use kind='processes'")
     if tried.draws and job.rule.same_bits:
         raise NotReproducible(
             f"the training draws random numbers in {'; '.join(tried.draws)}, which all threads share, or another "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import deque
 from typing import Any
 
@@ -90,7 +92,39 @@ def by_extractor() -> tuple[nn.Module, Any]:
     return model, loss
 
 
-WAYS = {"Context": by_context, "list": by_list, "Extractor": by_extractor}
+class Queued(Told):
+    def leave(self, value: Tensor) -> None:
+        self.context.append(value)
+
+
+def by_deque() -> tuple[nn.Module, Any]:
+    left = deque[Tensor](maxlen=1)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return problems.cross_entropy(model, batch) + sum(left)
+
+    return Queued(left), loss
+
+
+class Weighing(Told):
+    """Leaves a number, or a tensor without its graph, by which the loss is weighed."""
+
+    def leave(self, value: Tensor) -> None:
+        self.context.last = value.detach() if self.context.told == [] else value.item()
+
+
+def by_weight(*, number: bool) -> tuple[nn.Module, Any]:
+    context = Context()
+    context.told = [torch.ones(())] * number
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        own = problems.cross_entropy(model, batch)
+        return own if context.last is None else own * context.last
+
+    return Weighing(context), loss
+
+
+WAYS = {"Context": by_context, "list": by_list, "Extractor": by_extractor, "deque": by_deque}
 either = pytest.mark.parametrize("name", WAYS)
 
 
@@ -225,3 +259,126 @@ class HooksItself(nn.Module):
 def test_a_hook_of_the_first_forward_pass_is_seen():
     with pytest.warns(UserWarning, match="threads share a tensor that the loss or a hook keeps of a step"):
         problems.train(HooksItself({}), kind="threads", workers=2, updates=2)
+
+
+@pytest.mark.parametrize("number", [False, True])
+def test_a_weight_without_a_graph_is_seen(number):
+    by_hand, loss = by_weight(number=number)
+    problems.train_serially(by_hand, loss=loss, **FIXED)
+    model, loss = by_weight(number=number)
+    run = problems.train(model, loss=loss, kind="auto", workers=2, **FIXED)
+    assert run.kind == "processes"
+    assert all(torch.equal(value, run.state[key]) for key, value in by_hand.state_dict().items())
+    with pytest.raises(hogwild.ArgumentError, match="the model and the loss have one Context in common"):
+        problems.train(model, loss=loss, kind="threads", updates=2)
+
+
+class OfThisProcess(Context):
+    """Holds what no other process can have."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be sent")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return OfThisProcess()
+
+
+def test_threads_are_refused_where_it_cannot_be_sent():
+    context = OfThisProcess()
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        value = problems.cross_entropy(model, batch)
+        return value if context.last is None else value + context.last
+
+    with pytest.raises(hogwild.ArgumentError, match="the model and the loss have one OfThisProcess in common"):
+        problems.train(Told(context), loss=loss, kind="threads", updates=2)
+
+
+IMPORTED = """
+from torch.nn.functional import cross_entropy
+
+class Context:
+    last = None
+
+CONTEXT = Context()
+
+def loss(model, batch):
+    own = cross_entropy(model(batch[0]), batch[1])
+    return own if CONTEXT.last is None else own + CONTEXT.last
+"""
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """A module that other programs import, which has a context and a loss that reads it."""
+    (tmp_path / "with_context.py").write_text(IMPORTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("with_context")
+    del sys.modules["with_context"]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "auto"])
+@pytest.mark.parametrize("own", [True, False])
+def test_what_the_model_holds_of_a_module_and_the_loss_reads_there_is_refused(imported, kind, own):
+    """The loss of every worker reads the module's, and the model of none writes to it."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        value = problems.cross_entropy(model, batch)
+        return value if imported.CONTEXT.last is None else value + imported.CONTEXT.last
+
+    with pytest.raises(
+        hogwild.ArgumentError, match=r"holds with_context\.CONTEXT, and leaves there what the loss reads"
+    ):
+        problems.train(Told(imported.CONTEXT), loss=loss if own else imported.loss, kind=kind, updates=2)
+    assert isinstance(imported.CONTEXT, imported.Context)
+
+
+def test_what_the_loss_of_a_module_does_not_read_is_left_alone(imported):
+    """The model leaves what nobody reads."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return problems.cross_entropy(model, batch) + 0 * len(vars(imported.CONTEXT))
+
+    assert problems.train(Told(imported.CONTEXT), loss=loss, kind="threads", updates=2).kind == "threads"
+
+
+LEFT: list[Tensor] = []
+
+
+def by_script() -> tuple[nn.Module, Any]:
+    """A class and a loss as a script has them, sent as they are written, which name one list of the script."""
+
+    class Leaves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = problems.mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.net[0](x)
+            LEFT.append(hidden.square().mean())
+            return self.net[1:](hidden)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        LEFT.clear()
+        return problems.cross_entropy(model, batch) + sum(LEFT)
+
+    return Leaves(), loss
+
+
+def test_a_list_of_a_script_that_model_and_loss_name_reaches_processes():
+    by_hand, loss = by_script()
+    problems.train_serially(by_hand, loss=loss, **FIXED)
+    for workers in (1, 2):
+        model, loss = by_script()
+        run = problems.train(model, loss=loss, kind="auto", workers=workers, **FIXED)
+        assert run.kind == "processes"
+        assert all(torch.equal(value, run.state[key]) for key, value in by_hand.state_dict().items())
+
+
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+def test_threads_that_share_what_a_step_keeps_cannot_have_the_same_bits(update):
+    model, loss = by_script()
+    with pytest.raises(
+        hogwild.NotReproducible, match=f"threads share a tensor .* so {update} cannot give the same bits"
+    ):
+        problems.train(model, loss=loss, kind="threads", workers=2, update=update, updates=2)

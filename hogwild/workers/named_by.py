@@ -1,0 +1,91 @@
+"""What functions of a program name of what lies outside them, and where another program finds it."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+_GLOBAL = {"LOAD_GLOBAL", "STORE_GLOBAL"}
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "hogwild"}
+
+
+def is_importable(function: Any) -> bool:
+    """True where another program finds it in its module, by its name."""
+    name, within = (getattr(function, key, None) or "" for key in ("__qualname__", "__module__"))
+    return within != "__main__" and getattr(sys.modules.get(within), name, None) is function
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Where a function finds something by name: among the globals of a module, or in a cell of a closure.
+
+    is_imported: a worker process has it from an import of the module, and not from the function that it is sent.
+    """
+
+    within: dict[str, Any] | CellType
+    name: str
+    is_imported: bool
+
+    @property
+    def value(self) -> Any:
+        """What is there."""
+        return self.within.cell_contents if isinstance(self.within, CellType) else self.within[self.name]
+
+    def put(self, value: Any) -> None:
+        """Have something else there."""
+        if isinstance(self.within, CellType):
+            self.within.cell_contents = value
+        else:
+            self.within[self.name] = value
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for the same place."""
+        return id(self.within), self.name
+
+    @property
+    def title(self) -> str:
+        """`module.name`."""
+        return f"{self.within['__name__']}.{self.name}" if isinstance(self.within, dict) else self.name
+
+
+def named_by(function: FunctionType) -> list[Naming]:
+    """The globals that a function of the user's names, or one within it does; what it names of the user's modules among
+    them; and what it closes over."""
+    if _is_of_a_library(function.__module__):
+        return []
+    codes, named, attributes = [function.__code__], set[str](), set[str]()
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        named.update(step.argval for step in dis.get_instructions(code) if step.opname in _GLOBAL)
+        attributes.update(code.co_names)
+    own = _among(function.__globals__, named, is_imported=is_importable(function))
+    found = {naming.key: naming for naming in (*own, *_cells_of(function))}
+    modules = [naming.value for naming in found.values()]
+    for module in modules:
+        if isinstance(module, ModuleType) and not _is_of_a_library(module.__name__):
+            inner = [one for one in _among(vars(module), attributes, is_imported=True) if one.key not in found]
+            found.update({one.key: one for one in inner})
+            modules += [one.value for one in inner]
+    return [*found.values()]
+
+
+def _among(within: dict[str, Any], names: set[str], *, is_imported: bool) -> Iterator[Naming]:
+    return (Naming(within, name, is_imported) for name in names if name in within)
+
+
+def _cells_of(function: FunctionType) -> Iterator[Naming]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            cell.cell_contents  # noqa: B018
+        except ValueError:  # not filled yet
+            continue
+        yield Naming(cell, name, is_imported=False)
+
+
+def _is_of_a_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in _LIBRARIES

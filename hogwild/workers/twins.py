@@ -1,0 +1,141 @@
+"""Twins: objects as a worker process would get them, made in this one, to see beforehand what would become of them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hogwild.workers.named_by import is_importable, named_by
+from hogwild.workers.package import Pickler
+
+_LARGEST_TWIN = 1 << 26  # bytes of a pickle
+
+
+def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) -> dict[str, Any] | None:
+    """The objects as a worker process would get them, made in this one; None where they cannot be pickled.
+
+    What is large in `source`, one of them, stays where it is; all else is copied. `found`: id of a parameter → what
+    replaces it. Given up are a pickle of more than 64 MiB, and what has a `__del__` and holds parameters.
+    """
+    keys = {own: ("own", own) for own in found}
+    try:
+        of_source = _TwinPickler(_Limited(), keys)
+        of_source.dumped(source)
+        kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
+        pickler = _TwinPickler(_Limited(), keys)
+        blob = pickler.dumped(dict(objects))
+        if left := _had_with_classes(pickler, of_source, keys) - {id(one) for one in objects.values()}:
+            pickler = _TwinPickler(_Limited(), keys, left)
+            blob = pickler.dumped(dict(objects))
+        data = {id(one) for one in of_source.left}
+        if any(_holds_some(one, keys) for one in pickler.left if id(one) not in data):
+            return None
+        twins: dict[str, Any] = _Here(blob, pickler, kept, found).load()
+    except Exception:
+        return None
+    return twins
+
+
+def _had_with_classes(pickler: _TwinPickler, of_source: _TwinPickler, keys: Mapping[int, tuple[str, int]]) -> set[int]:
+    """The ids of what was pickled, and of the source was not, and which classes of a script name as a global: in a
+    worker that is one object for all, and here the classes have the caller's. What holds parameters is copied."""
+    named = {id(one): one for one in _named_by_classes(pickler.left)}
+    left = named.keys() & pickler.memo.copy().keys() if named else set()
+    left -= of_source.memo.copy().keys() if left else set()
+    return {key for key in left if not _holds_some(named[key], keys)}
+
+
+def _named_by_classes(left: Sequence[Any]) -> Iterator[Any]:
+    """What functions of the classes that are not imported name, and functions that they name; no code, no layers."""
+    todo, seen = [own for own in left if isinstance(own, type)], set[int]()
+    while todo:
+        one: Any = todo.pop()
+        one = getattr(one, "fget", None) or getattr(one, "__func__", one)
+        if id(one) in seen or not isinstance(one, type | FunctionType) or is_importable(one):
+            continue
+        seen.add(id(one))
+        if isinstance(one, type):
+            todo += [*one.__bases__, *vars(one).values()]
+            continue
+        named = [place.value for place in named_by(one) if not place.is_imported]
+        todo += named
+        yield from (value for value in named if not isinstance(value, type | FunctionType | ModuleType | nn.Module))
+
+
+def _holds_some(one: Any, keys: Mapping[int, tuple[str, int]]) -> bool:
+    """True for an object that is not copied, and so holds the caller's parameters where a twin would hold its own."""
+    pickler = _Watching(_Limited(), keys)
+    if not isinstance(one, type):
+        with suppress(Exception):  # what it holds beside need not be sent
+            pickler.dumped(one)
+    return pickler.saw_some
+
+
+class _Limited(io.BytesIO):
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > _LARGEST_TWIN:
+            raise MemoryError("too much to copy")
+        return super().write(data)
+
+
+class _Watching(Pickler):
+    saw_some = False
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        self.saw_some = self.saw_some or id(value) in self._stand_ins
+        return super().persistent_id(value)
+
+
+class _TwinPickler(Pickler):
+    """Leaves classes where they are: read in the same process, a class of a script would be written over. Likewise what
+    has a `__del__`, for the end of a copy would remove what belongs to it, and of the ids in `also`."""
+
+    def __init__(
+        self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]], also: Set[int] = frozenset()
+    ) -> None:
+        super().__init__(file, stand_ins)
+        self.left: list[Any] = []
+        self._also = also
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        finalized = _has_finalizer(type(value)) and not isinstance(value, nn.Module)
+        if isinstance(value, type) or finalized or id(value) in self._also:
+            return "left", self._number(id(value), value, self.left)
+        return super().persistent_id(value)
+
+
+def _has_finalizer(own: type) -> bool:
+    """True where a class written in Python says what is to happen at the end of an object of it."""
+    return isinstance(getattr(own, "__del__", None), FunctionType)
+
+
+class _Here(pickle.Unpickler):
+    """Reads a pickle in the process that wrote it."""
+
+    def __init__(self, blob: bytes, pickler: _TwinPickler, kept: set[int], found: Mapping[int, Any]) -> None:
+        super().__init__(io.BytesIO(blob))
+        self._shared, self._left, self._found = pickler.shared, pickler.left, found
+        self._large = [self._own(part, kept) for part in pickler.large]
+
+    @staticmethod
+    def _own(part: Any, kept: set[int]) -> Any:
+        if isinstance(part, np.ndarray):
+            return part if id(part) in kept else part.copy()
+        return part if part.data_ptr() in kept else part.clone()
+
+    def persistent_load(self, key: tuple[Any, ...]) -> Any:
+        kind, number, *form = key
+        if kind in ("shared", "left"):
+            return (self._shared if kind == "shared" else self._left)[number]
+        if kind == "storage":
+            dtype, offset, shape, stride = form
+            return torch.empty(0, dtype=dtype).set_(self._large[number].untyped_storage(), offset, shape, stride)
+        return self._large[number] if kind == "array" else self._found[number]
