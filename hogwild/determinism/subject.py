@@ -23,7 +23,7 @@ from hogwild.config import AUTO, RunConfig
 from hogwild.data.sources import Source, as_source, batches_of
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
-from hogwild.errors import WorkerError
+from hogwild.errors import ArgumentError, WorkerError
 from hogwild.experiment import Problem, Training, bound, optimizer_named
 from hogwild.nodes.party import party_from_environment
 from hogwild.optim.factory import Factory
@@ -225,7 +225,13 @@ def _predicted(problem: Problem) -> tuple[Tensor, Tensor] | tuple[None, None]:
     if problem.predict is None:
         return None, None
     with torch.no_grad():
-        return problem.predict(problem.model.eval())
+        predicted: Any = problem.predict(problem.model.eval())
+    if not isinstance(predicted, tuple | list) or len(predicted) != 2:
+        shape = f" of shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else ""
+        found = f"predict gave a {type(predicted).__name__}{shape}"
+        raise ArgumentError(f"{found}; it must give (logits of shape (N, C), targets of shape (N,))")
+    logits, targets = predicted
+    return logits, targets
 
 
 def _built(training: Training, data: Path | None, seed: int) -> Problem:

@@ -177,6 +177,17 @@ def test_equal_bits_predict_alike_for_the_model_comes_in_eval_mode():
     assert verdict.worst.predictions.churn == 0
 
 
+@pytest.mark.parametrize(
+    ("predict", "found"),
+    [(lambda model: model(problems.data()[0]), r"a Tensor of shape \(200, 3\)"), (lambda model: None, "a NoneType")],
+)
+def test_predictions_without_targets_are_refused_by_name(predict, found):
+    with pytest.raises(
+        hogwild.ArgumentError, match=rf"predict gave {found}; it must give \(logits of shape \(N, C\), "
+    ):
+        check(update="locked", workers=1, updates=2, predict=predict, controls=False)
+
+
 def test_runs_that_end_at_different_updates_are_told_apart_from_others():
     lengths = iter([6, 3, 6, 6])
 
