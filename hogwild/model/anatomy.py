@@ -66,10 +66,13 @@ def _refuse_unusable(model: nn.Module) -> None:
     for name, tensor in tensors:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ArgumentError(f"{name} is lazy and not yet materialised; run one batch through the model first")
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        if tensor.device.type != "cpu":
+            raise ArgumentError(f"{name} is on {tensor.device}, and workers share memory of the CPU; pass model.cpu()")
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+            form = "nested" if tensor.is_nested else tensor.dtype if tensor.is_quantized else tensor.layout
             raise ArgumentError(
-                f"{name} is a {tensor.layout} tensor on {tensor.device}, and workers share dense tensors of the CPU; "
-                f"pass model.cpu()"
+                f"{name} is a {form} tensor, and workers share dense ones of plain numbers; make it one of those, or "
+                f"where it is a constant an attribute of the layer"
             )
         if tensor.is_inference() and (tensor.requires_grad or not isinstance(tensor, nn.Parameter)):
             what, cannot = ("", "trained") if tensor.requires_grad else ("buffer ", "written to, as a run writes to it")

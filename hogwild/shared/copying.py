@@ -6,11 +6,13 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from hogwild.errors import ArgumentError, one_line
 
 T = TypeVar("T")
+_COPIED = (torch.strided, torch.sparse_coo)  # layouts of which `copy.deepcopy` of a tensor is one
 
 
 def copy_all(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -32,7 +34,8 @@ def copy_for_worker(
 
     Args:
         value: what is copied.
-        holders: objects in it, whose attributes stay the same where they are tensors in shared memory.
+        holders: objects in it, whose attributes stay the same where they are tensors in shared memory, and are cloned
+            where `copy.deepcopy` cannot copy tensors of their layout.
         substitutes: id of an object in it → what stands there in the copy.
         subject, advice: how the error begins, and ends.
         copies: is given the copy of each object in it, by the id of the object.
@@ -44,9 +47,19 @@ def copy_for_worker(
     kept.update(substitutes)
     for holder in holders:
         for attribute in vars(holder).values():
-            if isinstance(attribute, Tensor) and attribute.is_shared():  # type: ignore[no-untyped-call]
+            if is_in_shared_memory(attribute):
                 kept[id(attribute)] = attribute
+            elif isinstance(attribute, Tensor) and attribute.layout not in _COPIED:
+                kept[id(attribute)] = attribute.clone()
     try:
         return copy.deepcopy(value, kept)
     except Exception as error:
         raise ArgumentError(f"{subject} cannot be copied for each worker: {one_line(error)}; {advice}") from error
+
+
+def is_in_shared_memory(value: Any) -> bool:
+    """True for a tensor whose memory other processes may have too; one that is sparse has none of that kind."""
+    try:
+        return isinstance(value, Tensor) and value.is_shared()  # type: ignore[no-untyped-call]
+    except (NotImplementedError, RuntimeError):  # it has no storage to ask
+        return False

@@ -30,6 +30,7 @@ from torch.nn.utils import parametrize
 
 from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space, aligned
+from hogwild.shared.copying import is_in_shared_memory
 from hogwild.workers.named_by import is_importable
 
 # What torch's pickle of a tensor can be read again of: of uint32 and float8, say, it cannot.
@@ -129,7 +130,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """By which key the worker finds what is not in the pickle."""
         if id(value) in self._stand_ins:
             return self._stand_ins[id(value)]
-        if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_shared():  # type: ignore[no-untyped-call]
+        if is_in_shared_memory(value) and value.device.type == "cpu":
             return "shared", self._number(id(value), value, self.shared)
         if _is_plain(value) and (value.dtype not in _PICKLED or value.untyped_storage().nbytes() >= _LARGE):
             storage = value.untyped_storage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import problems
@@ -164,6 +165,52 @@ def computed() -> nn.Module:
     return model
 
 
+def with_buffer(held: torch.Tensor) -> nn.Module:
+    model = nn.Linear(8, 3)
+    model.register_buffer("held", held)
+    return model
+
+
+def sparse_buffer() -> nn.Module:
+    return with_buffer(torch.eye(3).to_sparse())
+
+
+def nested_buffer() -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):
+        return with_buffer(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+
+
+def quantized_buffer() -> nn.Module:
+    """torch itself ends the whole program where one of these is copied to another place."""
+    with warnings.catch_warnings(action="ignore"):
+        return with_buffer(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+
+
+class Graph(nn.Module):
+    """As a net on a graph: what a layer gives is mixed by a matrix that is not trained."""
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        super().__init__()
+        self.layer, self.matrix = nn.Linear(8, 3), matrix
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.matrix @ self.layer(x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+@pytest.mark.parametrize("form", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_sparse_tensor_that_a_layer_holds_reaches_every_worker(kind, update, form):
+    mixed = torch.eye(8).roll(1, 0)
+    fixed: dict[str, Any] = {"update": update, "workers": 1, "updates": 6, "batch_size": 8}
+    torch.manual_seed(0)
+    dense = problems.train(Graph(mixed), kind="threads", **fixed)
+    torch.manual_seed(0)
+    sparse = problems.train(Graph(getattr(mixed, form)()), kind=kind, **fixed)
+    assert all(torch.equal(dense.state[key], value) for key, value in sparse.state.items())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -172,7 +219,10 @@ def computed() -> nn.Module:
         (compiled, r"^the model is compiled or scripted \(OptimizedModule\)"),
         (lazy, r"^0\.weight is lazy and not yet materialised; run one batch through the model first$"),
         (lazy_buffer, r"^1\.running_mean is lazy"),
-        (elsewhere, r"^weight is a torch.strided tensor on meta, .* pass model\.cpu\(\)$"),
+        (elsewhere, r"^weight is on meta, .* pass model\.cpu\(\)$"),
+        (sparse_buffer, r"^held is a torch.sparse_coo tensor, and workers share dense ones of plain numbers"),
+        (nested_buffer, r"^held is a nested tensor"),
+        (quantized_buffer, r"^held is a torch.qint8 tensor"),
         (hooked, r"^weight has a post-accumulate-grad hook"),
         (overlapping, r"^weight and bias share memory without being one Parameter"),
         (overlapping_last, r"^b and c share memory without being one Parameter"),
