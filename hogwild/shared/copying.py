@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from hogwild.errors import ArgumentError, one_line
 
 T = TypeVar("T")
+_MOST = 10_000  # lists and dicts that are looked into
 _COPIED = (torch.strided, torch.sparse_coo)  # layouts of which `copy.deepcopy` of a tensor is one
 
 
@@ -34,8 +36,8 @@ def copy_for_worker(
 
     Args:
         value: what is copied.
-        holders: objects in it, whose attributes stay the same where they are tensors in shared memory, and are cloned
-            where `copy.deepcopy` cannot copy tensors of their layout.
+        holders: objects in it, whose attributes stay the same where they are tensors in shared memory. Tensors
+            that `copy.deepcopy` cannot copy are cloned, also those in their lists and dicts.
         substitutes: id of an object in it → what stands there in the copy.
         subject, advice: how the error begins, and ends.
         copies: is given the copy of each object in it, by the id of the object.
@@ -46,15 +48,29 @@ def copy_for_worker(
     kept = {} if copies is None else copies
     kept.update(substitutes)
     for holder in holders:
-        for attribute in vars(holder).values():
-            if is_in_shared_memory(attribute):
-                kept[id(attribute)] = attribute
-            elif isinstance(attribute, Tensor) and attribute.layout not in _COPIED:
-                kept[id(attribute)] = attribute.clone()
+        own = [*vars(holder).values()]
+        kept.update((id(one), one) for one in own if is_in_shared_memory(one))
+        kept.update((id(one), _copy_of(one)) for one in _parts_of(own) if id(one) not in kept)
     try:
         return copy.deepcopy(value, kept)
     except Exception as error:
         raise ArgumentError(f"{subject} cannot be copied for each worker: {one_line(error)}; {advice}") from error
+
+
+def _parts_of(values: Iterable[Any]) -> Iterator[Any]:
+    """The modules of Python, and tensors that `copy.deepcopy` cannot copy, in them and in their lists and dicts."""
+    found, seen = [*values], set[int]()
+    while found and len(seen) < _MOST:
+        one = found.pop()
+        if isinstance(one, ModuleType) or (isinstance(one, Tensor) and one.layout not in _COPIED):
+            yield one
+        elif isinstance(one, dict | list | tuple) and id(one) not in seen:
+            seen.add(id(one))
+            found += one.values() if isinstance(one, dict) else one
+
+
+def _copy_of(one: Any) -> Any:
+    return one.clone() if isinstance(one, Tensor) else one
 
 
 def is_in_shared_memory(value: Any) -> bool:

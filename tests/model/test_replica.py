@@ -187,14 +187,15 @@ def quantized_buffer() -> nn.Module:
 
 
 class Graph(nn.Module):
-    """As a net on a graph: what a layer gives is mixed by a matrix that is not trained."""
+    """As a net on a graph: what a layer gives is mixed by matrices that are not trained."""
 
     def __init__(self, matrix: torch.Tensor) -> None:
         super().__init__()
-        self.layer, self.matrix = nn.Linear(8, 3), matrix
+        self.layer, self.matrix, self.others = nn.Linear(8, 3), matrix, {"same": [matrix.clone()]}
+        self.functions = torch.nn.functional
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.matrix @ self.layer(x)
+        return self.matrix @ self.functions.relu(self.others["same"][0] @ self.layer(x))
 
 
 @pytest.mark.parametrize("kind", KINDS)
