@@ -18,9 +18,9 @@ from typing import TextIO
 
 import psutil
 
-from hogwild.workers import spawn
-from hogwild.workers.early import fork_server
-from hogwild.workers.spawn import start_context, start_process
+from hogwild.workers.process import spawn
+from hogwild.workers.process.early import fork_server
+from hogwild.workers.process.spawn import start_context, start_process
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401 - teaches multiprocessing to pass shared tensors
 
 from hogwild.bench.work import ContenderError, NotFinishedError
-from hogwild.workers.spawn import begin_with_parent, make_process, start_context, start_process
+from hogwild.workers.process.spawn import begin_with_parent, make_process, start_context, start_process
 
 Channel = connection.Connection
 

@@ -23,7 +23,7 @@ from hogwild.errors import HogwildError
 from hogwild.run.result import Run
 from hogwild.run.training import train_config
 from hogwild.shared.limits import cgroup_memory, cgroup_quota, usable_cores
-from hogwild.workers.interpreter import has_gil
+from hogwild.workers.surroundings.interpreter import has_gil
 
 Severity = Literal["ok", "note", "problem"]
 

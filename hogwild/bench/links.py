@@ -25,7 +25,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from hogwild.errors import ArgumentError
-from hogwild.workers.spawn import begin_with_parent, make_process, start_context, start_process
+from hogwild.workers.process.spawn import begin_with_parent, make_process, start_context, start_process
 
 _DEVICE = "hogwild0"  # at every host
 _MTU = 9000  # bytes in a packet

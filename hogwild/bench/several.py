@@ -33,7 +33,7 @@ from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.loopback import LOOPBACK, free_port
 from hogwild.nodes.party import meet
 from hogwild.rules.registry import SAME_BITS
-from hogwild.workers.spawn import start_server
+from hogwild.workers.process.spawn import start_server
 from hogwild.workers.worker import Worker
 
 _LEAST_ROUNDS = 50  # gradients of each machine in a measurement, so that their start and end weigh little

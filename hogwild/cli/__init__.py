@@ -29,7 +29,7 @@ from hogwild.cli.runs import RunsCommand
 from hogwild.cli.show import ShowCommand
 from hogwild.cli.status import status_of
 from hogwild.cli.sweep import SweepCommand
-from hogwild.workers.spawn import refuse_removed_folder
+from hogwild.workers.process.spawn import refuse_removed_folder
 
 COMMANDS: Mapping[str, type[Command]] = {
     "run": RunCommand,

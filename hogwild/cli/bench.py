@@ -12,7 +12,7 @@ from hogwild.cli.values import number, numbers, whole, wholes
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS
-from hogwild.workers.early import import_torch
+from hogwild.workers.process.early import import_torch
 
 _MORE = """Examples:
   hogwild bench --quick                     a small choice, in about a minute

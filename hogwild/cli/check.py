@@ -13,7 +13,7 @@ from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, settin
 from hogwild.cli.values import whole
 from hogwild.config import AUTO
 from hogwild.errors import ArgumentError, flag_of
-from hogwild.workers.early import import_torch, start_server_early
+from hogwild.workers.process.early import import_torch, start_server_early
 
 _MORE = """Examples:
   hogwild check digits                      how far do runs that race diverge?

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
-from hogwild.workers.early import import_torch
+from hogwild.workers.process.early import import_torch
 
 _MORE = """Examples:
   hogwild compare runs/a runs/b

@@ -9,7 +9,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from hogwild.cli.status import DONE, FAILED_CHECK
-from hogwild.workers.early import import_torch
+from hogwild.workers.process.early import import_torch
 
 
 @dataclass(frozen=True)

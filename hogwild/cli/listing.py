@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import arg
 
 from hogwild.cli.status import DONE
-from hogwild.workers.early import import_torch
+from hogwild.workers.process.early import import_torch
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from tyro.constructors import PrimitiveConstructorSpec
 from hogwild.cli.settings import SettingFlags, class_of
 from hogwild.cli.values import words
 from hogwild.config import AUTO
-from hogwild.workers.early import import_torch, start_server_early
-from hogwild.workers.spawn import refuse_removed_folder
+from hogwild.workers.process.early import import_torch, start_server_early
+from hogwild.workers.process.spawn import refuse_removed_folder
 
 if TYPE_CHECKING:
     from hogwild.experiment import Training

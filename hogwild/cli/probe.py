@@ -13,7 +13,7 @@ from hogwild.cli.values import folder, whole
 from hogwild.config import KINDS
 from hogwild.errors import ArgumentError
 from hogwild.rules.registry import NAMES
-from hogwild.workers.early import start_server_early
+from hogwild.workers.process.early import start_server_early
 
 _MORE = """How it counts:
   Every gradient is exactly one and every value begins at zero, so each value

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
-from hogwild.workers.early import import_torch
+from hogwild.workers.process.early import import_torch
 
 
 @dataclass(frozen=True)

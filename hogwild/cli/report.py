@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from hogwild.cli.runs import default_folder
 from hogwild.cli.status import DONE
 from hogwild.errors import ArgumentError
-from hogwild.workers.early import import_torch
+from hogwild.workers.process.early import import_torch
 
 _MORE = """Examples:
   hogwild report runs/digits-…              one run, at length

@@ -13,7 +13,7 @@ from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, settin
 from hogwild.cli.values import number, whole
 from hogwild.config import AUTO, DECIDE_BITS
 from hogwild.errors import ArgumentError
-from hogwild.workers.early import start_server_early
+from hogwild.workers.process.early import start_server_early
 
 _MORE = """Examples:
   hogwild run digits                     two worker processes, without a lock

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE, as_typed
 from hogwild.errors import ArgumentError
-from hogwild.workers.early import import_torch
+from hogwild.workers.process.early import import_torch
 
 _MORE = """Examples:
   hogwild runs                         the runs in the folder runs

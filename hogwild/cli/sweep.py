@@ -14,7 +14,7 @@ from hogwild.cli.own import NoOwnFlags
 from hogwild.cli.settings import GroupFlag, SettingFlags, given_settings, readers_of, setting_flags, settings_in
 from hogwild.cli.values import whole
 from hogwild.errors import ArgumentError, flag_of
-from hogwild.workers.early import start_server_early
+from hogwild.workers.process.early import start_server_early
 
 _MORE = """A flag with several values makes a run with each; several such flags, the grid.
 

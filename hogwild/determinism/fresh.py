@@ -21,7 +21,7 @@ from hogwild.determinism.foreign import ForeignCommand, ForeignFunction, in_own_
 from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation
 from hogwild.errors import ArgumentError, HogwildError, WorkerError, one_line
 from hogwild.nodes.loopback import environments_of
-from hogwild.workers.early import fork_server
+from hogwild.workers.process.early import fork_server
 
 
 class Fresh(Subject):

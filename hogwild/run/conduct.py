@@ -47,10 +47,10 @@ from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.kernel_loop import LOWER
-from hogwild.workers.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.supervisor import Supervisor
+from hogwild.workers.surroundings.scripted import forget_optimized_scripts, scripts_as_written
+from hogwild.workers.surroundings.torch_threads import torch_threads
 from hogwild.workers.team import Logged
-from hogwild.workers.torch_threads import torch_threads
 
 _ROWS = 1 << 16  # of a table that are looked at at once
 

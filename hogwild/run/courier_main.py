@@ -23,7 +23,7 @@ from hogwild.nodes.meeting import connect
 from hogwild.nodes.peer import Back, Lost
 from hogwild.shared.arena import Arena
 from hogwild.shared.state import SharedState, StatePlan
-from hogwild.workers.spawn import begin_with_parent
+from hogwild.workers.process.spawn import begin_with_parent
 
 _FORMING = 120.0  # seconds for the couriers to find each other
 

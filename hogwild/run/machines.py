@@ -34,7 +34,7 @@ from hogwild.run.trial.dry_run import as_in_a_worker, seconds_of_a_gradient
 from hogwild.shared.dealing import Dealing, turns_of
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
-from hogwild.workers.spawn import make_process, start_context, start_process
+from hogwild.workers.process.spawn import make_process, start_context, start_process
 
 _log = logging.getLogger("hogwild")
 _LOOK_EVERY = 0.2  # seconds

@@ -28,9 +28,9 @@ from hogwild.run.saved.origin import Origin
 from hogwild.run.shown import owed, shown_before
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
-from hogwild.workers.bit_flags import BitFlags
 from hogwild.workers.kinds import TEAMS
 from hogwild.workers.seat import planted_pause
+from hogwild.workers.surroundings.bit_flags import BitFlags
 from hogwild.workers.task import Task
 from hogwild.workers.team import Team
 

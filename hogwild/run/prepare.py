@@ -40,8 +40,8 @@ from hogwild.run.trial.which_kind import with_kind
 from hogwild.shared import limits
 from hogwild.shared.layout import Layout
 from hogwild.shared.state import StatePlan
-from hogwild.workers.bit_flags import refuse_thread_settings
 from hogwild.workers.kinds import TEAMS
+from hogwild.workers.surroundings.bit_flags import refuse_thread_settings
 
 _SEALS = 100  # versions whose bits a journal notes, at most about
 _FEWEST, _APART = 40, 50  # seals of a run, and versions between two: a seal of a small model takes half a step

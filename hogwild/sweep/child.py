@@ -31,8 +31,8 @@ from hogwild.run.saved.directory import CHECKPOINT
 from hogwild.run.training import train_experiment
 from hogwild.sweep.plan import PlannedRun, read_plan
 from hogwild.sweep.rows import with_loss
-from hogwild.workers.early import fork_server
-from hogwild.workers.spawn import begin
+from hogwild.workers.process.early import fork_server
+from hogwild.workers.process.spawn import begin
 
 _TELL_EVERY = 0.3  # seconds
 _TERMINATED = 128 + signal.SIGTERM

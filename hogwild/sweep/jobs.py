@@ -24,7 +24,7 @@ from hogwild.shared.limits import usable_cores
 from hogwild.sweep.child import run_child
 from hogwild.sweep.plan import LOGS, PlannedRun, SweepPlan, said
 from hogwild.sweep.rows import DONE, RUNNING, SweepRow, failed_row, row_of, rows_of
-from hogwild.workers.spawn import SERVER_LOST, comes_to_its_end, make_process, start_context, start_process
+from hogwild.workers.process.spawn import SERVER_LOST, comes_to_its_end, make_process, start_context, start_process
 
 _LOCK = ".hogwild-lock-jobs"
 _LOOK_EVERY = 0.1  # seconds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hogwild.workers.interpreter import likely_kind
+from hogwild.workers.process.spawn import refuse_removed_folder
 from hogwild.workers.processes import ProcessTeam
-from hogwild.workers.spawn import refuse_removed_folder
+from hogwild.workers.surroundings.interpreter import likely_kind
 from hogwild.workers.threads import ThreadTeam
 
 TEAMS: Mapping[str, type[ThreadTeam] | type[ProcessTeam]] = {"threads": ThreadTeam, "processes": ProcessTeam}

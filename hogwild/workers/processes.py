@@ -26,9 +26,9 @@ from hogwild.errors import ArgumentError, WorkerError
 from hogwild.model.replica import extras_of
 from hogwild.shared.state import SharedState
 from hogwild.workers.held_signals import HeldSignals, holding
-from hogwild.workers.package import Package
-from hogwild.workers.process_main import EXTRAS, process_main
-from hogwild.workers.spawn import (
+from hogwild.workers.process.package import Package
+from hogwild.workers.process.process_main import EXTRAS, process_main
+from hogwild.workers.process.spawn import (
     SERVER_LOST,
     at_its_end,
     comes_to_its_end,

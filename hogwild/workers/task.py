@@ -16,9 +16,9 @@ from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable
 from hogwild.rules.base import Rule
 from hogwild.shared.state import StatePlan
-from hogwild.workers.bit_flags import BitFlags
 from hogwild.workers.milestones import VersionSaver
 from hogwild.workers.seat import Pause
+from hogwild.workers.surroundings.bit_flags import BitFlags
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ from hogwild.shared.locks import Lock, PairedLock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
 from hogwild.workers.recompute import Spare
-from hogwild.workers.shared_code import count_no_more
+from hogwild.workers.surroundings.shared_code import count_no_more
+from hogwild.workers.surroundings.torch_threads import torch_threads
+from hogwild.workers.surroundings.vector_math import call_vector_functions
 from hogwild.workers.task import Task
 from hogwild.workers.team import Died, Event, Finished, Logged, failure, taken, usage
-from hogwild.workers.torch_threads import torch_threads
-from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
 _PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed

@@ -32,13 +32,13 @@ from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
 from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
-from hogwild.workers.no_grad import WithoutGrad
-from hogwild.workers.own_generators import OwnGenerators
 from hogwild.workers.own_loop import OfLoop, OwnGradients, Writes, as_ticket, loss_of, refuse_ticket
 from hogwild.workers.recompute import Recompute, Spare
-from hogwild.workers.scripted import scripts_as_written
 from hogwild.workers.seat import WorkerSeat
-from hogwild.workers.shared_generator import SharedGenerators
+from hogwild.workers.surroundings.no_grad import WithoutGrad
+from hogwild.workers.surroundings.own_generators import OwnGenerators
+from hogwild.workers.surroundings.scripted import scripts_as_written
+from hogwild.workers.surroundings.shared_generator import SharedGenerators
 from hogwild.workers.task import Task
 from hogwild.workers.worker_info import Log, WorkerInfo, informed
 

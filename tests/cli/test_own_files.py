@@ -18,7 +18,7 @@ from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import OwnTraining
 from hogwild.experiment import find, settings_of
 from hogwild.experiment.parameters import OF_COMMANDS
-from hogwild.workers import spawn
+from hogwild.workers.process import spawn
 
 SHORT = ["--update", "ordered", "--limit-updates", "12", "--quiet"]
 

@@ -16,7 +16,7 @@ from traits import KINDS
 
 import hogwild
 from hogwild.data.seeding import DrawDetector, mix, preserved_generators, seed_update
-from hogwild.workers.bit_flags import BitFlags
+from hogwild.workers.surroundings.bit_flags import BitFlags
 
 numbers = st.integers(0, 2**64 - 1)
 TORCH, NUMPY, PYTHON = "torch's default generator", "numpy's global generator", "Python's random module"

@@ -12,7 +12,7 @@ from hogwild.shared.alarms import PLACES, Alarms
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field, Word
-from hogwild.workers.spawn import start_context, start_lock, start_server, without_main
+from hogwild.workers.process.spawn import start_context, start_lock, start_server, without_main
 
 LONG = 60.0  # seconds, which no sleep here is to last
 SLEEPY = pytest.mark.skipif(not Alarms.works, reason="no futex on this platform: who waits looks again and again")

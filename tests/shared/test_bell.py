@@ -10,7 +10,7 @@ import psutil
 
 from hogwild.shared.arena import Arena
 from hogwild.shared.bell import Bell
-from hogwild.workers.spawn import start_context, start_lock, start_server, without_main
+from hogwild.workers.process.spawn import start_context, start_lock, start_server, without_main
 
 _MANY = 100_000  # more than a pipe holds
 

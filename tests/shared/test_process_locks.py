@@ -16,7 +16,7 @@ from hogwild.shared.arena import Arena, Space
 from hogwild.shared.mutex import Mutex
 from hogwild.shared.process_locks import ProcessLocks
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
-from hogwild.workers.spawn import start_context, start_lock, start_server, without_main
+from hogwild.workers.process.spawn import start_context, start_lock, start_server, without_main
 
 SHARDS = 3
 TAKEN, LET_GO, COUNT = 0, 1, 2  # words

@@ -18,7 +18,7 @@ import torch
 
 from hogwild.errors import ArgumentError, printable, some_of, warn_caller
 from hogwild.run.saved.fingerprint import fingerprint
-from hogwild.workers.bit_flags import BitFlags
+from hogwild.workers.surroundings.bit_flags import BitFlags
 
 _VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -77,7 +77,7 @@ def environment() -> dict[str, Any]:
 
 
 def flags_of_torch() -> dict[str, Any]:
-    """Its settings that decide bits, by name, as JSON values (`hogwild.workers.bit_flags`)."""
+    """Its settings that decide bits, by name, as JSON values (`hogwild.workers.surroundings.bit_flags`)."""
     found = BitFlags.capture()
     values = {**found.values, "intra_op": found.intra_op}
     return {name: value if isinstance(value, bool | int) else str(value) for name, value in values.items()}

@@ -18,7 +18,7 @@ from torch.nn import functional
 from hogwild.data.seeding import preserved_generators
 from hogwild.optim.factory import Factory, made_by, try_step
 from hogwild.shared.hashing import raw_bytes
-from hogwild.workers.vector_math import call_vector_functions
+from hogwild.workers.surroundings.vector_math import call_vector_functions
 
 _SHAPES = ((1, 1, 1), (2, 3, 5), (16, 8, 3), (64, 64, 64), (7, 129, 33), (128, 512, 10), (1, 784, 256), (200, 96, 1))
 _STEPS = 3

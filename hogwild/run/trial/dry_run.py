@@ -24,8 +24,8 @@ from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.holes import WAYS_OUT, hole_in
 from hogwild.run.trial.one_step import Trial, TriedStep, first_step
 from hogwild.run.trial.reached_by_layers import ReachedByLayers
-from hogwild.workers.interpreter import Measured
-from hogwild.workers.torch_threads import torch_threads
+from hogwild.workers.surroundings.interpreter import Measured
+from hogwild.workers.surroundings.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo
 
 _STAYS, _LESS = 8, 0.97  # steps of which none took less than this share of the least before

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from hogwild.data.holders import ATOMS, Budget, holders_of
-from hogwild.workers.named_by import Naming, named_by
+from hogwild.workers.process.named_by import Naming, named_by
 
 _OBJECTS = 1000  # that are looked at, at most
 

@@ -27,8 +27,8 @@ from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.batch_digest import batch_digest
 from hogwild.run.trial.kept_by_loss import KeptByLoss
 from hogwild.shared.hashing import equal_bits
-from hogwild.workers.interpreter import Measured, measured
-from hogwild.workers.twins import twins_of
+from hogwild.workers.process.twins import twins_of
+from hogwild.workers.surroundings.interpreter import Measured, measured
 from hogwild.workers.worker_info import WorkerInfo
 
 _SURE = 10  # times as long as was asked: it is long enough, whatever is done only once

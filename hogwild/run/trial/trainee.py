@@ -18,7 +18,7 @@ from hogwild.rules.gradients import gradients_of
 from hogwild.run.job import Job, Loss
 from hogwild.shared.layout import Layout
 from hogwild.shared.tickets import Ticket
-from hogwild.workers.twins import twins_of
+from hogwild.workers.process.twins import twins_of
 from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 Factors = Callable[[int], float]

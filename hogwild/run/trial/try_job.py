@@ -17,7 +17,7 @@ from hogwild.run.trial.try_kernel import try_kernel
 from hogwild.run.trial.which_kind import LONG, is_to_be_measured
 from hogwild.workers.kernel_loop import lr_of
 from hogwild.workers.kinds import TEAMS
-from hogwild.workers.named_by import is_importable
+from hogwild.workers.process.named_by import is_importable
 
 
 def try_job(job: Job, anatomy: Anatomy) -> DryRun:

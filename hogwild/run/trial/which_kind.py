@@ -21,9 +21,9 @@ from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import is_torchs
 from hogwild.run.job import Job
 from hogwild.run.trial.dry_run import DryRun
-from hogwild.workers.interpreter import Measured, has_gil, may_start_processes
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.seat import planted_pause
+from hogwild.workers.surroundings.interpreter import Measured, has_gil, may_start_processes
 
 LONG = 0.02  # seconds of a step from which on two threads do what two processes do, or more
 _FREE = 0.3  # the share of a step for which another thread may wait for the interpreter

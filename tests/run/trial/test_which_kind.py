@@ -27,8 +27,8 @@ from hogwild.run.trial import which_kind
 from hogwild.run.trial.dry_run import dry_run
 from hogwild.run.trial.which_kind import LONG
 from hogwild.testing import Fault, Hook, PlantedFault, planted
-from hogwild.workers import interpreter
-from hogwild.workers.interpreter import Measured, has_gil, measured
+from hogwild.workers.surroundings import interpreter
+from hogwild.workers.surroundings.interpreter import Measured, has_gil, measured
 
 SHORT, FREE, HELD = Measured(LONG / 2, 0.0), Measured(2 * LONG, 0.1), Measured(2 * LONG, 0.8)
 MOST = 0.3  # of a step for which another thread may wait

@@ -24,9 +24,9 @@ from itertools import pairwise
 from multiprocessing import util
 from typing import NoReturn
 
-from hogwild.workers import spawn
 from hogwild.workers.held_signals import INTERRUPTING
-from hogwild.workers.interpreter import likely_kind
+from hogwild.workers.process import spawn
+from hogwild.workers.surroundings.interpreter import likely_kind
 
 _show_warning = warnings.showwarning  # as it is before the command line changes it
 
@@ -67,7 +67,7 @@ def fork_server(kind: str) -> None:
         ArgumentError: this process may start no other.
     """
     if likely_kind(kind) == "processes" and spawn.start_context().get_start_method() == "forkserver":
-        import hogwild.workers.preloaded  # noqa: F401 - before the fork, so that both have it
+        import hogwild.workers.process.preloaded  # noqa: F401 - before the fork, so that both have it
 
         program, fork = os.getpid(), None
         try:

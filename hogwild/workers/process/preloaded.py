@@ -5,7 +5,7 @@ import pickle
 import torch
 
 import hogwild.workers.loop
-import hogwild.workers.process_main  # noqa: F401
+import hogwild.workers.process.process_main  # noqa: F401
 from hogwild.rules.registry import NAMES, rule_class
 
 for name in NAMES:

@@ -31,7 +31,7 @@ from torch.nn.utils import parametrize
 from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space, aligned
 from hogwild.shared.copying import is_in_shared_memory
-from hogwild.workers.named_by import is_importable
+from hogwild.workers.process.named_by import is_importable
 
 # What torch's pickle of a tensor can be read again of: of uint32 and float8, say, it cannot.
 _PICKLED = frozenset(torch.storage._dtype_to_storage_type_map())

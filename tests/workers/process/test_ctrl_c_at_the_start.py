@@ -14,7 +14,7 @@ from multiprocessing import forkserver
 import psutil
 import pytest
 
-from hogwild.workers import spawn
+from hogwild.workers.process import spawn
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 
@@ -103,7 +103,7 @@ import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 original = signal.signal
-import hogwild.workers.preload
+import hogwild.workers.process.preload
 os.kill(os.getpid(), signal.SIGINT)
 assert signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_DFL
 assert signal.signal(signal.SIGINT, signal.SIG_IGN) == signal.default_int_handler

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_module
 
-from hogwild.workers.interpreter import has_gil
+from hogwild.workers.surroundings.interpreter import has_gil
 
 _PACKAGES = ("torch", "hogwild", "builtins")
 _KINDS = (

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from traits import KINDS
 
 import hogwild
-from hogwild.workers import vector_math
-from hogwild.workers.vector_math import FUNCTIONS, call_vector_functions
+from hogwild.workers.surroundings import vector_math
+from hogwild.workers.surroundings.vector_math import FUNCTIONS, call_vector_functions
 
 
 class Recorded(TorchDispatchMode):

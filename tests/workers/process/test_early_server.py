@@ -68,14 +68,14 @@ def _server_of(arguments: str, folder: Path, before: str = "") -> str:
 # A worker that reports what it finds, of a server that is a fork or a program of its own.
 LIKE = """
 import signal, sys, warnings
-from hogwild.workers import spawn
-from hogwild.workers.early import fork_server
-from hogwild.workers.spawn import start_context, start_process, start_server
+from hogwild.workers.process import spawn
+from hogwild.workers.process.early import fork_server
+from hogwild.workers.process.spawn import start_context, start_process, start_server
 
 def asked(sender):
     import json, os, signal, sys, threading, warnings
     from multiprocessing import forkserver, spawn as theirs, util
-    from hogwild.workers import spawn
+    from hogwild.workers.process import spawn
     found = {
         "handlers": {str(number): str(signal.getsignal(number)) for number in (1, 2, 10, 13, 15)},
         "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
@@ -129,7 +129,7 @@ def _found(way: str, folder: Path) -> dict[str, Any]:
 KILLED = """
 import time
 from multiprocessing import forkserver
-from hogwild.workers.early import fork_server
+from hogwild.workers.process.early import fork_server
 
 fork_server("processes")
 print(forkserver._forkserver._forkserver_pid, flush=True)
@@ -151,7 +151,7 @@ def test_the_server_ends_with_a_program_that_is_killed() -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from hogwild.workers.early import fork_server
+from hogwild.workers.process.early import fork_server
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGTERM))

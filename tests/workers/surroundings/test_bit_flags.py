@@ -15,7 +15,7 @@ from traits import KINDS, NAMES
 
 import hogwild
 from hogwild import ArgumentError
-from hogwild.workers.bit_flags import FLAGS, BitFlags
+from hogwild.workers.surroundings.bit_flags import FLAGS, BitFlags
 
 # Name → a value that torch does not begin with.
 OTHER: dict[str, Any] = {

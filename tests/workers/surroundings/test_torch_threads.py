@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hogwild.workers.torch_threads import TorchThreads
+from hogwild.workers.surroundings.torch_threads import TorchThreads
 
 
 @pytest.fixture(autouse=True)

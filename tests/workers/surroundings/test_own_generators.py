@@ -16,7 +16,7 @@ from traits import SAME_BITS
 
 import hogwild
 from hogwild.data.seeding import preserved_generators, seed_generators
-from hogwild.workers.own_generators import OwnGenerators
+from hogwild.workers.surroundings.own_generators import OwnGenerators
 
 
 def drawn_and_put_back() -> float:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild.workers import shared_code
-from hogwild.workers.interpreter import has_gil
+from hogwild.workers.surroundings import shared_code
+from hogwild.workers.surroundings.interpreter import has_gil
 from hogwild.workers.worker import Worker
 
 MORTAL = pytest.mark.skipif(

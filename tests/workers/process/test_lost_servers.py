@@ -16,7 +16,7 @@ import pytest
 
 import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, planted
-from hogwild.workers import spawn
+from hogwild.workers.process import spawn
 
 pytestmark = pytest.mark.skipif(not hasattr(forkserver, "_forkserver"), reason="workers are spawned here")
 SETTINGS = {"update": "ordered", "updates": 60}

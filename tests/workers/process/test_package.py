@@ -19,7 +19,7 @@ from traits import KINDS
 
 import hogwild
 from hogwild.run.trial.dry_run import DryRun
-from hogwild.workers.package import Package
+from hogwild.workers.process.package import Package
 
 MEGABYTE = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the proportional set size is known on Linux only")

@@ -26,9 +26,9 @@ from typing import Any
 
 from hogwild.errors import ArgumentError
 from hogwild.workers.held_signals import HeldSignals
-from hogwild.workers.interpreter import may_start_processes
+from hogwild.workers.surroundings.interpreter import may_start_processes
 
-_PRELOAD = "hogwild.workers.preload"
+_PRELOAD = "hogwild.workers.process.preload"
 SAFE = "PYTHONSAFEPATH"
 CALLERS_SAFE = "HOGWILD_CALLERS_PYTHONSAFEPATH"
 """What the caller's environment has in place of the former, while the fork server starts."""

@@ -15,7 +15,7 @@ import pytest
 # (seen with DAMON, at a load of 9 on 2 cores: 7,740 faults) adds to some of them.
 PROGRAM = """
 import resource, sys, torch
-from hogwild.workers.allocator import keep_freed_memory
+from hogwild.workers.surroundings.allocator import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 def step():

@@ -6,8 +6,8 @@ import signal
 from multiprocessing import current_process, util
 from typing import Any
 
-import hogwild.workers.preloaded  # noqa: F401
-from hogwild.workers.spawn import CALLERS_SAFE, SAFE, begins_deaf
+import hogwild.workers.process.preloaded  # noqa: F401
+from hogwild.workers.process.spawn import CALLERS_SAFE, SAFE, begins_deaf
 
 # Workers, and programs that these start, have the caller's environment.
 callers = os.environ.pop(CALLERS_SAFE, None)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hogwild.workers.named_by import is_importable, named_by
-from hogwild.workers.package import Pickler
+from hogwild.workers.process.named_by import is_importable, named_by
+from hogwild.workers.process.package import Pickler
 
 _LARGEST_TWIN = 1 << 26  # bytes of a pickle
 

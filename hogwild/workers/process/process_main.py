@@ -22,13 +22,13 @@ from hogwild.model.row_parameter import parameters_on
 from hogwild.shared.arena import Arena
 from hogwild.shared.state import SharedState, StatePlan
 from hogwild.shared.words import Aborted
-from hogwild.workers.allocator import keep_freed_memory
-from hogwild.workers.package import Package
+from hogwild.workers.process.package import Package
+from hogwild.workers.process.spawn import begin_with_parent
 from hogwild.workers.recompute import Spare
-from hogwild.workers.spawn import begin_with_parent
+from hogwild.workers.surroundings.allocator import keep_freed_memory
+from hogwild.workers.surroundings.vector_math import call_vector_functions
 from hogwild.workers.task import Task
 from hogwild.workers.team import Event, Failed, Logged, failure, usage
-from hogwild.workers.vector_math import call_vector_functions
 from hogwild.workers.worker import Worker
 
 EXTRAS = "a parameter's attributes or hooks"
