@@ -32,6 +32,7 @@ _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
     "samples_per_second": lambda run: run.samples_per_second,
 }
 """What every run has beside the metrics of its evaluation."""
+_TIMED = frozenset({"seconds", "samples_per_second"})  # which are others where a run is made again
 _SEED = "seed"
 
 
@@ -178,9 +179,13 @@ def not_ended(runs: Sequence[FoundRun], found: Sequence[Choice]) -> int:
 
 
 def _repeats(run: FoundRun, other: FoundRun, metric: str) -> bool:
-    """Whether a run is another one made again to the bit, which tells nothing new of a metric of its model."""
+    """Whether a run is another one made again to the bit, which tells nothing new of a metric but its time."""
     same = run.digest is not None and run.digest == other.digest and run.updates == other.updates
-    return same and setting_of(run, _SEED) == setting_of(other, _SEED) and metric in run.metrics
+    if not same or setting_of(run, _SEED) != setting_of(other, _SEED):
+        return False
+    if metric in run.metrics:
+        return True
+    return run.best == other.best if metric == best_metric(run) else metric not in _TIMED
 
 
 def _measured(runs: Sequence[FoundRun]) -> list[str]:

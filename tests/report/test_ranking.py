@@ -203,3 +203,17 @@ def test_what_changes_nothing_of_the_training_makes_no_other_settings() -> None:
     assert [dict(choice.settings) for choice in found] == [{"lr": 0.1}, {"lr": 0.5}]
     assert [len(choice.runs) for choice in found] == [2, 2], "the same run made again counts once"
     assert [len(choice.runs) for choice in choices(runs, "seconds", lowest=True)] == [3, 2], "its time is another"
+
+
+def test_a_run_made_again_counts_once_by_its_training_loss_and_its_best_version_too() -> None:
+    def kept(one: FoundRun, update: int = 5) -> FoundRun:
+        best = {"metric": "accuracy", "value": one.metrics["accuracy"], "update": update, "digest": "best"}
+        return replace(one, digest=f"d{one.path}", best=best)
+
+    runs = [kept(one) for one in RUNS[:2]]
+    again = replace(runs[0], path=Path("again"))
+    for metric in ("loss", "best_accuracy"):
+        once, twice = (choices(found, metric, lowest=True)[0] for found in (runs, [*runs, again]))
+        assert twice.interval == once.interval, metric
+    other = replace(kept(RUNS[0], update=9), path=Path("again"))  # its best is of the versions that it evaluated
+    assert len(choices([*runs, other], "best_accuracy", lowest=False)[0].runs) == 3
