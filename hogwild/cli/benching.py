@@ -34,6 +34,7 @@ from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.errors import ArgumentError
 from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot
+from hogwild.report.terminal import terminal
 from hogwild.run.saved.directory import staging
 
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class _Measured(Generic[T]):
 
 def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> int:
     """Measure every contender, and report; returns the exit status."""
-    plan, machine, console = plan_of(settings), Machine.here(), Console(stderr=True)
+    plan, machine, console = plan_of(settings), Machine.here(), terminal(stderr=True)
     threshold = Threshold.read(files.fail_if) if files.fail_if else None
     then = read_bench(files.compare) if files.compare is not None else None
     if then is not None:
@@ -141,7 +142,7 @@ def padded_command(
     settings: BenchSettings, pad_ms: float, staleness: Sequence[int], files: BenchFiles, *, json: bool
 ) -> int:
     """Measure many workers whose gradients wait, and report; returns the exit status."""
-    machine, console = Machine.here(), Console(stderr=True)
+    machine, console = Machine.here(), terminal(stderr=True)
     plan = padded_plan_of(settings, pad_ms, staleness, machine.cores)
     warnings = warnings_of(machine, 1, plan.repeats)
     _warn(console, warnings)
@@ -167,7 +168,7 @@ def several_command(
     json: bool,
 ) -> int:
     """Measure several machines, and report; returns the exit status."""
-    machine, console = Machine.here(), Console(stderr=True)
+    machine, console = Machine.here(), terminal(stderr=True)
     plan = several_plan_of(settings, pad_ms, nodes, delays_ms, staleness)
     warnings = warnings_of(machine, 1, plan.repeats)
     _warn(console, warnings)
@@ -182,7 +183,7 @@ def several_command(
 
 def profile_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> int:
     """Measure where a worker's step goes, and report; returns the exit status."""
-    plan, machine, console = profile_plan_of(settings), Machine.here(), Console(stderr=True)
+    plan, machine, console = profile_plan_of(settings), Machine.here(), terminal(stderr=True)
     warnings = warnings_of(machine, plan.allow, plan.repeats)
     _warn(console, warnings)
     rate = copy_rate()

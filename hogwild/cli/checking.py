@@ -7,8 +7,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from hogwild.cli.output import saving_nothing, show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.cli.wanted import refuse_what_python_made
@@ -23,6 +21,7 @@ from hogwild.report.objects import to_json
 from hogwild.report.plots import can_plot, plot_check
 from hogwild.report.progress import telling
 from hogwild.report.tables import check_report
+from hogwild.report.terminal import terminal
 from hogwild.run.saved.directory import new_directory, writing
 
 NamedSubject = tuple[str, Subject]  # what is checked, and what its folder is called
@@ -100,5 +99,5 @@ def check_command(
             plot_check(verdict, folder / "check.png")
     if not json:
         told = f"saved in {folder}" + (", drawn in check.png" if plot else "")
-        Console().print(told, style="dim", highlight=False)
+        terminal().print(told, style="dim", highlight=False)
     return DONE if verdict.passed else FAILED_CHECK

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from rich.console import Console
 from tyro.conf import arg
 
 from hogwild.cli.status import DONE, FAILED_CHECK
@@ -31,8 +30,9 @@ class DoctorCommand:
         from hogwild.bench import doctor
         from hogwild.cli.output import show
         from hogwild.report.tables import doctor_report
+        from hogwild.report.terminal import terminal
 
-        with Console(stderr=True).status("looking at this machine, and starting workers twice …"):
+        with terminal(stderr=True).status("looking at this machine, and starting workers twice …"):
             findings = list(doctor.examine())
         summary = doctor.doctor_summary(findings)
         show(summary, doctor_report(findings), json=self.json)

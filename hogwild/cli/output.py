@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from hogwild.cli.aside import for_the_result
 from hogwild.config import RunConfig
 from hogwild.report.objects import to_json
+from hogwild.report.terminal import terminal
 
 
 def tell_usual_lr(config: RunConfig, usual: str, *, quiet: bool) -> None:
@@ -38,4 +39,4 @@ def show(found: Any, report: RenderableType, *, json: bool) -> None:
     if json:
         for_the_result().write(to_json(found) + "\n")
     else:
-        Console().print(report)
+        terminal().print(report)

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from rich.console import Console
 from tyro.conf import Positional, arg
 
 from hogwild.cli.status import DONE, FAILED_CHECK
@@ -42,8 +41,9 @@ class ReplayCommand:
         from hogwild.determinism.replay import replay
         from hogwild.report.progress import following
         from hogwild.report.tables import replay_report
+        from hogwild.report.terminal import terminal
 
-        console = Console(stderr=True)
+        console = terminal(stderr=True)
         with following(lambda _kind: f"replay of {self.run_dir}", console, quiet=self.quiet) as progress:
             result = replay(self.run_dir, progress=progress)
         found = {"run_dir": str(self.run_dir), **asdict(result)}

@@ -13,8 +13,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from rich.console import Console
-
 from hogwild.cli.output import show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
 from hogwild.cli.wanted import refuse_what_python_made
@@ -27,6 +25,7 @@ from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import following, telling
 from hogwild.report.tables import run_report, study_report
+from hogwild.report.terminal import terminal
 from hogwild.rules.registry import title_of
 from hogwild.run.result import INTERRUPTED
 from hogwild.run.saved.directory import new_directory, refuse_taken, writing
@@ -118,7 +117,7 @@ def _train(
     json: bool,
     quiet: bool,
 ) -> int:
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     tell_usual_lr(config, usual, quiet=quiet)
     out, resume = saved.out or saved.resume, saved.resume
     if out is not None and out != resume and not saved.overwrite:

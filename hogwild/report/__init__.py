@@ -6,4 +6,5 @@ ranking, run_list      many runs
 plots, smoothed        figures
 objects                the same as JSON
 words, run_words       how numbers and runs are put into words
+terminal               where all of it is printed
 """

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.report.terminal import terminal
 from hogwild.report.words import count, duration, figure, training_loss
 from hogwild.run.progress import Progress
 
@@ -121,9 +122,9 @@ class _Lines:
 @contextmanager
 def telling(title: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
     """Gives a function that says on standard error what is being done, where somebody looks at it."""
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda text: None  # noqa: ARG005
         return
-    with console.status(title) as status:
-        yield lambda text: status.update(f"{title} · {text} …")
+    with console.status(Text(title)) as status:
+        yield lambda text: status.update(Text(f"{title} · {text} …"))

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hogwild.report.run_list import best_cells
+from hogwild.report.terminal import terminal
 from hogwild.report.words import count, duration, figure, plural
 from hogwild.sweep.jobs import Show
 from hogwild.sweep.plan import LOGS, SweepPlan, said, title
@@ -92,7 +93,7 @@ def following_sweep(head: str, *, quiet: bool) -> Iterator[tuple[Show, Callable[
         head: what is done.
         quiet: show nothing.
     """
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     if quiet:
         yield lambda rows: None, lambda text: None  # noqa: ARG005
     elif console.is_terminal:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from own_files import rings
+from own_files import RINGS, rings
 
 import hogwild
 from hogwild.cli import COMMANDS, main
@@ -259,3 +259,21 @@ def test_a_text_that_is_none_is_refused_before_anything_is_built(tmp_path, capsy
     (tmp_path / "optional.py").write_text(OPTIONAL)
     assert main(["run", "optional.py", "--place", "caf\udce9"]) == 2
     assert "--place: 'caf\\udce9' has halves of letters, which no file can hold" in capsys.readouterr().err
+
+
+def test_names_of_metrics_and_parameters_are_no_markup(tmp_path, monkeypatch, capfd):
+    odd = tmp_path / "files" / "odd.py"
+    odd.write_text(RINGS.replace('"accuracy"', '"r[/k]"').replace("deep: bool = False", 'deep: str = "[red]"'))
+    monkeypatch.setenv("COLUMNS", "200")
+    command = ["files/odd.py", "--kind", "threads", "--set", "limit_updates=40", "--evaluate-every", "10"]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # so that it is displayed as in a terminal, while it trains too
+    assert main(["run", *command, "--out", "runs/a"]) == 0
+    shown = capfd.readouterr()
+    assert "r[/k]" in shown.out and "r[/k]" in shown.err
+    monkeypatch.delenv("FORCE_COLOR")
+    assert main(["sweep", *command, "--deep", "[red]", "[b]", "--out", "runs/s", "--quiet"]) == 0
+    shown = capfd.readouterr().out
+    assert "r[/k]" in shown and "[red]" in shown and "[b]" in shown
+    for other in (["show", "runs/a"], ["runs"], ["runs", "--select", "r[/k]"]):
+        assert main(other) == 0
+        assert "r[/k]" in capfd.readouterr().out
