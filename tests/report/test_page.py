@@ -239,6 +239,30 @@ def test_the_seconds_of_an_update_are_interpolated(tmp_path: Path) -> None:
     assert width == 1 and means.tolist() == run.losses.tolist() and at.tolist() == list(range(1, 21))
 
 
+def test_a_mean_over_seeds_is_drawn_where_all_runs_were_measured(tmp_path: Path) -> None:
+    """Elsewhere a run's first or last value stood for it, so that a line told of a mean that no run had."""
+    for seed in (0, 1):
+        save_run(tmp_path / f"{seed}", seed=seed, evaluate_every=5)
+    given = read_given([tmp_path])
+
+    def over_seconds(*begins: float, rows: int = 4) -> list[list[Any]]:
+        """The seconds of all curves, where the runs are evaluated once a second from those on."""
+        runs = [
+            replace(
+                run, evaluations=tuple({**row, "seconds": begin + i} for i, row in enumerate(run.evaluations[:rows]))
+            )
+            for run, begin in zip(given.runs, begins, strict=True)
+        ]
+        (section,) = sections_of(replace(given, runs=runs), "accuracy")
+        plot = next(one.plot for one in section.drawings if one.title == "Accuracy over seconds")
+        return sorted(values(plot, trace, "x") for trace in range(len(plot.figure["data"])))
+
+    thin, mean, other = over_seconds(1.0, 3.5)
+    assert (thin, other) == ([1, 2, 3, 4], [3.5, 4.5, 5.5, 6.5]) and (mean[0], mean[-1]) == (3.5, 4)
+    assert over_seconds(1.0, 11.0) == [[1, 2, 3, 4], [11, 12, 13, 14]]
+    assert over_seconds(1.0, 2.0, rows=1) == [[1], [2]]
+
+
 def test_losses_that_are_not_finite_are_said(saved: Path) -> None:
     given = read_given([saved / "sweep/lr0.1-0"])
     given.runs[0].journal["loss"][3:5] = float("nan")

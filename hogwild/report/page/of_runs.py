@@ -134,7 +134,7 @@ def _curves(groups: Sequence[_Group], metric: str) -> Iterator[Drawing]:
 
 
 def _group_curves(group: _Group, name: str, axis: str) -> Iterator[Curve]:
-    """Each run of a group, and the mean where there are several. Without a name: the training loss."""
+    """Each run of a group, and the mean of several where all of them are. Without a name: the training loss."""
     found = []
     for run in group.runs:
         at, values = smoothed_loss(run)[:2] if not name else evaluations_of(run, name)
@@ -142,10 +142,12 @@ def _group_curves(group: _Group, name: str, axis: str) -> Iterator[Curve]:
             found.append((at if axis == _AXES[0] else seconds_of(run, at), values))
     if len(found) > 1 and group.colour != SOFT:
         start, end = max(x[0] for x, _ in found), min(x[-1] for x, _ in found)
-        grid = np.linspace(start, end, _MEAN_POINTS)
-        yield Curve(group.name, grid, np.mean([np.interp(grid, x, y) for x, y in found], axis=0), group.colour)
+        if start < end:  # else there is none at which all runs were measured
+            grid = np.linspace(start, end, _MEAN_POINTS)
+            yield Curve(group.name, grid, np.mean([np.interp(grid, x, y) for x, y in found], axis=0), group.colour)
     for x, values in found:
-        yield Curve(group.name, x, values, group.colour, "thin" if len(found) > 1 else "points" if name else "line")
+        single = "points" if name else "line"
+        yield Curve(group.name, x, values, group.colour, "thin" if len(found) > 1 and len(x) > 1 else single)
 
 
 def _capital(text: str) -> str:
