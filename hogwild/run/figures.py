@@ -29,11 +29,15 @@ def row_of_axes(width: float, height: float, columns: int, title: str) -> tuple[
 
 
 def save_figure(made: Figure, path: Path) -> Path:
-    """Write a figure as PNG, making its folder; returns the path.
+    """Write a figure as PNG, making its folder; returns the path. Its texts are drawn as they are: `$` is no formula.
 
     Raises:
         RunDirectoryError: the file cannot be written.
     """
+    from matplotlib.text import Text
+
+    for text in made.findobj(Text):
+        text.set_parse_math(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path):
         made.savefig(path, dpi=150)

@@ -246,12 +246,10 @@ def test_a_mean_over_seeds_is_drawn_where_all_runs_were_measured(tmp_path: Path)
     given = read_given([tmp_path])
 
     def over_seconds(*begins: float, rows: int = 4) -> list[list[Any]]:
-        """The seconds of all curves, where the runs are evaluated once a second from those on."""
+        """The seconds of all curves, where the runs are evaluated once a second from those seconds on."""
         runs = [
-            replace(
-                run, evaluations=tuple({**row, "seconds": begin + i} for i, row in enumerate(run.evaluations[:rows]))
-            )
-            for run, begin in zip(given.runs, begins, strict=True)
+            replace(run, evaluations=tuple({**row, "seconds": at + i} for i, row in enumerate(run.evaluations[:rows])))
+            for run, at in zip(given.runs, begins, strict=True)
         ]
         (section,) = sections_of(replace(given, runs=runs), "accuracy")
         plot = next(one.plot for one in section.drawings if one.title == "Accuracy over seconds")

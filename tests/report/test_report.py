@@ -217,6 +217,14 @@ def test_a_plot_is_drawn_with_and_without_evaluations(run: Run, tmp_path: Path) 
         assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_metric_named_as_a_formula_is_drawn_by_its_name(run: Run, tmp_path: Path) -> None:
+    """One that is no formula, after all, ended the command with a traceback of matplotlib's."""
+    named = replace(run, evaluations=tuple({**row, "$x^$": 0.5} for row in run.evaluations))
+    assert "$x^$" in named.metrics
+    plot_run(replace(named, config=replace(named.config, name="a $b$ c$_$")), tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_json_holds_no_number_that_json_has_not() -> None:
     text = to_json({"a": math.nan, "b": [math.inf, 1.5], "c": Path("x"), 3: (True, None)})
     assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": "x", "3": [True, None]}
