@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -114,17 +114,20 @@ def make_plan(
     ordered = sorted(values, key=lambda name: name == "seed")  # last, so that its runs stand beside each other
     axes = {name: tuple(dict.fromkeys(values[name])) for name in ordered if len(set(values[name])) > 1}
     fixed = {name: given[0] for name, given in values.items() if name not in axes}
-    size = prod(len(given) for given in axes.values())
+    for rule in values.get("update", ()):
+        rule_class(rule)
+    usual = training.defaults.get("update", RunConfig.update) if saved is None else saved.update
+    update = str(fixed.get("update", usual))
+    used = {name for rule in axes.get("update", (update,)) for name in _of_rule(values, rule)}
+    refuse_idle({name: values[name][0] for name in values if name not in used}, update)
+    grids = _grids(axes, update)
+    size = sum(map(_size, grids))
     if sample is not None and not 1 <= sample <= size:
         raise ArgumentError(f"sample {sample} of a grid of {size:,} runs; 1 to {size:,} works")
     if (size if sample is None else sample) > _MOST:
         raise ArgumentError(f"the grid has {size:,} runs, over {_MOST:,}; --sample N draws N of them")
-    for rule in values.get("update", ()):
-        rule_class(rule)
-    update = training.defaults.get("update", RunConfig.update) if saved is None else saved.update
-    points = list(_points(axes, fixed, str(fixed.get("update", update)), sample, sample_seed))
-    used = {name for point, kept in points for name in (*point, *kept)}
-    refuse_idle({name: values[name][0] for name in values if name not in used}, str(fixed.get("update", update)))
+    drawn = None if sample is None else random.Random(sample_seed).sample(range(size), sample)
+    points = _points(axes, grids, fixed, update, drawn)
     folders = _folders([point for point, _ in points])
     runs = [
         PlannedRun(folder, point, _settings(training, point, kept, saved))
@@ -135,23 +138,44 @@ def make_plan(
     return SweepPlan(experiment, axes, fixed, sample, sample_seed, tuple(runs))
 
 
+def _grids(axes: Mapping[str, tuple[Any, ...]], update: str) -> list[Mapping[str, tuple[Any, ...]]]:
+    """The grid of each rule, of the settings that it has, so that no run is in them twice; one grid where all rules
+    have all settings. `update` is the rule where it is no axis."""
+    rules = axes.get("update", (update,))
+    found = [_of_rule({name: (rule,) if name == "update" else axes[name] for name in axes}, rule) for rule in rules]
+    return [axes] if sum(map(_size, found)) == _size(axes) else [*found]
+
+
+def _size(grid: Mapping[str, tuple[Any, ...]]) -> int:
+    return prod(map(len, grid.values()))
+
+
 def _points(
-    axes: Mapping[str, tuple[Any, ...]], fixed: Mapping[str, Any], update: str, sample: int | None, seed: int
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(settings that differ, other settings) of each run. What belongs to another rule is left out, and what is the
-    same run then is made once."""
-    numbers = range(prod(len(given) for given in axes.values()))
-    seen = set()
-    for number in numbers if sample is None else sorted(random.Random(seed).sample(numbers, sample)):
-        differing = _point(axes, number)
-        rule = differing.get("update", update)
-        differing, kept = _of_rule(differing, rule), _of_rule(fixed, rule)
-        if (key := repr(differing)) not in seen:
-            seen.add(key)
-            yield differing, kept
+    axes: Mapping[str, tuple[Any, ...]],
+    grids: Sequence[Mapping[str, tuple[Any, ...]]],
+    fixed: Mapping[str, Any],
+    update: str,
+    drawn: Sequence[int] | None,
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(settings that differ, other settings) of each run of the grids, or of those that were drawn, by number; the last
+    axis runs fastest. What belongs to another rule is left out."""
+    numbers = range(sum(map(_size, grids))) if drawn is None else drawn
+    places = {name: {value: place for place, value in enumerate(given)} for name, given in axes.items()}
+    found = [_point(grids, number) for number in numbers]
+    found.sort(key=lambda point: [places[name][point[name]] if name in point else 0 for name in axes])
+    return [(point, _of_rule(fixed, point.get("update", update))) for point in found]
 
 
-def _point(axes: Mapping[str, tuple[Any, ...]], number: int) -> dict[str, Any]:
+def _point(grids: Sequence[Mapping[str, tuple[Any, ...]]], number: int) -> dict[str, Any]:
+    """A point of grids that lie one after the other; the last axis runs fastest."""
+    for grid in grids[:-1]:
+        if number < _size(grid):
+            return _point_of(grid, number)
+        number -= _size(grid)
+    return _point_of(grids[-1], number)
+
+
+def _point_of(axes: Mapping[str, tuple[Any, ...]], number: int) -> dict[str, Any]:
     """A point of the grid; the last axis runs fastest."""
     found: dict[str, Any] = {}
     for name, given in reversed(list(axes.items())):

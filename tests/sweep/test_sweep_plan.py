@@ -72,6 +72,21 @@ def test_a_few_runs_of_a_huge_grid_are_drawn_at_once():
     assert len(plan.runs) == 3
 
 
+@pytest.mark.parametrize("sample_seed", range(12))
+@pytest.mark.parametrize("rules_first", [True, False])
+def test_a_sample_has_as_many_runs_as_were_asked_for_where_rules_have_settings_of_their_own(sample_seed, rules_first):
+    """Points of the grid that are the same run were drawn as if they were several; where all of them were of the rule
+    without the setting, that was refused as given for nothing."""
+    rules, ages = {"update": ("hogwild", "ordered")}, {"staleness": (1, 2, 3)}
+    values = {**rules, **ages} if rules_first else {**ages, **rules}
+    whole = [run.settings for run in planned(values).runs]
+    for sample in (1, 2, 3, 4):
+        drawn = [run.settings for run in planned(values, sample=sample, sample_seed=sample_seed).runs]
+        assert len(drawn) == sample and drawn == [one for one in whole if one in drawn]
+    with pytest.raises(ArgumentError, match="sample 5 of a grid of 4 runs; 1 to 4 works"):
+        planned(values, sample=5)
+
+
 @pytest.mark.parametrize(
     ("values", "others", "why"),
     [
@@ -80,6 +95,7 @@ def test_a_few_runs_of_a_huge_grid_are_drawn_at_once():
         ({"update": ("ordered", "sync"), "workers": (2, 3)}, {}, "update ordered, workers 3: 3 workers"),
         ({"lr": (0.1, -1.0)}, {}, r"lr -1: lr -1.0 is not above 0"),
         ({"staleness": (1, 2)}, {}, "staleness 1 given, and update is 'hogwild'; only 'ordered' has it"),
+        ({"staleness": (1, 2)}, {"sample": 2}, "staleness 1 given, and update is 'hogwild'; only 'ordered' has it"),
         ({"staleness": (1,), "update": ("hogwild", "sync")}, {}, "staleness 1 given, .* only 'ordered' has it"),
         ({"epochs": (1,), "updates": (5, 6)}, {}, "both of epochs and updates"),
     ],
