@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, of_python, refuse_fixed
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, printable
 from hogwild.run.job import Job
 from hogwild.run.saved.checkpoint import peek
+from hogwild.run.saved.origin import BEGUN_WITH, read_origin
 from hogwild.run.saved.record import has_ended
 
 _LIMIT = "limit_updates"
@@ -36,6 +37,7 @@ def going_on(job: Job) -> Job:
     if not (folder / "config.toml").exists():
         raise ArgumentError(f"resume {str(folder)!r} is not the folder of a run: there is no config.toml in it")
     saved = RunConfig.load(folder / "config.toml")
+    _refuse_edited(saved, folder)
     _refuse_other_settings(job, saved)
     every, wanted = peek(folder).digest_every, job.config.digest_every
     if every and wanted not in (None, every) and not (job.goes_on and has_ended(folder)):
@@ -46,6 +48,20 @@ def going_on(job: Job) -> Job:
     # The file of the record stays: a change of it is warned of, and stands in origin.json.
     job = replace(job, config=replace(job.config, changes=saved.changes, own=saved.own))
     return _changed(job, folder, job.change) if job.change else job
+
+
+def _refuse_edited(saved: RunConfig, folder: Path) -> None:
+    """Refuse to go on where config.toml says another setting than the run was begun with, as after an edit."""
+    origin = read_origin(folder)
+    begun = origin.settings if origin is not None else {}
+    for name in BEGUN_WITH:
+        value, was = getattr(saved, name), begun.get(name, getattr(saved, name))
+        if differ(was, value):
+            other = f", and change it by change={{{name!r}: {value!r}}} (--set {name}={_typed(value)})"
+            raise ArgumentError(
+                f"{folder / 'config.toml'} has {name} {value!r}, and the run was begun with {printable(repr(was))}; "
+                f"put that back{other if name in CHANGEABLE else ''}"
+            )
 
 
 def _refuse_other_settings(job: Job, saved: RunConfig) -> None:

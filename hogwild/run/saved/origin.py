@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hogwild.config import RunConfig
+from hogwild.config import DECIDE_BITS, RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.kernels.kernel import Kernel
@@ -44,6 +44,7 @@ _REPLAYED = {
     "launch": "launch it again, for a loop is not replayed, and compare both by hogwild compare",
 }
 _OF_A_KERNEL = "the kernel's lr × schedule"
+BEGUN_WITH = tuple(name for name in DECIDE_BITS if name not in ("epochs", "updates", "limit_updates", "groups"))
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Origin:
             before that was noted here.
         resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
             on purpose, and the SHA-256 of the file that the experiment stands in.
+        settings: those of config.toml that decide bits, as it was begun with; empty where that was not noted yet.
     """
 
     run: str
@@ -71,11 +73,13 @@ class Origin:
     curvature: float | None = None
     curvature_grows: int = GROWS
     compensation: Sequence[str] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def new(cls, job: Job, training: Mapping[str, Any]) -> Origin:
         """That of a run that begins here and now."""
-        return cls(uuid.uuid4().hex, job.maker, training, environment())
+        settings = {name: getattr(job.config, name) for name in BEGUN_WITH}
+        return cls(uuid.uuid4().hex, job.maker, training, environment(), settings=settings)
 
     def gone_on(self, version: int, config: RunConfig, kind: str, change: Mapping[str, Any]) -> Origin:
         """The same, gone on with from that version here and now by that kind of worker, some settings changed."""
@@ -144,7 +148,7 @@ def read_origin(folder: Path) -> Origin | None:
             raise ValueError("it is no plain file, or too long")
         found = Origin(**json.loads(path.read_text(encoding="utf-8")))
         forms: dict[str, Any] = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
-        forms |= {"curvature": float | None, "curvature_grows": int, "compensation": list | None}
+        forms |= {"curvature": float | None, "curvature_grows": int, "compensation": list | None, "settings": dict}
         wrong = [name for name, form in forms.items() if not isinstance(getattr(found, name), form)]
         if wrong or not all(map(_is_part, found.resumed)):
             raise ValueError(f"{', '.join(wrong) or 'resumed'} is malformed")

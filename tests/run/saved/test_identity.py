@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import hogwild
+from hogwild.config import RunConfig
 
 SETTINGS = {"update": "ordered", "updates": 60}
 CHECKPOINT = "checkpoint.safetensors"
@@ -72,6 +73,34 @@ def test_a_file_of_another_run_is_refused_by_name_when_resuming(name, tmp_path):
         train(resume=tmp_path / "a")
     assert str(tmp_path / "a" / name) in str(caught.value) or CHECKPOINT in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (
+            "clip_grad_norm = 1.0",
+            "clip_grad_norm = 0.1",
+            r"begun with 1.0; put .*--set clip_grad_norm=0.1",
+        ),
+        ("ema = 0.9", "ema = 0.8", r"ema 0.8, and the run was begun with 0.9; put that back$"),
+        ('keep_best = "first"', "", r"keep_best None, and the run was begun with 'first'; put that back$"),
+    ],
+)
+def test_a_config_that_was_edited_since_is_not_gone_on_with(before, after, why, tmp_path):
+    """The rest was made with the other value and the record told it of all: a replay found other bits."""
+    settings = {"clip_grad_norm": 1.0, "ema": 0.9, "keep_best": "first"}
+    cut(tmp_path / "a", **settings)
+    config = tmp_path / "a" / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace(f"{before}\n", f"{after}\n"))
+    name = before.partition(" ")[0]
+    now = {**settings, name: getattr(RunConfig.load(config), name)}
+    given = {"evaluate": lambda model: {"first": 1.0}, "evaluate_every": 10, "resume": tmp_path / "a"}
+    with pytest.raises(hogwild.ArgumentError, match=why):
+        train(**given, **now)
+    config.write_text(text)
+    assert train(**given, **settings).updates == 60
 
 
 def test_the_checkpoint_of_another_seed_is_not_gone_on_from(tmp_path):
