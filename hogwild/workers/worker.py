@@ -313,7 +313,7 @@ class Worker:
         self, loss: Callable[[nn.Module, Any], Any], ticket: Ticket, module: nn.Module
     ) -> Generator[Any, None, None]:
         """The losses of a ticket's batches, one batch after the other, each with the draws that are its own."""
-        end = min(ticket.batch + self.rule.batches_per_ticket, self.task.batches)
+        end = min(ticket.batch + self.rule.batches_per_ticket, self.task.planned_batches)
         for number in range(ticket.batch, end):
             self._begin(ticket.update, number)
             self.seat.pause(Hook.COMPUTING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import problems
@@ -13,6 +14,7 @@ from traits import VERSIONED
 
 import hogwild
 from hogwild.run.saved.directory import file_digest
+from hogwild.testing import Hook, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 MODELS = {"mlp": problems.mlp, "conv_bn": problems.conv_bn, "dropout": problems.dropout}
@@ -50,6 +52,22 @@ def test_an_interrupted_run_is_replayed_as_far_as_it_went(tmp_path):
     result = replay(tmp_path)
     assert result.equal
     assert 20 <= result.updates < 52
+
+
+def test_a_stopped_run_that_had_gone_past_a_late_update_is_replayed(tmp_path):
+    """Then the journal has updates beyond their number, each of several batches."""
+
+    def late(hook, seat):
+        if hook is Hook.COMPUTING and seat.ticket == 3:
+            time.sleep(1.5)
+
+    with planted(late):
+        run = record(
+            tmp_path, "snapshot", "mlp", accumulate=3, epochs=None, updates=100, evaluate=problems.accuracy,
+            evaluate_every=5, stop=lambda progress: progress.updates >= 20,
+        )  # fmt: skip
+    assert run.journal["update"].max() >= run.updates == 20
+    assert replay(tmp_path, "mlp").equal
 
 
 @pytest.mark.parametrize("update", VERSIONED)

@@ -55,7 +55,7 @@ def _hole_at(job: Job, error: NonFiniteError) -> str | None:
         return None
     before = DataBefore(job.source)
     try:
-        for batch in range(error.batch, min(error.batch + job.rule.batches_per_ticket, job.batches)):
+        for batch in range(error.batch, min(error.batch + job.rule.batches_per_ticket, job.planned_batches)):
             with at_batch(job.config.seed, job.config.workers, error.update, batch) as info:
                 hole = hole_in(own_copy(job.source).batch(batch, info.generator))
             if hole is not None:
