@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hogwild.config import RunConfig
 from hogwild.determinism.distance import distance, json_number
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 from hogwild.errors import ArgumentError
@@ -68,9 +70,11 @@ def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: Age =
     """
     if len(runs) < 2 or any(run.run is None for run in runs):
         raise ArgumentError("race damage needs two runs of a training by hogwild.train")
-    ordered = [in_order(run.run.journal) for run in runs if run.run is not None]
-    replays = [_replayed(subject, rows, made_up_for) for rows, _ in ordered]
-    late = [_replayed(subject, _latest(rows), made_up_for) for rows, _ in ordered]
+    made = [run.run for run in runs if run.run is not None]
+    ordered = [in_order(run.journal) for run in made]
+    again = partial(_replayed, subject, made_up_for=made_up_for)
+    replays = [again(run.config, rows) for run, (rows, _) in zip(made, ordered, strict=True)]
+    late = [again(run.config, _latest(rows)) for run, (rows, _) in zip(made, ordered, strict=True)]
     between = [distance(a.state, b.state).relative_l2 for a, b in pairwise(replays)]
     return Damage(
         updates=len(ordered[0][0]),
@@ -99,6 +103,8 @@ def _latest(rows: NDArray[Any]) -> NDArray[Any]:
     return late
 
 
-def _replayed(subject: Subject, rows: NDArray[Any], made_up_for: Age) -> Outcome:
-    settings = {"workers": 1, "epochs": None, "updates": len(rows)}
+def _replayed(subject: Subject, config: RunConfig, rows: NDArray[Any], made_up_for: Age) -> Outcome:
+    """The rows of a run with that configuration made again: as long as it was to be, so that every update has its
+    batches and its rates, and ended after as many as it made."""
+    settings = {"workers": 1, "epochs": config.epochs, "updates": config.updates, "limit_updates": len(rows)}
     return subject.repeat(Variation(settings, rule=Replayed(rows, made_up_for), stops=False))

@@ -144,11 +144,8 @@ class OwnTraining(Subject):
     def rule_of(self, variation: Variation = AS_IT_IS) -> Rule:
         """The rule under which it trains."""
         config = replace(self.config, **variation.settings)
-        if variation.rule is not None:
-            return variation.rule
-        if self.rule is not None and config.update == self.config.update:
-            return self.rule
-        return make_rule(config.update, config)
+        own = self.rule if config.update == self.config.update else None
+        return make_rule(variation.rule or own or config.update, config)
 
     def repeat(self, variation: Variation = AS_IT_IS) -> Outcome:
         """Train once more; every worker is a new one."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import problems
+import pytest
 from checks import check
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from hogwild.determinism.check import own_training
 from hogwild.determinism.damage import in_order, measure_damage
@@ -43,6 +46,27 @@ def test_damage_of_a_rule_that_loses_updates_is_seen_and_of_one_that_does_not_is
     assert (clean.racing, clean.scheduling, clean.log, clean.corrected) == (0.0, 0.0, 0.0, 0.0)
     assert torn.racing > 1e-3  # the log says that those updates were made, and they were not
     assert torn.scheduling == 0.0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"accumulate": 4},  # the last update has one batch
+        {"on_nonfinite": "skip", "lr_schedule": partial(CosineAnnealingLR, T_max=26)},
+    ],
+)
+def test_a_replay_is_of_the_length_of_the_run(settings):
+    """Its last update has as many batches, and updates after those that were skipped have their rates."""
+    x, y = problems.data()
+    x = x.clone()
+    x[::100] = float("nan") if "on_nonfinite" in settings else 1.0
+    own = own_training(
+        problems.mlp(), (x, y), problems.cross_entropy,
+        optimizer=problems.SGD, update="locked", workers=1, kind="threads", epochs=1, batch_size=16, **settings,
+    )  # fmt: skip
+    runs = [own.repeat(), own.repeat()]
+    assert runs[0].run.updates < 13
+    assert measure_damage(own, runs).racing == 0.0
 
 
 def test_a_journal_in_place_is_put_in_order():
