@@ -98,7 +98,7 @@ def _of_function(subject: ForeignFunction, runs: Sequence[Outcome], tell: Tell) 
 def _one_step(own: OwnTraining) -> Callable[[], Any]:
     def step() -> None:
         problem, source = own.source()
-        first_gradients(problem.model, problem.loss, source, own.config.seed)
+        first_gradients(problem.model, problem.loss, source, own.config.seed, own.rule_of().gradient_by)
 
     return step
 

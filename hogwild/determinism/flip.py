@@ -19,13 +19,19 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def most_sensitive(
-    model: nn.Module, loss: Callable[[nn.Module, Any], Any] | None, source: Source, seed: int, number: int = 0
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Any] | None,
+    source: Source,
+    seed: int,
+    number: int = 0,
+    *,
+    by: str = "grad",
 ) -> tuple[Tensor, int]:
     """The weight of which one ULP changes the loss of batch 0 most: (its parameter, its place when flattened).
 
-    `number` 0 is the most sensitive, 1 the next, and so on. A weight that no sample reaches would keep its changed bit
-    to itself, and show no chaos where there is some. Biases and other vectors are left out where there are matrices:
-    the last bit of a small value that grows is soon rounded away.
+    `number` 0 is the most sensitive, 1 the next, and so on; `by` is how gradients are taken, as a rule says. A weight
+    that no sample reaches would keep its changed bit to itself, and show no chaos where there is some. Biases and other
+    vectors are left out where there are matrices: the last bit of a small value that grows is soon rounded away.
 
     Raises:
         ArgumentError: no floating-point weight has a gradient.
@@ -34,7 +40,7 @@ def most_sensitive(
     named = [(name, parameter) for name, parameter in every if parameter.dim() > 1] or every
     if not named:
         raise ArgumentError("the model has no real weight to add one ULP to")
-    gradients = first_gradients(model, loss, source, seed)
+    gradients = first_gradients(model, loss, source, seed, by)
     with torch.no_grad():
         found = [
             (effect, which, place)
@@ -49,7 +55,7 @@ def most_sensitive(
 
 
 def first_gradients(
-    model: nn.Module, loss: Callable[[nn.Module, Any], Any] | None, source: Source, seed: int
+    model: nn.Module, loss: Callable[[nn.Module, Any], Any] | None, source: Source, seed: int, by: str = "grad"
 ) -> dict[str, Tensor | None]:
     """The gradients of batch 0 by parameter name, as a worker would compute them, or what a kernel takes away from its
     tables; on a copy, so the model stays as it is."""
@@ -59,7 +65,7 @@ def first_gradients(
     trained = {name: parameter for name, parameter in apart.named_parameters() if parameter.requires_grad}
     with at_batch(seed, workers=1) as info:
         batch = own_copy(source).batch(0, info.generator)
-        _, gradients = gradients_of(loss(apart, batch), list(trained.values()), list(trained), "grad")
+        _, gradients = gradients_of(loss(apart, batch), list(trained.values()), list(trained), by)
     return dict(zip(trained, gradients, strict=True))
 
 

@@ -142,10 +142,14 @@ class OwnTraining(Subject):
         )
 
     def rule_of(self, variation: Variation = AS_IT_IS) -> Rule:
-        """The rule under which it trains."""
+        """The rule under which it trains; one in place of its own takes gradients as its own does."""
         config = replace(self.config, **variation.settings)
         own = self.rule if config.update == self.config.update else None
-        return make_rule(variation.rule or own or config.update, config)
+        rule = make_rule(own or config.update, config)
+        if variation.rule is None:
+            return rule
+        variation.rule.gradient_by = rule.gradient_by
+        return make_rule(variation.rule, config)
 
     def repeat(self, variation: Variation = AS_IT_IS) -> Outcome:
         """Train once more; every worker is a new one."""
@@ -214,7 +218,8 @@ class OwnTraining(Subject):
 
     def _flip(self, problem: Problem, number: int) -> None:
         _, source = self.source()
-        add_one_ulp(*most_sensitive(problem.model, problem.loss, source, self.config.seed, number))
+        by = self.rule_of().gradient_by
+        add_one_ulp(*most_sensitive(problem.model, problem.loss, source, self.config.seed, number, by=by))
 
 
 def _predicted(problem: Problem) -> tuple[Tensor, Tensor] | tuple[None, None]:

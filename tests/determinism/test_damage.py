@@ -9,7 +9,9 @@ import numpy as np
 import problems
 import pytest
 from checks import check
+from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.checkpoint import checkpoint
 
 from hogwild.determinism.check import own_training
 from hogwild.determinism.damage import in_order, measure_damage
@@ -76,6 +78,24 @@ def test_a_journal_in_place_is_put_in_order():
     assert ordered["version"].tolist() == [1, 2, 3, 4]
     assert ordered["version_read"].tolist() == [0, 0, 2, 1]
     assert corrected == 0.25
+
+
+class Recomputed(nn.Module):
+    """Its activations are computed again, in a way that only `backward()` can."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return checkpoint(self.last, self.first(x), use_reentrant=True)
+
+
+@pytest.mark.parametrize("rule", [{"update": "hogwild"}, {"update": "locked", "gradient": "backward"}])
+def test_gradients_are_taken_as_in_the_run(rule):
+    verdict = check(Recomputed(), workers=1, updates=20, loss=Counting(), explain=True, **rule)
+    assert not verdict.identical and verdict.damage and verdict.controls.one_ulp is not None
+    assert verdict.sources[-1].note == "none, by PyTorch's own account"
 
 
 class Counting:
