@@ -29,8 +29,11 @@ from hogwild.errors import ArgumentError
 from hogwild.rules.base import FRESH, Age
 from hogwild.rules.in_place import InPlace
 from hogwild.rules.replayed import Replayed
+from hogwild.run.result import Run
+from hogwild.run.state_dicts import tensors_of
 
-_READ_SPAN = 64  # versions; a replay keeps no more of them than the log's oldest read needs, and at most so many
+# A replay keeps no more versions than the log's oldest read needs: 64 of a large model at most, more of a small one.
+_FEWEST, _MOST, _MEMORY = 64, 4096, 1 << 29  # versions, versions, bytes
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Damage:
         scheduling: between the replays of different runs.
         log: between a replay and one in which every read was made as late as it can have been.
         corrected: share of the journal's rows whose version somebody else also claimed, or which read a version that
-            was not yet made in the replayed order; they were put in the nearest possible place.
+            was not yet made in the replayed order, or is too old to be kept; they were put in the nearest possible
+            place.
     """
 
     updates: int
@@ -71,7 +75,7 @@ def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: Age =
     if len(runs) < 2 or any(run.run is None for run in runs):
         raise ArgumentError("race damage needs two runs of a training by hogwild.train")
     made = [run.run for run in runs if run.run is not None]
-    ordered = [in_order(run.journal) for run in made]
+    ordered = [in_order(run.journal, _most_kept(run)) for run in made]
     again = partial(_replayed, subject, made_up_for=made_up_for)
     replays = [again(run.config, rows) for run, (rows, _) in zip(made, ordered, strict=True)]
     late = [again(run.config, _latest(rows)) for run, (rows, _) in zip(made, ordered, strict=True)]
@@ -85,12 +89,19 @@ def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: Age =
     )
 
 
-def in_order(journal: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """(the rows of a run in place as a possible journal, in the order of the versions seen; the share corrected)."""
+def _most_kept(run: Run) -> int:
+    """How many versions of its model a replay may keep."""
+    nbytes = sum(tensor.nbytes for tensor in tensors_of(run.state).values())
+    return min(_MOST, max(_FEWEST, _MEMORY // max(1, nbytes)))
+
+
+def in_order(journal: NDArray[Any], kept: int = _FEWEST) -> tuple[NDArray[Any], float]:
+    """(the rows of a run in place as a possible journal, in the order of the versions seen; the share corrected).
+    No read is more than `kept` versions old."""
     rows = journal[np.argsort(journal["version"], kind="stable")].copy()
     positions = np.arange(len(rows))
     wrong = rows["version"] != positions + 1
-    read = np.clip(rows["version_read"], np.maximum(0, positions - _READ_SPAN), positions)
+    read = np.clip(rows["version_read"], np.maximum(0, positions - kept), positions)
     wrong |= read != rows["version_read"]
     rows["version"], rows["version_read"] = positions + 1, read
     return rows, float(wrong.mean()) if len(rows) else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from hogwild.determinism.check import own_training
 from hogwild.determinism.damage import in_order, measure_damage
 from hogwild.rules.hogwild import Hogwild
 from hogwild.shared.journal import ROW
+from hogwild.testing import Hook, planted
 
 
 def test_one_worker_in_place_has_no_race_damage():
@@ -78,6 +80,25 @@ def test_a_journal_in_place_is_put_in_order():
     assert ordered["version"].tolist() == [1, 2, 3, 4]
     assert ordered["version_read"].tolist() == [0, 0, 2, 1]
     assert corrected == 0.25
+
+
+def test_a_worker_that_was_late_at_the_start_is_no_damage():
+    """What it read is as old as the window is long, and under `locked` its write mixed with none."""
+
+    def late(hook, seat):
+        deadline = time.monotonic() + 60
+        while hook is Hook.COMMITTING and seat.ticket == 0 and seat.control.commits() < 99:
+            assert time.monotonic() < deadline, "the other worker never made its updates"
+            time.sleep(1e-3)
+
+    own = own_training(
+        problems.mlp(), problems.data(), problems.cross_entropy,
+        optimizer=problems.SGD, update="locked", workers=2, kind="processes", updates=100, batch_size=16,
+    )  # fmt: skip
+    with planted(late):
+        runs = [own.repeat(), own.repeat()]
+    assert all(run.run.journal["version_read"][99] == 0 for run in runs)
+    assert measure_damage(own, runs).racing == 0.0
 
 
 class Recomputed(nn.Module):
