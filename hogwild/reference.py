@@ -88,7 +88,8 @@ def train_serially(
         stale = None
         if (update, compensation) == ("ordered", "auto") and staleness and _is_studied(model, stepper):
             eps = _eps(stepper)
-            first = range(0, N * min(4 if eps else 2, len(plan)), N) if measured else ()
+            known = measured and {p.dtype for p in trained} <= {torch.float32, torch.float64}
+            first = range(0, N * min(4 if eps else 2, len(plan)), N) if known else ()
             products = partial(_products, model, loss, source, seed, first, trained)
             curvature, grows = _curvature(model, products, trained, eps) if first else (0.0, 3)
             if not curvature or any(map(partial(_is_large, staleness, curvature), stepper.param_groups)):
@@ -140,8 +141,7 @@ class _Stale:
             if "betas" in group:
                 scale = 1 / math.sqrt(staleness + 1)
                 if curvature:
-                    scale = 1 / math.sqrt(max(1.0, curvature * group["lr"] * (staleness + 1) / 2))
-                    scale = max(scale, 1 / (staleness + 1))
+                    scale = 1 / min(staleness + 1, math.sqrt(max(1.0, curvature * group["lr"] * (staleness + 1) / 2)))
                 group["betas"] = 1 - (1 - group["betas"][0]) / (staleness + 1), group["betas"][1]
                 group["weight_decay"] /= scale if group["decoupled_weight_decay"] else 1
             else:

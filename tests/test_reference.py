@@ -124,6 +124,17 @@ def test_tied_frozen_and_missing(setting):
     same_bits(everything, loss=everything_loss, optimizer=problems.ADAM, **setting)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_whose_curvature_is_not_measured(dtype):
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        x, y = batch
+        return cross_entropy(model(x.to(dtype)), y)
+
+    optimizer, setting = partial(torch.optim.SGD, lr=0.02), SETTINGS["ordered, 3, compensated"]
+    run = same_bits(lambda: problems.mlp().to(dtype), loss=loss, optimizer=optimizer, **setting)
+    assert run.curvature is None and run.compensation
+
+
 @pytest.mark.parametrize("update", ["racing", "ordered", "sync"])
 def test_float64(update):
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
