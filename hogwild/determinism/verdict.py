@@ -265,7 +265,7 @@ class Verdict:
             churn = max(pair.churn for pair in pairs)
             parts.append(f"churn {100 * churn:.2g} % of {pairs[0].samples:,} at most")
         accuracies = [run.accuracy for run in self.runs if run.accuracy is not None]
-        if accuracies and all(map(math.isfinite, accuracies)):
+        if accuracies and all(0 <= one <= 1 for one in accuracies):  # a share, and neither in percent nor NaN
             mean, deviation, low, high = spread(accuracies)
             interval = f" [{100 * low:.2g}–{100 * high:.2g}]" if deviation else ""
             parts.append(f"error {100 * (1 - mean):.3g} % ± {100 * deviation:.2g}{interval}")

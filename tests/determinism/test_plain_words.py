@@ -6,6 +6,7 @@ import itertools
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,12 @@ def test_no_numbers_but_of_updates_unless_asked_for():
     assert plain == told(SOME, NONE)[0]
     assert "0.3 from a clean replay of the run's own log, which is exact to 0.078" in detailed[0]
     assert "0.027" in detailed[1] and "order alone: 0.12" in detailed[1]
+
+
+@pytest.mark.parametrize(("accuracy", "told"), [(0.975, "error 2.5 % ± 0"), (97.5, None), (float("nan"), None)])
+def test_an_error_is_told_of_accuracies_that_are_shares(accuracy: float, told: str | None) -> None:
+    found = replace(verdict(), runs=(Repeat("a", accuracy=accuracy), Repeat("b", accuracy=accuracy)))
+    assert dict(found.lines()).get("predictions") == told
 
 
 @pytest.mark.parametrize("verbose", [False, True])
