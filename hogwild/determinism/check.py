@@ -121,8 +121,8 @@ def check(
         controls: measure controls, race damage, audit and remedy too, where the training can be varied.
         nodes: train on 2 and more machines too, up to so many, which are processes of this one, each with one worker.
             With `average_every` machines train apart; then as many are compared with as many.
-        predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ. The model
-            comes in eval mode, and gradients are off.
+        predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ, where a
+            model is given. It comes in eval mode, and gradients are off.
         tell: called with a line of text as the check goes on.
         arguments: of `hogwild.train`, where a model is given.
 
@@ -147,6 +147,11 @@ def _subject_of(make_run: Any, *data_and_loss: Any, predict: Any, **arguments: A
         raise ArgumentError(
             "check takes a function that trains, alone, or a model with the arguments of hogwild.train; "
             f"it was given a {type(make_run).__name__}{beside}"
+        )
+    if predict is not None:
+        raise ArgumentError(
+            "predict given with a function that trains by itself, whose models are not asked; give the model, with the "
+            "arguments of hogwild.train"
         )
     return ForeignFunction(make_run)
 
@@ -195,9 +200,8 @@ def check_subject(
     began = time.monotonic()
     say = tell or _silent
     own = own_of(subject)
-    if own is not None and settings.other_workers is not None:
-        own.rule_of().check(settings.other_workers)
     _refuse_machines(own, settings.nodes)
+    _refuse_controls(own, settings)
     variation = _traced(own, settings.runs) if own is not None else AS_IT_IS
     runs = [] if runs is None else runs
     for number in range(settings.runs):
@@ -259,6 +263,18 @@ def _refuse_machines(own: OwnTraining | None, nodes: int) -> None:
     if own.config.average_every is None:
         refuse_to_race_together(own.rule_of())
         own.rule_of().check(nodes)
+
+
+def _refuse_controls(own: OwnTraining | None, settings: CheckSettings) -> None:
+    """Refuse to be asked for a control that cannot be made, or where none is."""
+    if own is not None and settings.controls:
+        if settings.other_workers is not None:
+            own.rule_of().check(settings.other_workers)
+        return
+    why = "only hogwild.train can be varied" if own is None else "controls=False measures no control"
+    for name in ("other_seed", "other_workers"):
+        if (value := getattr(settings, name)) is not None:
+            raise ArgumentError(f"{name} {value} given, and {why}")
 
 
 def _silent(text: str) -> None:

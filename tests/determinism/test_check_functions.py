@@ -163,3 +163,16 @@ def test_numbers_of_a_check_are_whole(name: str, value: Any) -> None:
         hogwild.ArgumentError, match=f"{name} {value!r} is a {type(value).__name__}; it must be a whole"
     ):
         hogwild.check(lambda: None, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["other_seed", "other_workers"])
+def test_a_control_that_would_not_be_measured_is_refused(name):
+    with pytest.raises(hogwild.ArgumentError, match=f"{name} 3 given, and only hogwild.train can be varied"):
+        hogwild.check(seeded, **{name: 3})
+    with pytest.raises(hogwild.ArgumentError, match=f"{name} 3 given, and controls=False"):
+        check(update="hogwild", controls=False, **{name: 3})
+
+
+def test_predictions_of_a_function_that_trains_are_refused():
+    with pytest.raises(hogwild.ArgumentError, match="predict given with a function that trains by itself"):
+        hogwild.check(seeded, predict=lambda model: (model(torch.ones(2, 4)), torch.zeros(2)))
