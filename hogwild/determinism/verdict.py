@@ -171,8 +171,15 @@ class Verdict:
             return f"runs differ, within the tolerance ({self.tolerance.measure} ≤ {self.tolerance.limit:g})."
         why = blame(self.sources, serial)
         if len(self._lengths()) > 1:
-            why = f"They ended after different numbers of updates. {why}".strip()
+            why = f"They ended after different numbers of updates. {self._ended() or why}".strip()
         return " ".join(part for part in ("runs diverge.", why, self._advice()) if part)
+
+    def _ended(self) -> str:
+        """Why they ended there, under a rule with the same bits; empty where they differ before, or may."""
+        if self.config is None or not gives_same_bits(self.config.update) or self.first_difference is not None:
+            return ""
+        ends = "what ends them (stop, a callback) keeps something from run to run."
+        return f"As far as was noted they had the same bits until then: {ends}"
 
     def _racing(self) -> list[str]:
         """The rules of the runs that do not promise the same bits."""

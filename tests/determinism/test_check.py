@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from typing import ClassVar
@@ -222,6 +223,18 @@ def test_where_no_weight_can_be_changed_the_control_is_left_out():
     verdict = check(Constant(), update="ordered", updates=3)
     assert verdict.controls.one_ulp is None or verdict.controls.one_ulp.identical
     assert verdict.controls.serial.identical
+
+
+def test_runs_that_a_stop_ends_elsewhere_are_not_blamed_on_their_workers():
+    asked = itertools.count()
+    stop = {"evaluate": problems.accuracy, "evaluate_every": 10, "stop": lambda progress: next(asked) >= 5}
+    verdict = check(update="ordered", updates=40, **stop)
+    assert [run.updates for run in verdict.runs] == [40, 20] and verdict.controls.serial.identical
+    assert (
+        "different numbers of updates. As far as was noted they had the same bits until then: what ends them"
+        in verdict.conclusion
+    )
+    assert "interleave" not in verdict.conclusion
 
 
 def test_a_dead_worker_ends_the_check():
