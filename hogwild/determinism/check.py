@@ -95,7 +95,7 @@ def check(
     window: int = WINDOW,
     controls: bool = True,
     nodes: int = 1,
-    predict: Callable[[nn.Module], tuple[Tensor, Tensor]] | None = None,
+    predict: Callable[[nn.Module], tuple[Tensor, Tensor | None]] | None = None,
     tell: Tell | None = None,
     **arguments: Any,
 ) -> Verdict:
@@ -121,8 +121,8 @@ def check(
         controls: measure controls, race damage, audit and remedy too, where the training can be varied.
         nodes: train on 2 and more machines too, up to so many, which are processes of this one, each with one worker.
             With `average_every` machines train apart; then as many are compared with as many.
-        predict: model → (logits (N, C), targets (N,)) on an evaluation set, to say whose predictions differ, where a
-            model is given. It comes in eval mode, and gradients are off.
+        predict: model → (logits (N, C), targets (N,) or None) on an evaluation set, to say whose predictions differ,
+            where a model is given. It comes in eval mode, and gradients are off.
         tell: called with a line of text as the check goes on.
         arguments: of `hogwild.train`, where a model is given.
 
@@ -132,7 +132,8 @@ def check(
         ArgumentError: an argument that cannot work, or `make_run` returned what it returned before.
         WorkerError: a repeat could not be made, or lost a worker.
     """
-    allowed = None if tolerance is None else Tolerance(tolerance, measure)
+    asked = Tolerance(0.0 if tolerance is None else tolerance, measure)
+    allowed = None if tolerance is None else asked
     settings = CheckSettings(runs, allowed, explain, other_seed, other_workers, window, controls, nodes)
     subject = _subject_of(make_run, *data_and_loss, predict=predict, **arguments)
     return check_subject(Fresh(subject) if fresh_process else subject, settings, tell)
@@ -161,7 +162,7 @@ def own_training(
     data: Any = None,
     loss: Callable[[nn.Module, Any], Any] | None = None,
     *,
-    predict: Callable[[nn.Module], tuple[Tensor, Tensor]] | None = None,
+    predict: Callable[[nn.Module], tuple[Tensor, Tensor | None]] | None = None,
     **arguments: Any,
 ) -> OwnTraining:
     """The training that `hogwild.train` would make of these arguments, to be repeated on copies of the model."""

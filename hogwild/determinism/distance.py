@@ -197,7 +197,7 @@ def refuse_limit(limit: float, measure: str) -> None:
     """
     if measure not in _LIMITED:
         raise ArgumentError(f"measure {measure!r} has no tolerance; {', '.join(_LIMITED)} have")
-    if not isinstance(limit, int | float) or not limit >= 0:
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
         raise ArgumentError(f"tolerance {limit!r} is not a number from 0 on")
 
 

@@ -47,7 +47,9 @@ class Fresh(Subject):
                 raise ArgumentError(
                     f"{self.title} cannot be taken to a fresh process: {type(error).__name__}: {one_line(error)}"
                 ) from error
-            return _first(_made_on(variation.nodes, task))
+            outcome = _first(_made_on(variation.nodes, task))
+        self.inner.settle(outcome)
+        return outcome
 
 
 def _made_on(nodes: int, task: Path) -> list[Outcome]:

@@ -99,6 +99,9 @@ class Subject(ABC):
             ArgumentError: it cannot be varied, or gave no state.
         """
 
+    def settle(self, outcome: Outcome) -> None:  # noqa: B027
+        """Have what a first repeat has chosen, as the kind of worker, in all that follow."""
+
 
 class OwnTraining(Subject):
     """A training by `hogwild.train`.
@@ -177,11 +180,16 @@ class OwnTraining(Subject):
             **self._others(problem, variation),
         )
         refuse_incomplete(run)
-        if self.config.kind == AUTO:  # all repeats are by what the first was by
-            self.config = replace(self.config, kind=run.kind)
         logits, targets = _predicted(problem)
         state = tensors_of(run.state)
-        return Outcome(state, run.digest, run, {**trace, run.updates: state}, logits, targets)
+        outcome = Outcome(state, run.digest, run, {**trace, run.updates: state}, logits, targets)
+        self.settle(outcome)
+        return outcome
+
+    def settle(self, outcome: Outcome) -> None:
+        """Train by the kind of worker that this one was trained by, where it is left open."""
+        if self.config.kind == AUTO and outcome.run is not None:
+            self.config = replace(self.config, kind=outcome.run.kind)
 
     def _others(self, problem: Problem, variation: Variation) -> dict[str, Any]:
         """The further arguments, with those callbacks that may stop it, where any may: the others change nothing."""
@@ -222,7 +230,7 @@ class OwnTraining(Subject):
         add_one_ulp(*most_sensitive(problem.model, problem.loss, source, self.config.seed, number, by=by))
 
 
-def _predicted(problem: Problem) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def _predicted(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
     """Logits and targets of its trained model, in eval mode, where it has a function that gives them."""
     if problem.predict is None:
         return None, None
@@ -248,8 +256,6 @@ def refuse_incomplete(run: Run) -> None:
         raise WorkerError("a repeat made no update; there is nothing to compare")
 
 
-def logits_of(outcome: Outcome) -> tuple[Tensor, Tensor] | None:
-    """The predictions of an outcome, where it has any."""
-    if outcome.logits is None or outcome.targets is None:
-        return None
-    return outcome.logits, outcome.targets
+def logits_of(outcome: Outcome) -> tuple[Tensor, Tensor | None] | None:
+    """The predictions of an outcome, and the targets where it tells them; None where it has none."""
+    return None if outcome.logits is None else (outcome.logits, outcome.targets)

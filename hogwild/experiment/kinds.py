@@ -26,8 +26,8 @@ class Problem:
         data: what it is trained on; a `hogwild.Kernel`, which draws that itself, and needs no loss.
         loss: (model, batch) → the loss.
         evaluate: model → named floats; the name `accuracy` is the one shown in tables.
-        predict: classifier → (logits, targets) on the evaluation set, float (N, C) and int64 (N,), for `check` to say
-            how many predictions differ. It comes in eval mode, and gradients are off.
+        predict: classifier → (logits, targets) on the evaluation set, float (N, C) and int64 (N,) or None, for `check`
+            to say how many predictions differ. It comes in eval mode, and gradients are off.
         callbacks: told of each run, see `hogwild.Callback`. `check` calls those alone that may stop a run.
     """
 
@@ -35,7 +35,7 @@ class Problem:
     data: Any
     loss: Callable[[nn.Module, Any], Any] | None = None
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
-    predict: Callable[[nn.Module], tuple[torch.Tensor, torch.Tensor]] | None = None
+    predict: Callable[[nn.Module], tuple[torch.Tensor, torch.Tensor | None]] | None = None
     callbacks: Sequence[Callback] = ()
 
 

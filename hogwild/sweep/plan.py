@@ -291,7 +291,7 @@ def keep_plan(folder: Path, plan: SweepPlan) -> SweepPlan:
         refuse_changed(kept, folder)
         _refuse_other(kept, plan, folder)
         return kept
-    refuse_taken(folder)
+    refuse_taken(folder, replaces=False)
     with staging(folder) as made:
         with writing(folder / FILE):
             (made / FILE).write_text(plan.to_json(), encoding="utf-8")

@@ -165,6 +165,12 @@ def test_predictions_are_compared_where_the_training_tells_them():
     assert "churn" in str(verdict)
 
 
+def test_predictions_may_come_without_targets():
+    verdict = racing(predict=lambda model: (model(problems.data()[0]), None), controls=False)
+    assert verdict.worst.predictions.samples == 200
+    assert verdict.worst.predictions.accuracy_a is None
+
+
 def test_equal_bits_predict_alike_for_the_model_comes_in_eval_mode():
     seen = []
 
@@ -251,6 +257,8 @@ def test_a_dead_worker_ends_the_check():
         ({"window": 0}, "window 0"),
         ({"tolerance": -1.0}, "tolerance -1.0"),
         ({"tolerance": 1.0, "measure": "cosine"}, "'cosine'"),
+        ({"measure": "cosine"}, "'cosine'"),
+        ({"tolerance": True}, "tolerance True is not a number"),
         ({"out": "somewhere"}, "'out'; it repeats a training"),
         ({"nonsense": 1}, "'nonsense'; it takes those of hogwild.train"),
         ({"updat": "ordered"}, "'updat'; 'update' is one"),

@@ -13,6 +13,8 @@ from checks import FlipsOneBit, check, seeded
 from torch import nn
 
 import hogwild
+from hogwild.determinism.check import own_training
+from hogwild.determinism.fresh import Fresh
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 
@@ -131,6 +133,15 @@ def test_own_trainings_repeat_in_fresh_interpreters():
     assert verdict.identical
     assert verdict.runs[0].updates == 40
     assert verdict.runs[0].digest == problems.train(update="ordered").digest
+
+
+def test_fresh_interpreters_train_by_the_kind_that_the_first_one_chose():
+    given = {"optimizer": problems.SGD, "update": "locked", "updates": 2, "batch_size": 16}
+    training = own_training(problems.mlp(), problems.data(), problems.cross_entropy, **given)
+    assert training.config.kind == "auto"
+    outcome = Fresh(training).repeat()
+    assert outcome.run is not None
+    assert outcome.run.kind == training.config.kind
 
 
 def test_what_fails_in_a_fresh_interpreter_ends_the_check():

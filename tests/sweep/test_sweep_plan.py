@@ -166,7 +166,7 @@ def test_other_defaults_of_the_experiment_are_another_sweep(tmp_path):
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "mine").write_text("")
-    with pytest.raises(ArgumentError, match="is not empty"):
+    with pytest.raises(ArgumentError, match=r"is not empty \(it holds mine\); name another folder"):
         keep_plan(tmp_path, planned({}))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

@@ -82,8 +82,8 @@ def identity_in_config(path: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def refuse_taken(out: Path) -> None:
-    """Refuse to begin a run in a folder that holds anything.
+def refuse_taken(out: Path, *, replaces: bool = True) -> None:
+    """Refuse to begin a run, or where none `replaces` another a sweep, in a folder that holds anything.
 
     Raises:
         ArgumentError: it does; the message names some of it, and the ways out.
@@ -92,10 +92,8 @@ def refuse_taken(out: Path) -> None:
         return
     held = sorted(path.name for path in out.iterdir() if not _is_leftover(path.name))
     if held:
-        raise ArgumentError(
-            f"out {str(out)!r} is not empty (it holds {some_of(held)}); "
-            f"overwrite=True (--overwrite) replaces the run in it, or name another folder"
-        )
+        way_out = "overwrite=True (--overwrite) replaces the run in it, or " if replaces else ""
+        raise ArgumentError(f"out {str(out)!r} is not empty (it holds {some_of(held)}); {way_out}name another folder")
 
 
 # --- one writer
