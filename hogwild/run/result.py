@@ -126,7 +126,7 @@ class Run:
         samples_before: those of the parts before it was resumed.
         seconds_before: those of the parts before it was resumed.
         origin: which run it is, what it trained and where; None where it was not saved, or by version 0.2.0.
-        best: the version whose metric was best, where `keep_best` names one; None where no evaluation gave a number.
+        best: the version whose metric was best, where `keep_best` names one; None where no value was finite.
         ema_state: the state dict with the moving average of the trained parameters, in memory of its own; buffers and
             other parameters are those of `state`. None where `ema` was not set.
         kind: "threads" or "processes": what the workers were. `config.kind` is what was asked for.

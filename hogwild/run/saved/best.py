@@ -9,6 +9,7 @@ compute again. Training waits for each evaluation where the run is saved, so tha
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ class BestKeeper:
         if kept is not None and kept.update == row["update"]:
             kept = self._before
         self._before, now = kept, kept
-        if value == value and (kept is None or (value < kept.value if lowest else value > kept.value)):
+        if math.isfinite(value) and (kept is None or (value < kept.value if lowest else value > kept.value)):
             now = Best(metric, int(row["update"]), value, state(metric))
         if now is not self.best:
             self.best = now

@@ -78,7 +78,7 @@ def test_a_name_that_tells_losses_and_errors(name, lowest):
 
 def test_the_first_of_equals_and_never_what_is_no_number():
     keeper = BestKeeper("a", None, "", None)
-    for update, value in enumerate((float("nan"), 1.0, 2.0, 2.0, float("nan")), start=1):
+    for update, value in enumerate((float("nan"), 1.0, 2.0, 2.0, float("nan"), float("inf")), start=1):
         keeper.see({"update": update, "seconds": 0.0, "a": value}, nothing)
     assert keeper.best.update == 3
     keeper = BestKeeper("a", None, "", None)
