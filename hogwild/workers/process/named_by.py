@@ -6,9 +6,11 @@ import dis
 import sys
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType, ModuleType
+from functools import lru_cache
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+_CODE = (FunctionType, BuiltinFunctionType, ModuleType, type)  # of which it does no harm to be looked at
 _GLOBAL = {"LOAD_GLOBAL", "STORE_GLOBAL"}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "hogwild"}
 
@@ -58,11 +60,10 @@ def named_by(function: FunctionType) -> list[Naming]:
     them; and what it closes over."""
     if _is_of_a_library(function.__module__):
         return []
-    codes, named, attributes = [function.__code__], set[str](), set[str]()
-    for code in codes:
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        named.update(step.argval for step in dis.get_instructions(code) if step.opname in _GLOBAL)
-        attributes.update(code.co_names)
+    attributes = {name for code in _codes_of(function.__code__) for name in code.co_names}
+    named = {name for name in attributes if name in function.__globals__}
+    if not all(isinstance(function.__globals__[name], _CODE) for name in named):
+        named &= _globals_of(function.__code__)
     own = _among(function.__globals__, named, is_imported=is_importable(function))
     found = {naming.key: naming for naming in (*own, *_cells_of(function))}
     modules = [naming.value for naming in found.values()]
@@ -72,6 +73,21 @@ def named_by(function: FunctionType) -> list[Naming]:
             found.update({one.key: one for one in inner})
             modules += [one.value for one in inner]
     return [*found.values()]
+
+
+@lru_cache(maxsize=1 << 12)
+def _globals_of(code: CodeType) -> frozenset[str]:
+    """What it reads or writes as globals, and not as attributes, which have the names of others."""
+    steps = (step for one in _codes_of(code) for step in dis.get_instructions(one))
+    return frozenset(step.argval for step in steps if step.opname in _GLOBAL)
+
+
+def _codes_of(code: CodeType) -> list[CodeType]:
+    """It, and those of the functions within it."""
+    found = [code]
+    for one in found:
+        found += [constant for constant in one.co_consts if isinstance(constant, CodeType)]
+    return found
 
 
 def _among(within: dict[str, Any], names: set[str], *, is_imported: bool) -> Iterator[Naming]:
