@@ -25,7 +25,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "optimizer_state": ("optim.plan", "optim.factory", "shared.optimizer_state"),
     "recipe": ("experiment", "run.saved.directory"),
     "replica": ("model.replica", "model.anatomy", "model.buffers"),
-    "rows": ("shared.rows",),
+    "rows": ("shared.tables",),
     "rules.inplace": ("rules.in_place",),
     "rules.lockfree": ("rules.hogwild",),
     "rules.ring": ("rules.versioned",),

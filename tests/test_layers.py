@@ -285,6 +285,11 @@ def test_a_rule_says_what_it_is(name):
     assert set(rule.options_for(4)) <= set(RULES[name].options)
 
 
+@pytest.mark.parametrize("home", sorted({home for homes in MODULES.values() for home in homes}))
+def test_an_old_module_leads_to_one_that_there_is(home):
+    assert f"hogwild.{home}" in NAMES
+
+
 @pytest.mark.parametrize("old", sorted(MODULES))
 def test_an_old_module_is_still_found(old):
     program = f"""

@@ -33,7 +33,8 @@ from hogwild.run.result import Run
 from hogwild.run.state_dicts import tensors_of
 
 # A replay keeps no more versions than the log's oldest read needs: 64 of a large model at most, more of a small one.
-_FEWEST, _MOST, _MEMORY = 64, 4096, 1 << 29  # versions, versions, bytes
+_FEWEST, _MOST, _MEMORY = 64, 4096, 1 << 28  # versions, versions, bytes
+_OF_A_TENSOR = 2048  # bytes that a tensor takes beside its values
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: Age =
 
 def _most_kept(run: Run) -> int:
     """How many versions of its model a replay may keep."""
-    nbytes = sum(tensor.nbytes for tensor in tensors_of(run.state).values())
+    nbytes = sum(tensor.nbytes + _OF_A_TENSOR for tensor in tensors_of(run.state).values())
     return min(_MOST, max(_FEWEST, _MEMORY // max(1, nbytes)))
 
 

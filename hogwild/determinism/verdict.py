@@ -178,7 +178,7 @@ class Verdict:
         """Why they ended there, under a rule with the same bits; empty where they differ before, or may."""
         if self.config is None or not gives_same_bits(self.config.update) or self.first_difference is not None:
             return ""
-        ends = "what ends them (stop, a callback) keeps something from run to run."
+        ends = "what ends them (stop, a callback) hangs on more than the training: a clock, draws, or a run before."
         return f"As far as was noted they had the same bits until then: {ends}"
 
     def _racing(self) -> list[str]:

@@ -70,9 +70,9 @@ def _refuse_unusable(model: nn.Module) -> None:
             raise ArgumentError(f"{name} is on {tensor.device}, and workers share memory of the CPU; pass model.cpu()")
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             form = "nested" if tensor.is_nested else tensor.dtype if tensor.is_quantized else tensor.layout
+            beside = "" if tensor.is_nested else ", or where it is a constant an attribute of the layer"
             raise ArgumentError(
-                f"{name} is a {form} tensor, and workers share dense ones of plain numbers; make it one of those, or "
-                f"where it is a constant an attribute of the layer"
+                f"{name} is a {form} tensor, and workers share dense ones of plain numbers; make it one{beside}"
             )
         if tensor.is_inference() and (tensor.requires_grad or not isinstance(tensor, nn.Parameter)):
             what, cannot = ("", "trained") if tensor.requires_grad else ("buffer ", "written to, as a run writes to it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from hogwild.run.saved.directory import writing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#c73e3a", "#7c8794"
 
@@ -28,16 +30,27 @@ def row_of_axes(width: float, height: float, columns: int, title: str) -> tuple[
     return made, axes
 
 
+def _numbers_of(axes: Axes) -> Iterator[Text]:
+    """The texts at its ticks, where they are matplotlib's own: it writes powers of ten as formulas."""
+    from matplotlib.ticker import LogFormatter, ScalarFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(axis.get_major_formatter(), LogFormatter | ScalarFormatter):
+            yield from (axis.offsetText, *axis.get_ticklabels(which="both"))
+
+
 def save_figure(made: Figure, path: Path) -> Path:
-    """Write a figure as PNG, making its folder; returns the path. Its texts are drawn as they are: `$` is no formula.
+    """Write a figure as PNG, making its folder; returns the path. Its texts are drawn as they are: `$` is no formula,
+    but in the numbers at an axis, which matplotlib writes so.
 
     Raises:
         RunDirectoryError: the file cannot be written.
     """
     from matplotlib.text import Text
 
+    numbers = {id(text) for axes in made.axes for text in _numbers_of(axes)}
     for text in made.findobj(Text):
-        text.set_parse_math(False)
+        text.set_parse_math(id(text) in numbers)
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path):
         made.savefig(path, dpi=150)

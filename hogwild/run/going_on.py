@@ -10,8 +10,9 @@ from typing import Any
 from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, of_python, refuse_fixed
 from hogwild.errors import ArgumentError, printable
 from hogwild.run.job import Job
+from hogwild.run.saved.begun_with import begun_with
 from hogwild.run.saved.checkpoint import peek
-from hogwild.run.saved.origin import BEGUN_WITH, read_origin
+from hogwild.run.saved.origin import read_origin
 from hogwild.run.saved.record import has_ended
 
 _LIMIT = "limit_updates"
@@ -53,10 +54,9 @@ def going_on(job: Job) -> Job:
 def _refuse_edited(saved: RunConfig, folder: Path) -> None:
     """Refuse to go on where config.toml says another setting than the run was begun with, as after an edit."""
     origin = read_origin(folder)
-    begun = origin.settings if origin is not None else {}
-    for name in BEGUN_WITH:
-        value, was = getattr(saved, name), begun.get(name, getattr(saved, name))
-        if differ(was, value):
+    begun = (origin.settings if origin is not None else None) or {}
+    for name, value in begun_with(saved).items():
+        if (was := begun.get(name, value)) != value:
             other = f", and change it by change={{{name!r}: {value!r}}} (--set {name}={_typed(value)})"
             raise ArgumentError(
                 f"{folder / 'config.toml'} has {name} {value!r}, and the run was begun with {printable(repr(was))}; "

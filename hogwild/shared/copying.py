@@ -36,8 +36,8 @@ def copy_for_worker(
 
     Args:
         value: what is copied.
-        holders: objects in it, whose attributes stay the same where they are tensors in shared memory. Tensors
-            that `copy.deepcopy` cannot copy are cloned, also those in their lists and dicts.
+        holders: objects in it, whose attributes stay the same where they are tensors in shared memory. Of a
+            layout that `copy.deepcopy` cannot copy they are cloned, also in lists and dicts.
         substitutes: id of an object in it → what stands there in the copy.
         subject, advice: how the error begins, and ends.
         copies: is given the copy of each object in it, by the id of the object.
@@ -45,16 +45,29 @@ def copy_for_worker(
     Raises:
         ArgumentError: it cannot be copied.
     """
-    kept = {} if copies is None else copies
-    kept.update(substitutes)
-    for holder in holders:
-        own = [*vars(holder).values()]
-        kept.update((id(one), one) for one in own if is_in_shared_memory(one))
-        kept.update((id(one), _copy_of(one)) for one in _parts_of(own) if id(one) not in kept)
+    own = [attribute for holder in holders for attribute in vars(holder).values()]
+    kept = {**substitutes, **{id(one): one for one in own if is_in_shared_memory(one)}}
     try:
-        return copy.deepcopy(value, kept)
+        copied, made = _copied(value, kept, own)
     except Exception as error:
         raise ArgumentError(f"{subject} cannot be copied for each worker: {one_line(error)}; {advice}") from error
+    if copies is not None:
+        copies.update(made)
+    return copied
+
+
+def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, dict[int, Any]]:
+    """(a deep copy, all copies by the id of their object); where there is none, what `copy.deepcopy` cannot copy of
+    what its holders own, and nobody trains, is looked for."""
+    made = dict(kept)
+    try:
+        return copy.deepcopy(value, made), made
+    except Exception:
+        others = {id(one): one.clone() if isinstance(one, Tensor) else one for one in _parts_of(own)}
+        if not others:
+            raise
+    made = {**others, **kept}
+    return copy.deepcopy(value, made), made
 
 
 def _parts_of(values: Iterable[Any]) -> Iterator[Any]:
@@ -66,11 +79,7 @@ def _parts_of(values: Iterable[Any]) -> Iterator[Any]:
             yield one
         elif isinstance(one, dict | list | tuple) and id(one) not in seen:
             seen.add(id(one))
-            found += one.values() if isinstance(one, dict) else one
-
-
-def _copy_of(one: Any) -> Any:
-    return one.clone() if isinstance(one, Tensor) else one
+            found += dict.values(one) if isinstance(one, dict) else one
 
 
 def is_in_shared_memory(value: Any) -> bool:

@@ -59,7 +59,7 @@ def test_a_stopped_run_that_had_gone_past_a_late_update_is_replayed(tmp_path):
 
     def late(hook, seat):
         if hook is Hook.COMPUTING and seat.ticket == 3:
-            time.sleep(1.5)
+            time.sleep(4.0)  # long enough for the others to begin, and to make what they may
 
     with planted(late):
         run = record(

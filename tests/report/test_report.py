@@ -24,6 +24,7 @@ from hogwild.report.progress import Pace, display, following
 from hogwild.report.tables import run_report, study_report
 from hogwild.report.words import count, duration, figure, plural, size
 from hogwild.rules.registry import title_of
+from hogwild.run.figures import row_of_axes, save_figure
 from hogwild.run.progress import Progress
 from hogwild.run.result import Run
 
@@ -223,6 +224,21 @@ def test_a_metric_named_as_a_formula_is_drawn_by_its_name(run: Run, tmp_path: Pa
     assert "$x^$" in named.metrics
     plot_run(replace(named, config=replace(named.config, name="a $b$ c$_$")), tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_are_drawn_as_they_are_and_numbers_as_powers(tmp_path: Path) -> None:
+    figure, (axes, named) = row_of_axes(6, 3, 2, "$a$")
+    axes.plot([1, 2], [1e-8, 1.0], label="$x^$")
+    axes.set_yscale("log")
+    axes.legend()
+    named.set_xticks([0], labels=["$y^$"])
+    save_figure(figure, tmp_path / "figure.png")
+    names = [figure._suptitle, *axes.get_legend().get_texts(), *named.get_xticklabels()]
+    assert [text.get_text() for text in names] == ["$a$", "$x^$", "$y^$"]
+    assert not any(text.get_parse_math() for text in names)
+    powers = [text for text in axes.get_yticklabels() if text.get_text()]
+    assert powers
+    assert all(text.get_parse_math() and "10^" in text.get_text() for text in powers)
 
 
 def test_json_holds_no_number_that_json_has_not() -> None:

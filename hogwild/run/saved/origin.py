@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hogwild.config import DECIDE_BITS, RunConfig
+from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.kernels.kernel import Kernel
@@ -27,6 +27,7 @@ from hogwild.optim.rates import RateTable
 from hogwild.optim.stability import GROWS
 from hogwild.rules.registry import is_ours
 from hogwild.run.job import Job
+from hogwild.run.saved.begun_with import begun_with
 from hogwild.run.saved.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.saved.environment import environment
 from hogwild.run.saved.metrics import finite_or_word, json_values
@@ -44,7 +45,6 @@ _REPLAYED = {
     "launch": "launch it again, for a loop is not replayed, and compare both by hogwild compare",
 }
 _OF_A_KERNEL = "the kernel's lr × schedule"
-BEGUN_WITH = tuple(name for name in DECIDE_BITS if name not in ("epochs", "updates", "limit_updates", "groups"))
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,10 @@ class Origin:
         environment: where it was begun.
         curvature, curvature_grows: of the loss where it began, where it was measured, and what was left for it to grow
             to, times that (`hogwild.run.trial.curvature`).
-        compensation: what was changed of the optimizer because gradients are stale, in words; None where a run began
-            before that was noted here.
+        compensation: what was changed of the optimizer because gradients are stale, in words; None where not noted.
         resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
             on purpose, and the SHA-256 of the file that the experiment stands in.
-        settings: those of config.toml that decide bits, as it was begun with; empty where that was not noted yet.
+        settings: what it is held to of config.toml, as it was begun with; None where that was not noted yet.
     """
 
     run: str
@@ -73,13 +72,12 @@ class Origin:
     curvature: float | None = None
     curvature_grows: int = GROWS
     compensation: Sequence[str] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = None
 
     @classmethod
     def new(cls, job: Job, training: Mapping[str, Any]) -> Origin:
         """That of a run that begins here and now."""
-        settings = {name: getattr(job.config, name) for name in BEGUN_WITH}
-        return cls(uuid.uuid4().hex, job.maker, training, environment(), settings=settings)
+        return cls(uuid.uuid4().hex, job.maker, training, environment(), settings=begun_with(job.config))
 
     def gone_on(self, version: int, config: RunConfig, kind: str, change: Mapping[str, Any]) -> Origin:
         """The same, gone on with from that version here and now by that kind of worker, some settings changed."""
@@ -148,7 +146,12 @@ def read_origin(folder: Path) -> Origin | None:
             raise ValueError("it is no plain file, or too long")
         found = Origin(**json.loads(path.read_text(encoding="utf-8")))
         forms: dict[str, Any] = {"run": str, "maker": str, "training": dict, "environment": dict, "resumed": list}
-        forms |= {"curvature": float | None, "curvature_grows": int, "compensation": list | None, "settings": dict}
+        forms |= {
+            "curvature": float | None,
+            "curvature_grows": int,
+            "compensation": list | None,
+            "settings": dict | None,
+        }
         wrong = [name for name, form in forms.items() if not isinstance(getattr(found, name), form)]
         if wrong or not all(map(_is_part, found.resumed)):
             raise ValueError(f"{', '.join(wrong) or 'resumed'} is malformed")

@@ -44,7 +44,7 @@ class KeptByLoss:
         self._modules: list[nn.Module] = []
         self._before: dict[_Key, Tensor] = {}
         for one, held in self._reached(self._roots(), self._own):
-            self._before.update(_parts_of(one, held, Tensor))
+            self._before.update(_tensors_of(one, held))
             if isinstance(one, nn.Module):
                 self._modules.append(one)
         self._common: list[Any] = []
@@ -87,27 +87,32 @@ class KeptByLoss:
 
     def in_common(self) -> str:
         """After the step, the class of what the model and the loss both hold, where the replica has a copy of its own
-        and keeps there what the step has computed, which the loss does not see; empty where there is none."""
+        and has left a tensor there, which the loss does not see; empty where there is none."""
         left = self._left_in_common()
-        new = (copy for key, value, copy in left if _is_other(value, self._before_in_common.get(key)))
-        return next((type(copy).__name__ for copy in new), "")
+        new = [(key, copy) for key, value, copy in left if value is not self._before_in_common.get(key)]
+        self._written = {key[0] for key, _ in new}
+        return next((type(copy).__name__ for _, copy in new), "")
+
+    @property
+    def imported(self) -> str:
+        """The first of that in a module that other programs import, as `module.name`; empty where there is none."""
+        return next((naming.title for naming, copy in self._named if naming.is_imported and self._holds(copy)), "")
+
+    def _holds(self, copy: Any) -> bool:
+        """True for a copy that something was left in."""
+        return any(id(one) in self._written for one, _ in self._reached([copy], self._own))
 
     @contextmanager
     def in_its_place(self) -> Iterator[None]:
         """Inside, the functions of the loss find the replica's copies in the place of what the model holds too."""
-        before = [(place, place.value) for place, _ in self._named]
-        for place, copy in self._named:
-            place.put(copy)
+        before = [(naming, naming.value) for naming, _ in self._named]
         try:
+            for naming, copy in self._named:
+                naming.put(copy)
             yield
         finally:
-            for place, value in before:
-                place.put(value)
-
-    @property
-    def imported(self) -> str:
-        """The first of them in a module that other programs import, as `module.name`; empty where there is none."""
-        return next((place.title for place, _ in self._named if place.is_imported), "")
+            for naming, value in before:
+                naming.put(value)
 
     def _roots(self) -> list[Any]:
         return [self._loss, *(hook for module in self._replica.modules() for hook in _hooks_of(module))]
@@ -119,20 +124,21 @@ class KeptByLoss:
             if copies.get(id(one), one) is not one:
                 self._common.append(copies[id(one)])
             for place in named_by(one) if isinstance(one, FunctionType) else ():
-                if copies.get(id(place.value), place.value) is not place.value:
+                held = not isinstance(place.value, nn.Module | Tensor)
+                if held and copies.get(id(place.value), place.value) is not place.value:
                     self._named.append((place, copies[id(place.value)]))
 
-    def _left_in_common(self) -> Iterator[tuple[_Key, Any, Any]]:
-        """The tensors and numbers that those copies hold, by where, and of which copy."""
+    def _left_in_common(self) -> Iterator[tuple[_Key, Tensor, Any]]:
+        """The tensors that those copies hold, by where, and of which copy."""
         seen, budget = set[int](), Budget()
         for copy in self._common:
             for one, held in self._reached([copy], self._own, seen, budget):
-                yield from ((key, value, copy) for key, value in _parts_of(one, held, (Tensor, int, float)))
+                yield from ((key, value, copy) for key, value in _tensors_of(one, held))
 
     def _held(self, roots: Sequence[Any]) -> Iterator[tuple[_Key, Tensor]]:
         """The tensors that are held, by where."""
         for one, held in self._reached(roots, self._own):
-            yield from _parts_of(one, held, Tensor)
+            yield from _tensors_of(one, held)
 
     def _reached(
         self, roots: Sequence[Any], skipped: Set[int], seen: set[int] | None = None, budget: Budget | None = None
@@ -155,16 +161,9 @@ class KeptByLoss:
             found.extend(value for value in values if not isinstance(value, (*ATOMS, Tensor, np.ndarray)))
 
 
-def _parts_of(
-    one: Any, held: Sequence[Mapping[Any, Any]], kinds: type | tuple[type, ...]
-) -> Iterator[tuple[_Key, Any]]:
+def _tensors_of(one: Any, held: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[_Key, Tensor]]:
     for place, values in enumerate(held):
-        yield from (((id(one), place, name), value) for name, value in values.items() if isinstance(value, kinds))
-
-
-def _is_other(value: Any, before: Any) -> bool:
-    """True for another tensor or number than was there before."""
-    return before is not value and (isinstance(value, Tensor) or isinstance(before, Tensor) or before != value)
+        yield from (((id(one), place, name), value) for name, value in values.items() if isinstance(value, Tensor))
 
 
 def _is_new(value: Tensor, before: Tensor | None) -> bool:

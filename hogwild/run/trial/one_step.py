@@ -221,30 +221,34 @@ def first_step(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> 
 
 def _step_together(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> tuple[TriedStep | None, bool]:
     """(the step of copies that have something in common, True), where it is another than that of copies made one by
-    one: both are of one moment, so that is because the loss reads what the model leaves. (None, True) where it is not,
-    and (None, False) where they cannot be sent."""
-    sent = [make().as_sent(model, together=together) for together in (True, False)]
-    if sent[0] is None or sent[1] is None:
+    one, and that is twice the same: all are of one moment, so that is because the loss reads what the model leaves.
+    (None, True) where it is not, and (None, False) where they cannot be sent."""
+    sent = [make().as_sent(model, together=together) for together in (False, False, True)]
+    steps = [_tried(step_of, one)[0] for one in sent if one is not None]
+    if len(steps) < len(sent):
         return None, False
-    together, by_itself = (_tried(step_of, one)[0] for one in sent if one is not None)
-    reads = together is not None and (by_itself is None or by_itself.differs(together))
-    return together if reads else None, True
+    return steps[-1] if _reads(*steps) else None, True
 
 
 def _is_read(make: Callable[[], Trial], step_of: StepOf) -> bool:
     """True where the step is another once the functions of the loss find the replica's copies of what model and loss
     have in common, and twice the same while they find the caller's own."""
     steps = []
-    for replaced in (False, True, False):
+    for replaced in (False, False, True):
         trial = make()
         kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
         with kept.in_its_place() if replaced else nullcontext():
             steps.append(_tried(step_of, trial, kept)[0])
         trial.let_go()
-    before, with_copies, after = steps
-    if with_copies is None or (before is None) != (after is None):
+    return _reads(*steps)
+
+
+def _reads(one: TriedStep | None, again: TriedStep | None, together: TriedStep | None) -> bool:
+    """True where a step was possible with what model and loss have in common and, both times, not without, or was
+    another one; so not where two steps differ anyway."""
+    if together is None or (one is None) != (again is None):
         return False
-    return before is None or after is None or (not before.differs(after) and before.differs(with_copies))
+    return one is None or again is None or (not one.differs(again) and one.differs(together))
 
 
 def _tried(step_of: StepOf, trial: Trial, kept: KeptByLoss | None = None) -> tuple[TriedStep | None, Exception | None]:

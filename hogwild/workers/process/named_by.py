@@ -68,7 +68,7 @@ def named_by(function: FunctionType) -> list[Naming]:
     found = {naming.key: naming for naming in (*own, *_cells_of(function))}
     modules = [naming.value for naming in found.values()]
     for module in modules:
-        if isinstance(module, ModuleType) and not _is_of_a_library(module.__name__):
+        if isinstance(module, ModuleType) and not _is_installed(module):
             inner = [one for one in _among(vars(module), attributes, is_imported=True) if one.key not in found]
             found.update({one.key: one for one in inner})
             modules += [one.value for one in inner]
@@ -91,7 +91,7 @@ def _codes_of(code: CodeType) -> list[CodeType]:
 
 
 def _among(within: dict[str, Any], names: set[str], *, is_imported: bool) -> Iterator[Naming]:
-    return (Naming(within, name, is_imported) for name in names if name in within)
+    return (Naming(within, name, is_imported) for name in sorted(names) if name in within)
 
 
 def _cells_of(function: FunctionType) -> Iterator[Naming]:
@@ -101,6 +101,11 @@ def _cells_of(function: FunctionType) -> Iterator[Naming]:
         except ValueError:  # not filled yet
             continue
         yield Naming(cell, name, is_imported=False)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """True for a library: one of Python's, or one that lies among those that pip has put there."""
+    return _is_of_a_library(module.__name__) or "site-packages" in (getattr(module, "__file__", None) or "")
 
 
 def _is_of_a_library(module: str | None) -> bool:

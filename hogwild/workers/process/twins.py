@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping
 from contextlib import suppress
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hogwild.workers.process.named_by import is_importable, named_by
 from hogwild.workers.process.package import Pickler
 
 _LARGEST_TWIN = 1 << 26  # bytes of a pickle
@@ -32,9 +31,6 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
         kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
         pickler = _TwinPickler(_Limited(), keys)
         blob = pickler.dumped(dict(objects))
-        if left := _had_with_classes(pickler, of_source, keys) - {id(one) for one in objects.values()}:
-            pickler = _TwinPickler(_Limited(), keys, left)
-            blob = pickler.dumped(dict(objects))
         data = {id(one) for one in of_source.left}
         if any(_holds_some(one, keys) for one in pickler.left if id(one) not in data):
             return None
@@ -42,32 +38,6 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
     except Exception:
         return None
     return twins
-
-
-def _had_with_classes(pickler: _TwinPickler, of_source: _TwinPickler, keys: Mapping[int, tuple[str, int]]) -> set[int]:
-    """The ids of what was pickled, and of the source was not, and which classes of a script name as a global: in a
-    worker that is one object for all, and here the classes have the caller's. What holds parameters is copied."""
-    named = {id(one): one for one in _named_by_classes(pickler.left)}
-    left = named.keys() & pickler.memo.copy().keys() if named else set()
-    left -= of_source.memo.copy().keys() if left else set()
-    return {key for key in left if not _holds_some(named[key], keys)}
-
-
-def _named_by_classes(left: Sequence[Any]) -> Iterator[Any]:
-    """What functions of the classes that are not imported name, and functions that they name; no code, no layers."""
-    todo, seen = [own for own in left if isinstance(own, type)], set[int]()
-    while todo:
-        one: Any = todo.pop()
-        one = getattr(one, "fget", None) or getattr(one, "__func__", one)
-        if id(one) in seen or not isinstance(one, type | FunctionType) or is_importable(one):
-            continue
-        seen.add(id(one))
-        if isinstance(one, type):
-            todo += [*one.__bases__, *vars(one).values()]
-            continue
-        named = [place.value for place in named_by(one) if not place.is_imported]
-        todo += named
-        yield from (value for value in named if not isinstance(value, type | FunctionType | ModuleType | nn.Module))
 
 
 def _holds_some(one: Any, keys: Mapping[int, tuple[str, int]]) -> bool:
@@ -96,18 +66,14 @@ class _Watching(Pickler):
 
 class _TwinPickler(Pickler):
     """Leaves classes where they are: read in the same process, a class of a script would be written over. Likewise what
-    has a `__del__`, for the end of a copy would remove what belongs to it, and of the ids in `also`."""
+    has a `__del__`, for the end of a copy would remove what belongs to it."""
 
-    def __init__(
-        self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]], also: Set[int] = frozenset()
-    ) -> None:
+    def __init__(self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]]) -> None:
         super().__init__(file, stand_ins)
         self.left: list[Any] = []
-        self._also = also
 
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
-        finalized = _has_finalizer(type(value)) and not isinstance(value, nn.Module)
-        if isinstance(value, type) or finalized or id(value) in self._also:
+        if isinstance(value, type) or (_has_finalizer(type(value)) and not isinstance(value, nn.Module)):
             return "left", self._number(id(value), value, self.left)
         return super().persistent_id(value)
 

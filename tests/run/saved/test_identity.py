@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tomllib
 from pathlib import Path
@@ -101,6 +102,11 @@ def test_a_config_that_was_edited_since_is_not_gone_on_with(before, after, why, 
         train(**given, **now)
     config.write_text(text)
     assert train(**given, **settings).updates == 60
+
+
+def test_an_infinite_setting_is_that_of_the_file(tmp_path):
+    cut(tmp_path / "a", clip_grad_norm=math.inf)
+    assert train(resume=tmp_path / "a", clip_grad_norm=math.inf).updates == 60
 
 
 def test_the_checkpoint_of_another_seed_is_not_gone_on_from(tmp_path):
