@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import ClassVar
@@ -85,18 +86,27 @@ def test_a_journal_in_place_is_put_in_order():
 def test_a_worker_that_was_late_at_the_start_is_no_damage():
     """What it read is as old as the window is long, and under `locked` its write mixed with none."""
 
+    has_read = threading.Event()
+
     def late(hook, seat):
         deadline = time.monotonic() + 60
+        if hook is Hook.COMPUTING and seat.ticket == 1:
+            assert has_read.wait(60), "the first worker never computed its update"
+        if hook is Hook.COMMITTING and seat.ticket == 0:
+            has_read.set()
         while hook is Hook.COMMITTING and seat.ticket == 0 and seat.control.commits() < 99:
             assert time.monotonic() < deadline, "the other worker never made its updates"
             time.sleep(1e-3)
 
     own = own_training(
         problems.mlp(), problems.data(), problems.cross_entropy,
-        optimizer=problems.SGD, update="locked", workers=2, kind="processes", updates=100, batch_size=16,
+        optimizer=problems.SGD, update="locked", workers=2, kind="threads", updates=100, batch_size=16,
     )  # fmt: skip
-    with planted(late):
-        runs = [own.repeat(), own.repeat()]
+    runs = []
+    for _ in range(2):
+        has_read.clear()
+        with planted(late):
+            runs.append(own.repeat())
     assert all(run.run.journal["version_read"][99] == 0 for run in runs)
     assert measure_damage(own, runs).racing == 0.0
 
