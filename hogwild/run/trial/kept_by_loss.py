@@ -41,9 +41,10 @@ class KeptByLoss:
         self._swapped = self._dual = False
         self._alive: list[Any] = []  # so that no other object gets the id of one
         self._own = {id(module) for module in replica.modules()}
+        self._private = self._own | {id(copy) for key, copy in copies.items() if id(copy) != key}
         self._modules: list[nn.Module] = []
         self._before: dict[_Key, Tensor] = {}
-        for one, held in self._reached(self._roots(), self._own):
+        for one, held in self._reached(self._roots(), self._private):
             self._before.update(_tensors_of(one, held))
             if isinstance(one, nn.Module):
                 self._modules.append(one)
@@ -137,7 +138,7 @@ class KeptByLoss:
 
     def _held(self, roots: Sequence[Any]) -> Iterator[tuple[_Key, Tensor]]:
         """The tensors that are held, by where."""
-        for one, held in self._reached(roots, self._own):
+        for one, held in self._reached(roots, self._private):
             yield from _tensors_of(one, held)
 
     def _reached(

@@ -343,3 +343,38 @@ def test_what_the_loss_of_a_module_does_not_read_is_left_alone(imported):
 def test_a_loss_of_a_module_that_is_another_at_each_call_is_not_taken_for_one_that_reads_it(imported):
     run = problems.train(Told(imported.CONTEXT), loss=imported.alternating, kind="threads", workers=1, updates=2)
     assert run.kind == "threads"
+
+
+class Remembers:
+    """A loss that returns what it has kept, and so may return what another thread has."""
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        self.last = problems.cross_entropy(model, batch)
+        return self.last
+
+
+@pytest.mark.parametrize("update", ["ordered", "sync"])
+def test_threads_that_share_what_a_step_keeps_cannot_have_the_same_bits(update):
+    given: dict[str, Any] = {"loss": Remembers(), "kind": "threads", "update": update, "updates": 2}
+    told = f"threads share a tensor .* so {update} cannot give the same bits; use kind='processes'"
+    with pytest.raises(hogwild.NotReproducible, match=told):
+        problems.train(workers=2, **given)
+    assert problems.train(workers=1, **given).updates == 2
+
+
+class Tapped(nn.Module):
+    """Holds an extractor, of which each copy of the net has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = problems.mlp()
+        self.extractor = Extractor(self.net[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) * (1 + self.extractor.features.get("hidden", x).mean())
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_each_copy_of_the_model_has_of_its_own_is_not_shared():
+    digests = {problems.train(Tapped(), kind="threads", workers=workers, **FIXED).digest for workers in (1, 2)}
+    assert len(digests) == 1
