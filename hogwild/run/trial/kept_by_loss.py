@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from hogwild.data.holders import ATOMS, Budget, holders_of
-from hogwild.workers.process.named_by import Naming, named_by
+from hogwild.workers.process.named_by import Naming, code_of, named_by
 
+_OF_ALL = frozenset(vars(nn.Module()))
 _OBJECTS = 1000  # that are looked at, at most
 
 
@@ -48,9 +49,10 @@ class KeptByLoss:
             self._before.update(_tensors_of(one, held))
             if isinstance(one, nn.Module):
                 self._modules.append(one)
-        self._common: list[Any] = []
+        self._common, self._written = list[Any](), set[int]()
         self._named: list[tuple[Naming, Any]] = []  # where functions find it, and the replica's copy
-        self._find_in_common(copies)
+        if copies:
+            self._find_in_common(copies)
         self._before_in_common = {key: value for key, value, _ in self._left_in_common()}
 
     @contextmanager
@@ -94,10 +96,9 @@ class KeptByLoss:
         self._written = {key[0] for key, _ in new}
         return next((type(copy).__name__ for _, copy in new), "")
 
-    @property
-    def imported(self) -> str:
-        """The first of that in a module that other programs import, as `module.name`; empty where there is none."""
-        return next((naming.title for naming, copy in self._named if naming.is_imported and self._holds(copy)), "")
+    def named(self) -> list[Naming]:
+        """Where functions of the loss find that by name."""
+        return [naming for naming, copy in self._named if self._holds(copy)]
 
     def _holds(self, copy: Any) -> bool:
         """True for a copy that something was left in."""
@@ -121,13 +122,13 @@ class KeptByLoss:
     def _find_in_common(self, copies: Mapping[int, Any]) -> None:
         """The copies in the replica of what the loss reaches, but for what it reaches by the caller's model alone."""
         models = {key for key, copy in copies.items() if isinstance(copy, nn.Module)}
-        for one, _ in self._reached([self._loss], models):
+        for one, _ in self._reached([self._loss], models, code=True):
             if copies.get(id(one), one) is not one:
                 self._common.append(copies[id(one)])
-            for place in named_by(one) if isinstance(one, FunctionType) else ():
-                held = not isinstance(place.value, nn.Module | Tensor)
-                if held and copies.get(id(place.value), place.value) is not place.value:
-                    self._named.append((place, copies[id(place.value)]))
+            for naming in named_by(one) if isinstance(one, FunctionType) else ():
+                held = not isinstance(naming.value, nn.Module | Tensor)
+                if held and copies.get(id(naming.value), naming.value) is not naming.value:
+                    self._named.append((naming, copies[id(naming.value)]))
 
     def _left_in_common(self) -> Iterator[tuple[_Key, Tensor, Any]]:
         """The tensors that those copies hold, by where, and of which copy."""
@@ -142,9 +143,16 @@ class KeptByLoss:
             yield from _tensors_of(one, held)
 
     def _reached(
-        self, roots: Sequence[Any], skipped: Set[int], seen: set[int] | None = None, budget: Budget | None = None
+        self,
+        roots: Sequence[Any],
+        skipped: Set[int],
+        seen: set[int] | None = None,
+        budget: Budget | None = None,
+        *,
+        code: bool = False,
     ) -> Iterator[tuple[Any, list[Mapping[Any, Any]]]]:
-        """Each object, and what it holds, but for those of the ids that are skipped, or have been seen."""
+        """Each object, and what it holds, but for those of the ids that are skipped, or have been seen; with the `code`
+        of what can be called, and what modules hold beside their parameters."""
         seen, budget, found = set[int]() if seen is None else seen, budget or Budget(), deque(roots)
         while found and len(seen) < _OBJECTS:
             one = found.popleft()
@@ -156,7 +164,10 @@ class KeptByLoss:
             if isinstance(one, nn.Module):
                 found.extend([*one.children(), *_hooks_of(one)])
             elif isinstance(one, FunctionType):
-                held.append({place.key: place.value for place in named_by(one)})
+                held.append({naming.key: naming.value for naming in named_by(one)})
+            if code:
+                found.extend(code_of(one))
+                held.append(_attributes_of(one) if isinstance(one, nn.Module) else {})
             yield one, held
             values = (value for part in held for value in part.values())
             found.extend(value for value in values if not isinstance(value, (*ATOMS, Tensor, np.ndarray)))
@@ -165,6 +176,11 @@ class KeptByLoss:
 def _tensors_of(one: Any, held: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[_Key, Tensor]]:
     for place, values in enumerate(held):
         yield from (((id(one), place, name), value) for name, value in values.items() if isinstance(value, Tensor))
+
+
+def _attributes_of(module: nn.Module) -> dict[str, Any]:
+    """But for those that every module has."""
+    return {name: value for name, value in vars(module).items() if name not in _OF_ALL}
 
 
 def _is_new(value: Tensor, before: Tensor | None) -> bool:

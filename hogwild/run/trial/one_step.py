@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -203,12 +202,14 @@ def first_step(make: Callable[[], Trial], model: nn.Module, step_of: StepOf) -> 
     kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
     step, failure = _tried(step_of, trial, kept)
     together, sent = _step_together(make, model, step_of) if (common := kept.in_common()) else (None, True)
-    is_read = together is not None or (bool(common and (kept.imported or not sent)) and _is_read(make, step_of))
-    if is_read and together is None and kept.imported:
+    named = kept.named() if common and together is None else []
+    is_read = together is not None or (bool(named or not sent) and _is_read(make, step_of))
+    imported = next((naming.title for naming in named if naming.is_imported), "")
+    if is_read and imported:
         raise ArgumentError(
-            f"the model holds {kept.imported}, and leaves there what the loss reads of the module; the model of a "
-            f"worker holds a copy of it, and its loss goes without; return it from the forward pass, or use "
-            f"{kept.imported} there too"
+            f"the model holds {imported}, and leaves there what the loss reads of the module; the model of a worker "
+            f"holds a copy of it, and its loss goes without; return it from the forward pass, or use {imported} there "
+            f"too"
         )
     if together is not None and step is not None:
         trial.let_go()
@@ -233,13 +234,11 @@ def _step_together(make: Callable[[], Trial], model: nn.Module, step_of: StepOf)
 def _is_read(make: Callable[[], Trial], step_of: StepOf) -> bool:
     """True where the step is another once the functions of the loss find the replica's copies of what model and loss
     have in common, and twice the same while they find the caller's own."""
-    steps = []
-    for replaced in (False, False, True):
-        trial = make()
-        kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
-        with kept.in_its_place() if replaced else nullcontext():
-            steps.append(_tried(step_of, trial, kept)[0])
-        trial.let_go()
+    steps = [_tried(step_of, trial)[0] for trial in (make(), make())]
+    trial = make()
+    kept = KeptByLoss(trial.loss, trial.replica, trial.copies)
+    with kept.in_its_place():
+        steps.append(_tried(step_of, trial, kept)[0])
     return _reads(*steps)
 
 

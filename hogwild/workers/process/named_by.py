@@ -16,9 +16,21 @@ _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "hogwild"}
 
 
 def is_importable(function: Any) -> bool:
-    """True where another program finds it in its module, by its name."""
+    """True where another program finds it in its module, by its name, or what was made of it by a decorator."""
     name, within = (getattr(function, key, None) or "" for key in ("__qualname__", "__module__"))
-    return within != "__main__" and getattr(sys.modules.get(within), name, None) is function
+    found = sys.modules.get(within) if within != "__main__" else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    while found is not None and found is not function:
+        found = getattr(found, "__wrapped__", None)
+    return found is not None
+
+
+def code_of(one: Any) -> list[FunctionType]:
+    """What is run where an object of a class of the user's is called."""
+    own = type(one)
+    found = [getattr(own, name, None) for name in ("__call__", "forward")]
+    return [part for part in found if isinstance(part, FunctionType) and not _is_of_a_library(part.__module__)]
 
 
 @dataclass(frozen=True)
