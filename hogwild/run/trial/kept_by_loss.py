@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from hogwild.data.holders import ATOMS, Budget, holders_of
-from hogwild.workers.process.named_by import Naming, code_of, named_by
+from hogwild.workers.process.named_by import Naming, called_code, named_by
 
 _OF_ALL = frozenset(vars(nn.Module()))
 _OBJECTS = 1000  # that are looked at, at most
@@ -166,7 +166,7 @@ class KeptByLoss:
             elif isinstance(one, FunctionType):
                 held.append({naming.key: naming.value for naming in named_by(one)})
             if code:
-                found.extend(code_of(one))
+                found.extend(called_code(one))
                 held.append(_attributes_of(one) if isinstance(one, nn.Module) else {})
             yield one, held
             values = (value for part in held for value in part.values())

@@ -26,7 +26,7 @@ def is_importable(function: Any) -> bool:
     return found is not None
 
 
-def code_of(one: Any) -> list[FunctionType]:
+def called_code(one: Any) -> list[FunctionType]:
     """What is run where an object of a class of the user's is called."""
     own = type(one)
     found = [getattr(own, name, None) for name in ("__call__", "forward")]
