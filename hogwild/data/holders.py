@@ -63,26 +63,20 @@ class _Items:
 
 
 class _List:
-    def __init__(self, own: list[Any]) -> None:
+    """Of a list or a deque, by the methods of Python's own classes."""
+
+    def __init__(self, own: list[Any] | deque[Any]) -> None:
         self._own, self._held = own, list(own)
 
     def held(self) -> dict[Any, Any]:
         return dict(enumerate(self._held)) if len(self._held) <= _MUCH else {}
 
     def put_back(self) -> None:
-        list.__setitem__(self._own, slice(None), self._held)
-
-
-class _Deque:
-    def __init__(self, own: deque[Any]) -> None:
-        self._own, self._held = own, list(own)
-
-    def held(self) -> dict[Any, Any]:
-        return dict(enumerate(self._held)) if len(self._held) <= _MUCH else {}
-
-    def put_back(self) -> None:
-        deque.clear(self._own)
-        deque.extend(self._own, self._held)
+        if isinstance(self._own, list):
+            list.__setitem__(self._own, slice(None), self._held)
+        else:
+            deque.clear(self._own)
+            deque.extend(self._own, self._held)
 
 
 class _Slots:
@@ -145,7 +139,7 @@ def _items_of(one: Any, budget: Budget) -> Iterator[Holder]:
     if isinstance(one, dict | list | deque):
         budget.items -= len(one)
         if budget.items >= 0:
-            yield _Items(one) if isinstance(one, dict) else _List(one) if isinstance(one, list) else _Deque(one)
+            yield _Items(one) if isinstance(one, dict) else _List(one)
     elif isinstance(one, tuple):
         if len(one) <= _MUCH:
             yield _Parts(*one)

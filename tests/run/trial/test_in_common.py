@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections import deque
 from typing import Any
 
 import problems
 import pytest
 import torch
+from contexts import FIXED, Context, Extractor, Told
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -18,44 +17,9 @@ from hogwild.data.holders import holders_of
 from hogwild.run.trial import kept_by_loss
 
 
-class Context:
-    """What a forward pass leaves for the loss."""
-
-    def __init__(self) -> None:
-        self.told: list[Tensor] = []
-        self.last: Tensor | None = None
-
-
-class Told(nn.Module):
-    """A net that leaves how large its hidden values are."""
-
-    def __init__(self, context: Any) -> None:
-        super().__init__()
-        self.net, self.context = problems.mlp(), context
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.net[0](x)
-        self.leave(hidden.square().mean())
-        return self.net[1:](hidden)
-
-    def leave(self, value: Tensor) -> None:
-        self.context.last = value
-
-
 class Listed(Told):
     def leave(self, value: Tensor) -> None:
         self.context.append(value)
-
-
-class Extractor:
-    """Keeps what a layer returns, by a hook that is a method."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        self.features: dict[str, Tensor] = {}
-        layer.register_forward_hook(self.keep)
-
-    def keep(self, layer: nn.Module, args: Any, output: Tensor) -> None:
-        self.features["hidden"] = output
 
 
 def by_context() -> tuple[nn.Module, Any]:
@@ -129,9 +93,6 @@ def by_weight() -> tuple[nn.Module, Any]:
 
 WAYS = {"Context": by_context, "list": by_list, "Extractor": by_extractor, "deque": by_deque, "Weight": by_weight}
 either = pytest.mark.parametrize("name", WAYS)
-
-
-FIXED: dict[str, Any] = {"update": "ordered", "staleness": 1, "compensation": "none", "updates": 6}
 
 
 @either
@@ -244,26 +205,6 @@ def test_large_things_in_common_are_walked_once(monkeypatch):
     assert len(calls) < 30 * len(parts)  # by all looks of all steps together
 
 
-class HooksItself(nn.Module):
-    """A net whose first forward pass registers a hook, which keeps what a layer returns for all."""
-
-    def __init__(self, kept: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.net, self.keeps = problems.mlp(), False
-        self.keep = lambda layer, args, output: kept.update(last=output)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.keeps:
-            self.net[0].register_forward_hook(self.keep)
-            self.keeps = True
-        return self.net(x)
-
-
-def test_a_hook_of_the_first_forward_pass_is_seen():
-    with pytest.warns(UserWarning, match="threads share a tensor that the loss or a hook keeps of a step"):
-        problems.train(HooksItself({}), kind="threads", workers=2, updates=2)
-
-
 class OfThisProcess(Context):
     """Holds what no other process can have."""
 
@@ -283,74 +224,6 @@ def test_threads_are_refused_where_it_cannot_be_sent():
 
     with pytest.raises(hogwild.ArgumentError, match="the model and the loss have one OfThisProcess in common"):
         problems.train(Told(context), loss=loss, kind="threads", updates=2)
-
-
-IMPORTED = """
-import functools
-from torch import nn
-from torch.nn.functional import cross_entropy
-
-class Context:
-    last = None
-
-AAA = Context()
-CONTEXT = Context()
-CALLS = [0]
-
-def alternating(model, batch):
-    CALLS[0] += 1
-    return (1 + CALLS[0] % 2) * cross_entropy(model(batch[0]), batch[1]) + 0 * len(vars(CONTEXT))
-
-def loss(model, batch):
-    own = cross_entropy(model(batch[0]), batch[1])
-    return own if CONTEXT.last is None else own + CONTEXT.last
-
-def decorated(function):
-    @functools.wraps(function)
-    def called(*given):
-        return function(*given)
-    return called
-
-@decorated
-def wrapped(model, batch):
-    return cross_entropy(model(batch[0]), batch[1]) + CONTEXT.last
-
-class Called:
-    def __call__(self, model, batch):
-        return loss(model, batch)
-
-class Layer(nn.Module):
-    def forward(self, model, batch):
-        own = cross_entropy(model(batch[0]), batch[1])
-        return own if CONTEXT.last is None else own + CONTEXT.last
-"""
-
-
-@pytest.fixture
-def imported(tmp_path, monkeypatch):
-    """A module that other programs import, which has a context and a loss that reads it."""
-    (tmp_path / "with_context.py").write_text(IMPORTED)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("with_context")
-    del sys.modules["with_context"]
-
-
-@pytest.mark.parametrize("kind", ["threads", "processes", "auto"])
-@pytest.mark.parametrize("by", ["own", "loss", "wrapped", "Called", "Layer"])
-def test_what_the_model_holds_of_a_module_and_the_loss_reads_there_is_refused(imported, kind, by):
-    """The loss of every worker reads the module's, and the model of none writes to it."""
-
-    def own(model: nn.Module, batch: Any) -> Tensor:
-        value = problems.cross_entropy(model, batch)
-        return value if imported.CONTEXT.last is imported.AAA.last else value + imported.CONTEXT.last
-
-    loss = own if by == "own" else getattr(imported, by)
-    model = Told(imported.CONTEXT)
-    model.constant = imported.AAA
-    told = r"holds with_context\.CONTEXT, and leaves there what the loss reads"
-    with pytest.raises(hogwild.ArgumentError, match=told):
-        problems.train(model, loss=loss() if isinstance(loss, type) else loss, kind=kind, updates=2)
-    assert isinstance(imported.CONTEXT, imported.Context)
 
 
 class OfAModule(nn.Module):
@@ -395,52 +268,3 @@ def test_a_loss_that_is_a_layer_has_it_in_common_in_processes():
     run = problems.train(Told(context), loss=OfAModule(context), kind="auto", workers=2, **FIXED)
     assert run.kind == "processes"
     assert all(torch.equal(value, run.state[key]) for key, value in by_hand.state_dict().items())
-
-
-def test_what_the_loss_of_a_module_does_not_read_is_left_alone(imported):
-    """The model leaves what nobody reads."""
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        return problems.cross_entropy(model, batch) + 0 * len(vars(imported.CONTEXT))
-
-    assert problems.train(Told(imported.CONTEXT), loss=loss, kind="threads", updates=2).kind == "threads"
-
-
-def test_a_loss_of_a_module_that_is_another_at_each_call_is_not_taken_for_one_that_reads_it(imported):
-    run = problems.train(Told(imported.CONTEXT), loss=imported.alternating, kind="threads", workers=1, updates=2)
-    assert run.kind == "threads"
-
-
-class Remembers:
-    """A loss that returns what it has kept, and so may return what another thread has."""
-
-    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
-        self.last = problems.cross_entropy(model, batch)
-        return self.last
-
-
-@pytest.mark.parametrize("update", ["ordered", "sync"])
-def test_threads_that_share_what_a_step_keeps_cannot_have_the_same_bits(update):
-    given: dict[str, Any] = {"loss": Remembers(), "kind": "threads", "update": update, "updates": 2}
-    told = f"threads share a tensor .* so {update} cannot give the same bits; use kind='processes'"
-    with pytest.raises(hogwild.NotReproducible, match=told):
-        problems.train(workers=2, **given)
-    assert problems.train(workers=1, **given).updates == 2
-
-
-class Tapped(nn.Module):
-    """Holds an extractor, of which each copy of the net has its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = problems.mlp()
-        self.extractor = Extractor(self.net[0])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x) * (1 + self.extractor.features.get("hidden", x).mean())
-
-
-@pytest.mark.filterwarnings("error")
-def test_what_each_copy_of_the_model_has_of_its_own_is_not_shared():
-    digests = {problems.train(Tapped(), kind="threads", workers=workers, **FIXED).digest for workers in (1, 2)}
-    assert len(digests) == 1
