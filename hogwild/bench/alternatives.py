@@ -4,6 +4,7 @@ All of them run in fresh processes, so that one's threads and memory do not burd
 
     serial     for batch in shuffled(data): zero_grad, backward, step          one process, one torch thread
     cut        the same over batches that lie cut in memory before the clock   one process, one torch thread
+    apart      as cut, each on a model of its own: nothing is shared           W processes or threads
     intra-op   as serial                                                       one process, W torch threads
     recipe     the same over a shared model, DataLoader and optimizer each     W processes, one torch thread each
     ddp        the same over DistributedDataParallel on gloo                   W processes, one torch thread each
@@ -14,7 +15,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
 from pathlib import Path
 
@@ -65,6 +67,13 @@ def cut(work: Work) -> Measurement:
     return _outcome(work, _cut, 1, 1)
 
 
+def apart(work: Work, *, workers: int, kind: str) -> Measurement:
+    """As many of these loops at once, which share nothing: what the machine gives, whatever trains."""
+    if kind == "threads":
+        return _outcome(work, _apart_in_threads, 1, workers)
+    return _outcome(work, _cut, workers, 1)
+
+
 def intra_op(work: Work, *, workers: int) -> Measurement:
     """The hand-written loop, torch's operations split over threads."""
     return _outcome(work, _serial, 1, workers)
@@ -112,10 +121,35 @@ def _serial(rank: int, work: Work, line: StartLine, threads: int) -> Report:
 
 def _cut(rank: int, work: Work, line: StartLine, threads: int) -> Report:
     torch.set_num_threads(threads)
+    torch.manual_seed(work.seed + rank)
+    model, batches = work.problem.model(), cycle(_epoch_cut(work))
+    return _train(rank, work, line, model, batches, _part(work, rank, line.workers))
+
+
+def _apart_in_threads(rank: int, work: Work, line: StartLine, workers: int) -> Report:
+    """The same in threads of one process, which are told of as one."""
+    torch.set_num_threads(1)
     torch.manual_seed(work.seed)
-    model, data = work.problem.model(), private_copy(work.data)
-    batches = list(islice(_shuffled(data, work.batch_size), -(-len(data[0]) // work.batch_size)))
-    return _train(rank, work, line, model, cycle(batches), work.batches)
+    ready = StartLine(workers)
+    models = [work.problem.model() for _ in range(workers)]
+    epochs = [_epoch_cut(work) for _ in range(workers)]
+    line.wait(rank)
+
+    def train(number: int) -> Report:
+        batches = cycle(epochs[number])
+        return _train(number, work, ready, models[number], batches, _part(work, number, workers))
+
+    with ThreadPoolExecutor(workers) as threads:
+        first, *others = threads.map(train, range(workers))
+    reports = [first, *others]
+    return replace(
+        first,
+        began=min(report.began for report in reports),
+        ended=max(report.ended for report in reports),
+        batches=sum(report.batches for report in reports),
+        samples=sum(report.samples for report in reports),
+        pss=None,
+    )
 
 
 def _recipe(rank: int, work: Work, line: StartLine, model: nn.Module) -> Report:
@@ -192,6 +226,12 @@ def _shuffled(data: Batch, batch_size: int) -> Iterator[Batch]:
         for start in range(0, samples, batch_size):
             rows = order[start : start + batch_size]
             yield tuple(tensor[rows] for tensor in data)
+
+
+def _epoch_cut(work: Work) -> list[Batch]:
+    """The batches of one epoch, cut."""
+    data = private_copy(work.data)
+    return list(islice(_shuffled(data, work.batch_size), -(-len(data[0]) // work.batch_size)))
 
 
 def _epochs(loader: DataLoader[Batch], sampler: DistributedSampler[Batch] | None = None) -> Iterator[Batch]:

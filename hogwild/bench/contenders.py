@@ -16,9 +16,10 @@ from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, RULES, SAME_BITS, rule
 SERIAL = "serial"
 CUT = "cut"
 HANDS = (SERIAL, CUT)  # the two loops written by hand, which are always measured
+APART = "apart"
 SEVERAL_PROCESSES = ("recipe", "ddp")
 ALTERNATIVES = (SERIAL, "intra-op", *SEVERAL_PROCESSES)
-FAMILIES = (SERIAL, CUT, *ALTERNATIVES[1:], *NAMES)
+FAMILIES = (SERIAL, CUT, *ALTERNATIVES[1:], APART, *NAMES)
 QUICK_RULES = (LEAST_OVERHEAD, SAME_BITS)
 
 
@@ -29,10 +30,10 @@ class Contender:
     Attributes:
         name: what tables call it.
         about: what it is, in a line.
-        family: what `--contenders` calls it: serial, cut, intra-op, recipe, ddp, or the name of a rule.
+        family: what `--contenders` calls it: serial, cut, intra-op, recipe, ddp, apart, or the name of a rule.
         workers: how many train at once.
         start: does the work.
-        kind: threads or processes, for rules.
+        kind: threads or processes, for rules and for loops apart.
     """
 
     name: str
@@ -50,7 +51,7 @@ def contenders(
     compensation: str = RunConfig.compensation,
 ) -> list[Contender]:
     """The contenders of these families; rules at `counts(workers)`, of these kinds."""
-    everyone = (*_alternatives(workers), *_rules(workers, kinds, compensation))
+    everyone = (*_alternatives(workers), *_apart(workers, kinds), *_rules(workers, kinds, compensation))
     return [contender for contender in everyone if contender.family in families]
 
 
@@ -104,6 +105,20 @@ def _alternatives(workers: int) -> Iterator[Contender]:
         workers,
         partial(alternatives.ddp, workers=workers),
     )
+
+
+def _apart(workers: int, kinds: Sequence[str]) -> Iterator[Contender]:
+    for kind in kinds:
+        for number in counts(workers)[1:]:
+            yield Contender(
+                f"{APART}, {who(kind, number)}",
+                "so many loops over batches cut before, which share nothing, each with a model of its own: what this "
+                "machine has to give",
+                APART,
+                number,
+                partial(alternatives.apart, workers=number, kind=kind),
+                kind,
+            )
 
 
 def _rules(workers: int, kinds: Sequence[str], compensation: str) -> Iterator[Contender]:

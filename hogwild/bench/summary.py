@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hogwild.bench.contenders import ALTERNATIVES, CUT, SEVERAL_PROCESSES, Contender
+from hogwild.bench.contenders import ALTERNATIVES, APART, CUT, QUICK_RULES, SEVERAL_PROCESSES, Contender
 from hogwild.bench.measure import CaseResult, Plan, Spread
 from hogwild.rules.registry import LEAST_OVERHEAD, NAMES, rule_class
 
@@ -162,7 +162,8 @@ def _comparisons(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
     """The pairs that people ask for, beside those with the serial loop; each from the same repeat.
 
     One worker of each rule over the loop whose batches were cut before. Rules that lose no step, over the rule with the
-    least overhead, of the same kind and number of workers; and that rule over what else trains with several processes.
+    least overhead, of the same kind and number of workers; that rule over what else trains with several processes; and
+    it and the one with the same bits over loops apart, of the same kind.
     """
     cut = _cut_of(plan)
     for alone in plan.contenders:
@@ -173,7 +174,8 @@ def _comparisons(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
         for other in everyone:
             rules = _is_exact(one.family) and other.family == LEAST_OVERHEAD
             against = one.family == LEAST_OVERHEAD and other.family in SEVERAL_PROCESSES
-            if (rules and one.kind == other.kind) or against:
+            machine = one.family in QUICK_RULES and other.family == APART
+            if ((rules or machine) and one.kind == other.kind) or against:
                 yield {"of": one.name, "over": other.name, "ratio": plain(result.ratio(one.name, other.name))}
 
 
@@ -183,13 +185,16 @@ def _is_exact(family: str) -> bool:
 
 def _scaling(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
     """For each rule and kind measured at several numbers of workers: the speed over that of one worker in the same
-    repeat, and the efficiency, which is that per worker."""
-    one = {(c.family, c.kind): c.name for c in plan.contenders if c.workers == 1 and c.kind}
+    repeat, and the efficiency, which is that per worker. Of loops apart, one is the loop whose batches were cut."""
+    cut = [c for c in plan.contenders if c.family == CUT]
+    one = {(APART, c.kind): cut[0] for c in plan.contenders if c.family == APART and cut}
+    one |= {(c.family, c.kind): c for c in plan.contenders if c.workers == 1 and c.kind}
     for (rule, kind), alone in one.items():
+        several = [c for c in plan.contenders if (c.family, c.kind) == (rule, kind) and c.workers > 1]
         points = [
             {"workers": c.workers, "over_one": plain(ratio), "efficiency": ratio.median / c.workers}
-            for c in plan.contenders
-            if (c.family, c.kind) == (rule, kind) and (ratio := result.ratio(c.name, alone))
+            for c in (alone, *several)
+            if (ratio := result.ratio(c.name, alone.name))
         ]
         if len(points) > 1:
             yield {"rule": rule, "kind": kind, "points": points}

@@ -61,7 +61,7 @@ class BenchCommand:
     optimizer: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: both)")] = ()
     """sgd, adam."""
     contenders: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
-    """serial and cut (always there), intra-op, recipe, ddp, and the rules."""
+    """serial and cut (always there), intra-op, recipe, ddp, apart, and the rules."""
     kind: Annotated[
         tuple[str, ...],
         arg(metavar="KIND ...", help_behavior_hint="(default: both)", help=f"Kinds of worker: {', '.join(KINDS)}."),

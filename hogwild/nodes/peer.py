@@ -33,7 +33,7 @@ from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
 _GRADIENTS, _WORDS, _VERSIONS = range(3)  # channels
 _WORDS_AHEAD = 4
 _MOST_AHEAD, _BYTES_AHEAD = 8, 1 << 26  # gradients that may be on their way from one machine, in number and bytes
-_PIECE = 1 << 22  # bytes that are sent at once: words go between two pieces, and each says that its sender lives
+_PIECE = 1 << 20  # bytes that are sent at once: words go between two pieces, and each says that its sender lives
 
 
 @dataclass(frozen=True)

@@ -215,14 +215,19 @@ def test_an_alternative_that_did_not_finish_is_reported_and_no_failure() -> None
 def test_the_number_of_workers_as_a_curve() -> None:
     assert [counts(number) for number in (1, 2, 3, 16)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8, 16]]
     plan = plan_of(
-        BenchSettings(problems=["mlp"], batch_sizes=[64], optimizers=["sgd"], contenders=["ordered"], workers=4)
+        BenchSettings(
+            problems=["mlp"], batch_sizes=[64], optimizers=["sgd"], contenders=["apart", "ordered"], workers=4
+        )
     )
-    seconds = {1: 1.0, 2: 0.5, 4: 0.4}
-    rows = {
-        c.name: [Measurement(10, 640, seconds[c.workers] if c.kind else 1.0, 0.1, 1.0)] * 5 for c in plan.contenders
-    }
+    seconds = {"serial": {1: 1.0}, "cut": {1: 1.0}, "apart": {2: 0.5, 4: 0.32}, "ordered": {1: 1.0, 2: 0.5, 4: 0.4}}
+    rows = {c.name: [Measurement(10, 640, seconds[c.family][c.workers], 0.1, 1.0)] * 5 for c in plan.contenders}
     found = bench_summary(IDLE, plan, [CaseResult(plan.cases[0], 10, rows, {})])
-    threads, processes = found["cases"][0]["scaling"]
+    *apart, threads, processes = found["cases"][0]["scaling"]
+    assert [(curve["rule"], curve["kind"]) for curve in apart] == [("apart", "threads"), ("apart", "processes")]
+    assert [point["over_one"]["median"] for point in apart[1]["points"]] == [1, 2, 3.125]
+    pairs = {(pair["of"], pair["over"]): pair["ratio"]["median"] for pair in found["cases"][0]["comparisons"]}
+    assert pairs["ordered, 4 threads", "apart, 4 threads"] == pytest.approx(0.8)
+    assert ("ordered, 4 threads", "apart, 4 processes") not in pairs
     assert (threads["kind"], processes["kind"], threads["rule"]) == ("threads", "processes", "ordered")
     assert [(point["workers"], point["over_one"]["median"]) for point in processes["points"]] == [
         (1, 1),
@@ -310,7 +315,7 @@ def test_settings_that_cannot_work(settings: BenchSettings, named: str) -> None:
 def test_all_is_every_alternative_and_every_rule_of_both_kinds() -> None:
     plan = plan_of(BenchSettings())
     assert len(plan.cases) == 4 * 3 * 2
-    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 5 + 6 * 2 * 2
+    assert len(plan.contenders) == len({c.name for c in plan.contenders}) == 5 + 2 + 6 * 2 * 2
     assert {c.family for c in plan.contenders} == set(FAMILIES)
     assert len(plan_of(BenchSettings(workers=1)).contenders) == 5 + 6 * 2
 

@@ -70,17 +70,27 @@ class Counting(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("family", ["serial", "cut", "recipe", "ddp"])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("serial", "processes"),
+        ("cut", "processes"),
+        ("recipe", "processes"),
+        ("ddp", "processes"),
+        ("apart", "processes"),
+        ("apart", "threads"),
+    ],
+)
 def test_alternatives_report_the_samples_that_the_model_saw(
-    family: str, data: tuple[Tensor, ...], tmp_path: Path
+    family: str, kind: str, data: tuple[Tensor, ...], tmp_path: Path
 ) -> None:
     problem = replace(TINY, build=partial(Counting, str(tmp_path / "count")))
-    (contender,) = contenders(2, [family])
+    (contender,) = contenders(2, [family], [kind])
     done = contender.start(Work(problem, data, batch_size=16, optimizer="sgd", batches=72))
     assert (tmp_path / "count").stat().st_size == done.samples == 72 * 16
 
 
-@pytest.mark.parametrize("family", ["serial", "cut", "recipe", "ddp", *SAME_BITS])
+@pytest.mark.parametrize("family", ["serial", "cut", "recipe", "ddp", "apart", *SAME_BITS])
 def test_the_loss_over_time(family: str, data: tuple[Tensor, ...]) -> None:
     contender = contenders(2, [family], ["processes"])[-1]
     done = contender.start(Work(TINY, data, batch_size=16, optimizer="adam", batches=80, looks=5))
@@ -102,6 +112,20 @@ def test_all_come_to_the_same_loss_when_a_batch_is_the_whole_data(data: tuple[Te
         ours(work, rule="hogwild", kind="threads", workers=1, options={}).loss,
     ]
     assert losses == pytest.approx([losses[0]] * 6, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_loops_apart_share_nothing(kind: str, data: tuple[Tensor, ...]) -> None:
+    """Each has the model that one makes of its own batches alone."""
+    work = Work(replace(TINY, sgd_lr=0.05), data, batch_size=512, optimizer="sgd", batches=10)
+    both = replace(work, batches=20)
+    apart, alone, longer = (
+        alternatives.apart(both, workers=2, kind=kind),
+        alternatives.cut(work),
+        alternatives.cut(both),
+    )
+    assert apart.batches == 20
+    assert apart.loss == pytest.approx(alone.loss, rel=1e-4) and apart.loss > 1.01 * longer.loss
 
 
 def test_exact_delay_is_measured_where_it_is_asked_for() -> None:

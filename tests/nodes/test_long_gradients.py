@@ -14,7 +14,7 @@ from hogwild.bench.links import Host
 WIDE = """
 def wide():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, 1 << 18), torch.nn.ReLU(), torch.nn.Linear(1 << 18, 3))
+    return torch.nn.Sequential(torch.nn.Linear(8, 1 << 17), torch.nn.ReLU(), torch.nn.Linear(1 << 17, 3))
 
 problems.wide = wide
 """
@@ -22,15 +22,15 @@ SETTINGS = {"update": "ordered", "updates": 2, "workers": 1, "batch_size": 8}
 
 
 def narrow(host: Host) -> None:
-    """Let no more than 1.5 MB/s leave that host."""
-    limit = ["qdisc", "add", "dev", "hogwild0", "root", "tbf", "rate", "12mbit", "burst", "64kb", "latency", "10s"]
+    """Let no more than 0.6 MB/s leave that host."""
+    limit = ["qdisc", "add", "dev", "hogwild0", "root", "tbf", "rate", "5mbit", "burst", "64kb", "latency", "10s"]
     made = subprocess.run(["nsenter", f"--net={host.path}", "tc", *limit], capture_output=True, text=True, check=False)
     if made.returncode:
         pytest.skip(f"no link can be made narrow here: {made.stderr}")
 
 
 def test_a_gradient_that_takes_longer_than_the_time_of_silence_loses_nobody(tmp_path):
-    """One of 12.6 MB takes 8 s."""
+    """One of 6.3 MB takes 10 s, and a MiB of it 1.7; the time of silence is 5."""
     if not (shutil.which("tc") and shutil.which("nsenter")):
         pytest.skip("tc and nsenter make a link narrow")
     with machines(1, tmp_path, WIDE, model="wide", **SETTINGS) as programs:
