@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from torch.backends import opt_einsum
 from torch.utils import deterministic
 
 from hogwild.errors import ArgumentError
@@ -19,6 +20,7 @@ _Pair = tuple[Callable[[], Any], Callable[[Any], Any]]
 _backends: Any = torch.backends
 _C: Any = torch._C
 _deterministic: Any = deterministic
+_opt_einsum: Any = opt_einsum  # which older versions of torch import only where they use it
 _UNCHANGED = object()
 
 
@@ -89,8 +91,8 @@ FLAGS: Mapping[str, _Pair] = {
         lambda value: _C._set_cpu_allow_fp16_reduced_precision_reduction(value),
     ),
     "mha.fastpath": (_backends.mha.get_fastpath_enabled, _backends.mha.set_fastpath_enabled),
-    "opt_einsum.enabled": _attribute(_backends.opt_einsum, "enabled"),
-    "opt_einsum.strategy": _attribute(_backends.opt_einsum, "strategy"),
+    "opt_einsum.enabled": _attribute(_opt_einsum, "enabled"),
+    "opt_einsum.strategy": _attribute(_opt_einsum, "strategy"),
     "quantized.engine": _attribute(_backends.quantized, "engine"),
     "anomaly": (
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),

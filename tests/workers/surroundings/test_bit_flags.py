@@ -17,6 +17,8 @@ import hogwild
 from hogwild import ArgumentError
 from hogwild.workers.surroundings.bit_flags import FLAGS, BitFlags
 
+PRECISIONS = hasattr(torch._C, "_get_fp32_precision_getter")  # of each backend and operation, from torch 2.9 on
+
 # Name → a value that torch does not begin with.
 OTHER: dict[str, Any] = {
     "default_dtype": torch.float64,
@@ -63,11 +65,14 @@ def log_flags(model: nn.Module, batch: Any) -> Tensor:
 
 
 def expected() -> dict[str, Any]:
-    return {name: value for name, value in OTHER.items() if value is not None}
+    """Of the flags that this torch has."""
+    return {name: OTHER[name] for name in BitFlags.capture().values if OTHER[name] is not None}
 
 
 def test_each_flag_has_another_value_to_be_tested_with(restored_flags):
-    assert set(OTHER) == set(FLAGS) == set(restored_flags.values)
+    assert set(OTHER) == set(FLAGS) >= set(restored_flags.values)
+    if PRECISIONS:
+        assert set(restored_flags.values) >= set(FLAGS) - {"opt_einsum.enabled", "opt_einsum.strategy"}
     assert all(restored_flags.values[name] != value for name, value in expected().items())
 
 
@@ -113,6 +118,7 @@ def test_the_attention_kernels_that_are_chosen_are_those_of_every_kind():
     assert digests[0] != math[0], "the flag decides bits"
 
 
+@pytest.mark.skipif(not PRECISIONS, reason="this torch has no precisions of backends")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_precision_that_torch_calls_inconsistent_trains(kind):
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
