@@ -138,8 +138,7 @@ def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choi
     """
     measured = [run for run in runs if run.whole and _number(run, metric) is not None]
     if not measured:
-        ended = "is measured in no run that has ended" if runs else "can be selected by in no run: there is none"
-        raise ArgumentError(f"{metric!r} {ended}; {', '.join(_measured(runs))} can be")
+        raise ArgumentError(_why_no_choice(runs, metric))
     _refuse_several_experiments(measured, metric)
     lost = [run for run in runs if _name(run) == _name(measured[0]) and _diverged(run, metric)]
     names = [name for name in differing_settings([*measured, *lost]) if name != _SEED and name not in WATCHING]
@@ -153,6 +152,17 @@ def choices(runs: Sequence[FoundRun], metric: str, *, lowest: bool) -> list[Choi
             good.append(run)
     found = [_choice(names, good, bad, metric) for good, bad in groups.values()]
     return sorted(found, key=lambda choice: _rank(choice, lowest=lowest))
+
+
+def _why_no_choice(runs: Sequence[FoundRun], metric: str) -> str:
+    """In words, why no run can be selected by that metric, and by what it can be."""
+    if not runs:
+        return f"{metric!r} can be selected by in no run: there is none"
+    whole = [run for run in runs if run.whole]
+    came_to_none = any(_diverged(run, metric) for run in whole)
+    why = f"{'came to no finite number in any' if came_to_none else 'is measured in no'} run that has ended"
+    others = [name for name in _measured(whole) if any(_number(run, name) is not None for run in whole)]
+    return f"{metric!r} {why}; {', '.join(others)} can be selected by" if others else f"{metric!r} {why}"
 
 
 def _rank(choice: Choice, *, lowest: bool) -> tuple[bool, bool, float]:

@@ -132,6 +132,18 @@ def test_a_run_that_kept_no_best_version_though_it_should_have_counts_as_failed(
     assert [len(one.diverged) for one in found] == [0, 1]
 
 
+def test_what_came_to_no_number_is_not_offered_to_select_by() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        choices([diverged(0, seed=0), diverged(1, seed=1)], "accuracy", lowest=False)
+    assert str(caught.value) == (
+        "'accuracy' came to no finite number in any run that has ended; seconds can be selected by"
+    )
+    with pytest.raises(ArgumentError, match="^'speed' is measured in no run that has ended; accuracy, loss, seconds "):
+        choices([*RUNS, diverged(4)], "speed", lowest=False)
+    with pytest.raises(ArgumentError, match="^'accuracy' is measured in no run that has ended$"):
+        choices([run(0, 0.9, UNFINISHED)], "accuracy", lowest=False)
+
+
 def test_two_experiments_are_not_compared() -> None:
     with pytest.raises(ArgumentError, match="of toy and of other cannot be compared"):
         choices([*RUNS, run(5, 0.99, name="other")], "accuracy", lowest=False)
