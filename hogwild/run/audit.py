@@ -28,6 +28,8 @@ from hogwild.run.saved.metrics import finite_or_none
 from hogwild.shared.layout import Layout
 from hogwild.shared.totals import Totals
 
+_NO_STEP = "gradients were computed, and their steps add up to zero, as at a learning rate of 0"
+
 
 @dataclass(frozen=True)
 class ParameterAudit:
@@ -35,8 +37,8 @@ class ParameterAudit:
 
     Attributes:
         name: of the parameter.
-        projection: ⟨applied, computed⟩ ÷ ⟨computed, computed⟩; None where no gradient was computed, or a zero one; NaN
-            where one was not finite.
+        projection: ⟨applied, computed⟩ ÷ ⟨computed, computed⟩; None where no gradient was computed, or its steps add
+            up to zero; NaN where one was not finite.
         bound: how far from 1 the rounding of the steps alone can take the projection.
         updates: gradients computed for it.
     """
@@ -102,7 +104,8 @@ class Audit:
     def summary(self) -> str:
         """One line for a person."""
         if self.projection is None:
-            return "no gradient was computed"
+            computed = any(parameter.updates for parameter in self.parameters)
+            return _NO_STEP if computed else "no gradient was computed"
         if not math.isfinite(self.projection):
             return "some computed gradients were not finite"
         share = f"{100 * self.projection:.7g} % of the computed gradient was applied"

@@ -137,6 +137,13 @@ def test_gradients_that_are_not_finite_are_not_called_applied():
     json.dumps(audit.to_dict(), allow_nan=False)
 
 
+def test_steps_of_zero_are_not_called_no_gradient():
+    still = partial(torch.optim.SGD, lr=0.0)
+    audit = problems.train(update="locked", updates=10, optimizer=still, audit=True).audit
+    assert audit.summary() == "gradients were computed, and their steps add up to zero, as at a learning rate of 0"
+    assert audit.projection is None and audit.whole
+
+
 def test_sets_that_are_skipped_leave_no_account():
     with pytest.warns(UserWarning, match="audit asked for, but on_nonfinite='skip'"):
         assert problems.train(update="sync", on_nonfinite="skip", audit=True).audit is None
