@@ -10,7 +10,7 @@ from typing import Any
 from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, of_python, refuse_fixed
 from hogwild.errors import ArgumentError, printable
 from hogwild.run.job import Job
-from hogwild.run.saved.begun_with import begun_with
+from hogwild.run.saved.begun_with import OF_THE_JUDGED, begun_with
 from hogwild.run.saved.checkpoint import peek
 from hogwild.run.saved.origin import read_origin
 from hogwild.run.saved.record import has_ended
@@ -38,7 +38,7 @@ def going_on(job: Job) -> Job:
     if not (folder / "config.toml").exists():
         raise ArgumentError(f"resume {str(folder)!r} is not the folder of a run: there is no config.toml in it")
     saved = RunConfig.load(folder / "config.toml")
-    _refuse_edited(saved, folder)
+    _refuse_edited(job, saved, folder)
     _refuse_other_settings(job, saved)
     every, wanted = peek(folder).digest_every, job.config.digest_every
     if every and wanted not in (None, every) and not (job.goes_on and has_ended(folder)):
@@ -51,12 +51,19 @@ def going_on(job: Job) -> Job:
     return _changed(job, folder, job.change) if job.change else job
 
 
-def _refuse_edited(saved: RunConfig, folder: Path) -> None:
+def _held_to(job: Job) -> tuple[str, ...]:
+    """The settings that the run must share with the one that it goes on with."""
+    judged = job.callbacks.may_stop or job.config.keep_best is not None
+    return (*DECIDE_BITS, *(OF_THE_JUDGED if judged else ()))
+
+
+def _refuse_edited(job: Job, saved: RunConfig, folder: Path) -> None:
     """Refuse to go on where config.toml says another setting than the run was begun with, as after an edit."""
     origin = read_origin(folder)
     begun = (origin.settings if origin is not None else None) or {}
+    held = _held_to(job)
     for name, value in begun_with(saved).items():
-        if (was := begun.get(name, value)) != value:
+        if name in held and (was := begun.get(name, value)) != value:
             other = f", and change it by change={{{name!r}: {value!r}}} (--set {name}={_typed(value)})"
             raise ArgumentError(
                 f"{folder / 'config.toml'} has {name} {value!r}, and the run was begun with {printable(repr(was))}; "
@@ -65,9 +72,8 @@ def _refuse_edited(saved: RunConfig, folder: Path) -> None:
 
 
 def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
-    """Refuse to go on with a run that was made with another setting that decides bits."""
-    judged = job.callbacks.may_stop or job.config.keep_best is not None
-    for name in (*DECIDE_BITS, *(("evaluate_every",) if judged else ())):  # the versions that it may end at, or keep
+    """Refuse to go on with a run that was made with another setting that it is held to."""
+    for name in _held_to(job):
         if differ(getattr(saved, name), getattr(job.config, name)):
             value, was = getattr(job.config, name), getattr(saved, name)
             other = f", and change={{{name!r}: {value!r}}} beside it (--set {name}={_typed(value)})"

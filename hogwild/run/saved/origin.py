@@ -61,7 +61,7 @@ class Origin:
         compensation: what was changed of the optimizer because gradients are stale, in words; None where not noted.
         resumed: for each time that it was gone on with: version, workers, kind and environment, and what was changed
             on purpose, and the SHA-256 of the file that the experiment stands in.
-        settings: what it is held to of config.toml, as it was begun with; None where that was not noted yet.
+        settings: what it is held to of config.toml, as it last was begun or gone on with; None where not noted.
     """
 
     run: str
@@ -91,7 +91,7 @@ class Origin:
             part["change"] = dict(change)
         if config.own is not None:
             part["sha256"] = file_digest(Path(config.own.file))
-        return replace(self, resumed=(*self.resumed, part))
+        return replace(self, resumed=(*self.resumed, part), settings=begun_with(config))
 
     def to_json(self) -> str:
         """What origin.json holds."""

@@ -35,7 +35,7 @@ def cut(folder, at=20, **arguments):
 
     evaluate.calls = 0
     with pytest.raises(KeyboardInterrupt):
-        train(folder, evaluate=evaluate, evaluate_every=at // 2, **arguments)
+        train(folder, **{"evaluate": evaluate, "evaluate_every": at // 2} | arguments)
 
 
 def metadata(path: Path) -> dict[str, str]:
@@ -86,22 +86,40 @@ def test_a_file_of_another_run_is_refused_by_name_when_resuming(name, tmp_path):
         ),
         ("ema = 0.9", "ema = 0.8", r"ema 0.8, and the run was begun with 0.9; put that back$"),
         ('keep_best = "first"', "", r"keep_best None, and the run was begun with 'first'; put that back$"),
+        ("evaluate_every = 10", "evaluate_every = 4", "evaluate_every 4, and the run was begun with 10; put that back"),
     ],
 )
 def test_a_config_that_was_edited_since_is_not_gone_on_with(before, after, why, tmp_path):
     """The rest was made with the other value and the record told it of all: a replay found other bits."""
-    settings = {"clip_grad_norm": 1.0, "ema": 0.9, "keep_best": "first"}
+    settings = {"clip_grad_norm": 1.0, "ema": 0.9, "keep_best": "first", "evaluate_every": 10}
     cut(tmp_path / "a", **settings)
     config = tmp_path / "a" / "config.toml"
     text = config.read_text()
     config.write_text(text.replace(f"{before}\n", f"{after}\n"))
     name = before.partition(" ")[0]
     now = {**settings, name: getattr(RunConfig.load(config), name)}
-    given = {"evaluate": lambda model: {"first": 1.0}, "evaluate_every": 10, "resume": tmp_path / "a"}
+    given = {"evaluate": lambda model: {"first": 1.0}, "resume": tmp_path / "a"}
     with pytest.raises(hogwild.ArgumentError, match=why):
         train(**given, **now)
     config.write_text(text)
     assert train(**given, **settings).updates == 60
+
+
+def test_a_resumed_run_may_be_evaluated_at_other_versions(tmp_path):
+    """Also where config.toml was edited; but not where it may end at one of them."""
+    cut(tmp_path)
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("evaluate_every = 10\n", "evaluate_every = 8\n"))
+    given = {"resume": tmp_path, "folder": tmp_path, "evaluate_every": 8}
+    with pytest.raises(hogwild.ArgumentError, match="evaluate_every 8, and the run was begun with 10; put that back$"):
+        train(**given, stop=lambda progress: False)
+    given["evaluate"] = lambda model: {"first": 1.0}
+    with pytest.raises(KeyboardInterrupt):
+        train(**given, callbacks=[problems.interrupting_at(40)])
+    run = train(**given, stop=lambda progress: False)
+    first, *later, last = [int(row["update"]) for row in run.evaluations]
+    assert (first, last) == (10, 60) and later[-1] == 56 and not any(update % 8 for update in later)
+    assert run.digest == train().digest
 
 
 def test_an_infinite_setting_is_that_of_the_file(tmp_path):
