@@ -57,9 +57,11 @@ def _loss(axes: Axes, run: Run) -> None:
     middle, means, width = smoothed_loss(run)
     if width > 1:
         axes.plot(middle, means, color=BLUE, linewidth=1.8, label=f"training, mean of {width}")
-    for name in filter(is_loss, run.metrics):
+    evaluated = [name for name in run.metrics if is_loss(name)]
+    for name in evaluated:
         _curve(axes, run, name, ORANGE)
-    if len(losses) and losses.min() > 0:
+    above_0 = not any(row[name] <= 0 for row in run.evaluations for name in evaluated if name in row)
+    if len(losses) and losses.min() > 0 and above_0:
         axes.set_yscale("log")
         _plainly(axes.yaxis)
     axes.set(title="Loss", xlabel="updates", ylabel="loss")

@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -27,6 +28,9 @@ from hogwild.rules.registry import title_of
 from hogwild.run.figures import row_of_axes, save_figure
 from hogwild.run.progress import Progress
 from hogwild.run.result import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 pytestmark = pytest.mark.usefixtures("fonts")
 
@@ -216,6 +220,20 @@ def test_a_plot_is_drawn_with_and_without_evaluations(run: Run, tmp_path: Path) 
     for number, drawn in enumerate((run, replace(run, evaluations=()), replace(run, journal=run.journal[:0]))):
         plot_run(drawn, tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("lowest", "scale"), [(0.1, "log"), (0.0, "linear"), (-0.5, "linear"), (math.nan, "log")])
+def test_evaluated_losses_that_no_logarithm_has_are_drawn(
+    lowest: float, scale: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Figure] = []
+    monkeypatch.setattr("hogwild.report.plots.save_figure", lambda figure, path: made.append(figure))
+    journal = run.journal.copy()
+    journal["loss"] = 1.0
+    first, *others = run.evaluations
+    evaluations = ({**first, "test_loss": lowest}, *others)
+    plot_run(replace(run, journal=journal, evaluations=evaluations), tmp_path / "run.png")
+    assert made[0].axes[0].get_yscale() == scale
 
 
 def test_a_metric_named_as_a_formula_is_drawn_by_its_name(run: Run, tmp_path: Path) -> None:
