@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,7 @@ def save_figure(made: Figure, path: Path) -> Path:
     for text in made.findobj(Text):
         text.set_parse_math(id(text) in numbers)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path):
+    with writing(path), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ ")  # letters that the font has not are boxes
         made.savefig(path, dpi=150)
     return path

@@ -259,6 +259,13 @@ def test_names_are_drawn_as_they_are_and_numbers_as_powers(tmp_path: Path) -> No
     assert all(text.get_parse_math() and "10^" in text.get_text() for text in powers)
 
 
+def test_a_name_in_letters_that_the_font_has_not_brings_no_warning(
+    run: Run, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    plot_run(replace(run, config=replace(run.config, name="数字")), tmp_path / "run.png")
+    assert not [str(one.message) for one in recwarn]
+
+
 def test_json_holds_no_number_that_json_has_not() -> None:
     text = to_json({"a": math.nan, "b": [math.inf, 1.5], "c": Path("x"), 3: (True, None)})
     assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": "x", "3": [True, None]}
