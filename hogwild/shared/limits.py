@@ -13,6 +13,8 @@ from hogwild.errors import ArgumentError, warn_caller
 CGROUP = Path("/sys/fs/cgroup")
 _FILES_A_WORKER = 6  # two pipes, the sentinel, and what starting it takes for a moment
 _FILES_BESIDE = 16  # the arenas, the fork server's connection, and files of the run directory
+_FILES_A_JOB = 4  # of a sweep: two pipes, the sentinel, and the pipe by which it hears of our end
+_FILES_OF_A_START = 12  # its log, its ends of the pipes, and what the fork server is told by
 
 
 def refuse(workers: int, *, own_processes: bool) -> None:
@@ -21,17 +23,31 @@ def refuse(workers: int, *, own_processes: bool) -> None:
     Raises:
         ArgumentError: so many worker processes would need more open files than this process may have.
     """
-    if own_processes and (left := open_files_left()) is not None:
+    if own_processes:
         needed = _FILES_A_WORKER * workers + _FILES_BESIDE
-        if needed > left:
-            raise ArgumentError(
-                f"{workers} worker processes need some {needed} open files, over the {left} left of this process's "
-                f"limit; ulimit -n raises it, fewer workers or kind='threads' need less"
-            )
+        _refuse_files(f"{workers} worker processes need", needed, "fewer workers or kind='threads' need")
     cores = usable_cores()
     if workers > max(1.0, cores):
         warn_caller(
             f"{workers} workers share {cores:g} cores; {max(1, int(cores))} keep them busy, and more are not faster"
+        )
+
+
+def refuse_jobs(jobs: int) -> None:
+    """Refuse so many runs of a sweep at once, where the limits do not allow them.
+
+    Raises:
+        ArgumentError: they would need more open files than this process may have.
+    """
+    _refuse_files(f"--jobs {jobs} needs", _FILES_A_JOB * jobs + _FILES_OF_A_START, "a lower --jobs needs")
+
+
+def _refuse_files(what: str, needed: int, less: str) -> None:
+    left = open_files_left()
+    if left is not None and needed > left:
+        raise ArgumentError(
+            f"{what} some {needed} open files, over the {left} left of this process's limit; ulimit -n raises it, "
+            f"{less} less"
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from hogwild.errors import RunDirectoryError
 from hogwild.run.saved.directory import occupied
-from hogwild.shared.limits import usable_cores
+from hogwild.shared.limits import refuse_jobs, usable_cores
 from hogwild.sweep.child import run_child
 from hogwild.sweep.plan import LOGS, PlannedRun, SweepPlan, said
 from hogwild.sweep.rows import DONE, RUNNING, SweepRow, failed_row, row_of, rows_of
@@ -50,11 +50,13 @@ def run_sweep(folder: Path, plan: SweepPlan, jobs: int, show: Show, tell: Callab
         tell: called with what is waited for, in words.
 
     Raises:
+        ArgumentError: so many at once would need more open files than this process may have.
         RunDirectoryError: another sweep is at work in the folder.
         KeyboardInterrupt, SystemExit: it was stopped; all its runs are saved, and none is left.
     """
     with occupied(folder), _alone(folder, tell) as lock:
         sweep = _Sweep(folder, plan, lock, rows_of(folder, plan))
+        refuse_jobs(min(jobs, len(sweep.waiting)))
         try:
             sweep.work(jobs, show)
         except BaseException:
@@ -96,12 +98,12 @@ class _Sweep:
     def __init__(self, folder: Path, plan: SweepPlan, lock: int, rows: list[SweepRow]) -> None:
         self.folder, self.plan, self.lock, self.rows = folder, plan, lock, rows
         self.running: dict[int, _Job] = {}  # by the number of the row
+        self.waiting = [number for number, row in enumerate(rows) if row.status != DONE]
 
     def work(self, jobs: int, show: Show) -> None:
-        waiting = [number for number, row in enumerate(self.rows) if row.status != DONE]
-        while waiting or self.running:
-            while waiting and len(self.running) < jobs:
-                number = waiting.pop(0)
+        while self.waiting or self.running:
+            while self.waiting and len(self.running) < jobs:
+                number = self.waiting.pop(0)
                 self.rows[number] = replace(self.rows[number], status=RUNNING)
                 self.running[number] = _Job(self.folder, self.plan.runs[number], self.lock)
             show(self.rows)

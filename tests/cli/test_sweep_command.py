@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -140,6 +141,22 @@ def test_a_fork_server_that_is_killed_fails_the_runs_that_it_forked_and_no_other
     assert [hogwild.load_run(row["folder"]).stopped for row in rows] == ["interrupted", "interrupted", None]
     assert main(["sweep", "--resume", str(tmp_path / "out"), "--json"]) == 0
     assert [row["updates"] for row in json.loads(capsys.readouterr().out)["rows"]] == [300, 300, 300]
+
+
+def test_too_few_open_files_for_so_many_runs_at_once_are_told_in_one_line(capsys):
+    assert main(["sweep", "slow.py", "--updates", "2", "--quiet", "--out", "first"]) == 0  # the fork server is there
+    capsys.readouterr()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    command = ["sweep", "slow.py", "--updates", "2", "--quiet", "--seed"]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 26, hard))
+    try:
+        assert main([*command, "0..9", "--jobs", "99", "--out", "over"]) == 2
+        told = capsys.readouterr().err
+        assert main([*command, "0..3", "--jobs", "3", "--out", "within"]) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert told.count("\n") == 1 and "hogwild: --jobs 10 needs some 52 open files, over the 2" in told
+    assert told.endswith("ulimit -n raises it, a lower --jobs needs less\n")
 
 
 def test_a_range_and_none_and_lists_are_values():
