@@ -29,7 +29,7 @@ from hogwild.workers.process.spawn import SERVER_LOST, comes_to_its_end, make_pr
 _LOCK = ".hogwild-lock-jobs"
 _LOOK_EVERY = 0.1  # seconds
 _PATIENCE = 120.0  # seconds for runs to be saved
-_CHUNK = 1 << 16
+_LAST_WORDS = 300  # bytes of a log, at most
 
 Show = Callable[[Sequence[SweepRow]], None]
 
@@ -126,7 +126,7 @@ class _Sweep:
         if status == 0 and made.status == DONE:
             self.rows[number] = made
         else:
-            self.rows[number] = failed_row(row, job.error or _ended(status))
+            self.rows[number] = failed_row(row, job.error or _ended(status, job.last_words()))
 
     def stop(self) -> None:
         """End all runs, saved; who does not end in time, or is asked to once more, is killed."""
@@ -141,14 +141,14 @@ class _Sweep:
                 job.close()
 
 
-def _ended(status: int) -> str:
+def _ended(status: int, said: str) -> str:
+    """In words, how a process has ended that did not tell by what, and what it had said."""
     if status == SERVER_LOST:
         return "the fork server of the sweep was killed"
-    if status >= 0:
-        return f"it ended with status {status}"
+    how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
     with suppress(ValueError):
-        return f"it was killed by {signal.Signals(-status).name}"
-    return f"it was killed by signal {-status}"
+        how = f"was killed by {signal.Signals(-status).name}"
+    return f"it {how}; the last that it printed: {said}" if said else f"it {how}"
 
 
 class _Job:
@@ -161,9 +161,10 @@ class _Job:
 
     def __init__(self, folder: Path, run: PlannedRun, lock: int) -> None:
         self.run, self.error = run, ""
-        log = folder / LOGS / f"{run.folder}.log"
+        self._log = log = folder / LOGS / f"{run.folder}.log"
         with log.open("a", encoding="utf-8") as file:
             file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {run.config.name} {_settings(run)}\n")
+            self._log_begins = file.tell()
         context = start_context()
         self._told, tell = context.Pipe(duplex=False)
         stay, self._stay = context.Pipe(duplex=False)
@@ -196,6 +197,14 @@ class _Job:
                 else:
                     newest = found
         return newest
+
+    def last_words(self) -> str:
+        """The last that it has printed, on one line; empty where it printed nothing."""
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(self._log_begins, file.seek(0, os.SEEK_END) - _LAST_WORDS))
+            lines = file.read().decode(errors="replace").split("\n")
+            return " ".join(line.strip() for line in lines if line.strip())
+        return ""
 
     def ask_to_end(self) -> None:
         """Close the pipe that it waits at."""

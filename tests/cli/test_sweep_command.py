@@ -47,6 +47,20 @@ hogwild.define_experiment(build, update="ordered", updates=20, batch_size=10, lr
 """
 
 
+DIES = """
+import os
+import sys
+import hogwild
+
+def build(how: str = "") -> hogwild.Problem:
+    if how != "silent":
+        print("first" + 1000 * ".", "no licence", "was found", sep="\\n", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), 9) if how == "kill" else os._exit(1)
+
+hogwild.define_experiment(build, updates=20, batch_size=10)
+"""
+
+
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -157,6 +171,21 @@ def test_too_few_open_files_for_so_many_runs_at_once_are_told_in_one_line(capsys
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert told.count("\n") == 1 and "hogwild: --jobs 10 needs some 52 open files, over the 2" in told
     assert told.endswith("ulimit -n raises it, a lower --jobs needs less\n")
+
+
+def test_of_a_run_that_could_not_tell_what_it_failed_by_the_last_words_are_told(capsys):
+    Path("dies.py").write_text(DIES)
+    command = ["sweep", "dies.py", "--how", "exit", "kill", "silent", "--out", "out", "--json"]
+    errors = []
+    for again in range(2):
+        assert main(command if not again else ["sweep", "--resume", "out", "--json"]) == 3
+        errors.append([row["error"] for row in json.loads(capsys.readouterr().out)["rows"]])
+    ended, killed, silent = errors[0]
+    assert ended.startswith("it ended with status 1; the last that it printed: ...")
+    assert killed.startswith("it was killed by SIGKILL; the last that it printed: ...")
+    assert ended.endswith(". no licence was found") and killed.endswith(". no licence was found")
+    assert silent == "it ended with status 1"
+    assert errors[1] == errors[0]
 
 
 def test_a_range_and_none_and_lists_are_values():
