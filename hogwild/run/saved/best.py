@@ -97,18 +97,20 @@ class BestKeeper:
         self._out = out
         self._run = run
         self._before: Best | None = None  # the evaluation of `best`
+        self._metric = best.metric if best is not None else None  # that an earlier evaluation had
 
     def see(self, row: Row, state: Callable[[str], Mapping[str, Any]]) -> None:
         """A version was evaluated; `state` gives a copy of what that metric is of. One that is seen again counts as it
         is seen last.
 
         Raises:
-            ArgumentError: evaluate returned no such metric.
+            ArgumentError: evaluate returned no such metric, or does no more.
             RunDirectoryError: the file cannot be written.
         """
         if self._wanted is None:
             return
-        metric, lowest = _wanted_in(self._wanted, row)
+        metric, lowest = _wanted_in(self._wanted, row, self._metric)
+        self._metric = metric
         value, kept = row[metric], self.best
         if kept is not None and kept.update == row["update"]:
             kept = self._before
@@ -147,11 +149,16 @@ class BestKeeper:
             raise RunDirectoryError(f"no {BEST} in {self._out}: {printable(str(error))}") from error
 
 
-def _wanted_in(wanted: str, row: Row) -> tuple[str, bool]:
-    """(the metric, whether the lowest is best) that is meant, of those in a row."""
+def _wanted_in(wanted: str, row: Row, earlier: str | None) -> tuple[str, bool]:
+    """(the metric, whether the lowest is best) that is meant, of those in a row; an `earlier` one had that metric."""
     names = metrics_in(row)
     name, _, mode = wanted.rpartition(":")
     metric = name if name in names and mode in _MODES else wanted
+    if metric not in names and earlier is not None:
+        raise ArgumentError(
+            f"evaluate returned no {earlier!r} at update {row['update']:.0f}, though it had before; keep_best needs it "
+            f"of every evaluation, and this one has: {', '.join(names) or 'none'}"
+        )
     if metric not in names:
         raise ArgumentError(f"keep_best {wanted!r} is no metric that evaluate returns; {_meant(wanted, names)}")
     return metric, kept_lowest(wanted, metric)

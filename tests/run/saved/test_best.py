@@ -184,3 +184,22 @@ def test_without_evaluate_it_is_refused_before_any_worker_starts():
 def nothing(metric):
     """The state of a version that nobody looks at."""
     return {}
+
+
+@pytest.mark.parametrize("wanted", ["height", "height:min"])
+@pytest.mark.parametrize("first", [0.5, float("nan")])
+def test_a_metric_that_a_later_evaluation_lacks_is_told_as_that(wanted, first):
+    keeper = BestKeeper(wanted, None, "", None)
+    keeper.see({"update": 10, "seconds": 0.0, "height": first}, nothing)
+    told = "^evaluate returned no 'height' at update 20, though it had before; .*, and this one has: depth$"
+    with pytest.raises(hogwild.ArgumentError, match=told):
+        keeper.see({"update": 20, "seconds": 0.0, "depth": 1.0}, nothing)
+
+
+def test_a_metric_that_is_lacking_after_a_checkpoint_is_told_as_that(tmp_path):
+    settings = {**SETTINGS, "out": tmp_path, "update": "ordered"}
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(**settings, callbacks=[problems.interrupting_at(10)])
+    settings["evaluate"] = lambda model: {"depth": 1.0}
+    with pytest.raises(hogwild.ArgumentError, match="^evaluate returned no 'height' at update .*though it had before"):
+        problems.train(**settings, resume=tmp_path)
