@@ -15,7 +15,7 @@ from typing import Any
 
 from hogwild.cli.output import show, tell_usual_lr
 from hogwild.cli.status import DONE, FAILED_CHECK
-from hogwild.cli.wanted import refuse_what_python_made
+from hogwild.cli.wanted import refuse_what_python_made, warn_of_other_machines
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
 from hogwild.experiment import Study, StudySettings, Training, find, settings_of, why_usual_lr
@@ -94,6 +94,8 @@ def run_command(
         raise ArgumentError(f"--full is for studies, and {found.name} is a training; --epochs trains longer")
     usual = why_usual_lr(found, given, earlier)
     party = meeting.party()
+    if config.average_every is not None and saved.resume is None:  # a resumed run needs the same number
+        warn_of_other_machines(wanted, party.nodes if party is not None else 1)
     with leaving_together(party):
         if party is not None and not party.leads:
             return _help_train(found, config, saved, party)

@@ -67,6 +67,21 @@ def test_one_machine_prints_and_saves_and_the_other_needs_no_folder(tmp_path):
         assert json.loads(alone.communicate(timeout=100)[0])["digest"] == run["digest"]
 
 
+def test_a_run_of_machines_that_averaged_is_made_again_on_one_with_a_warning(tmp_path):
+    found = together(tmp_path, ["2.0", "2.0"], [("--average-every", "10", "--out", str(tmp_path / "run"))] * 2)
+    assert [status for status, _, _ in found] == [0, 0], found
+    again = [sys.executable, "-m", "hogwild", "run", "--quiet", "--json", "--out", str(tmp_path / "again")]
+    for named in ("run", "run/config.toml"):
+        done = subprocess.run([*again, "--overwrite", named], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        told = "averaged over 2 machines, and one trains here, to another model (--nodes 2 averages over as many)"
+        assert f"hogwild: warning: the run in run {told}\n" in done.stderr
+    both = [json.loads((tmp_path / name / "run.json").read_text(encoding="utf-8")) for name in ("run", "again")]
+    assert both[0]["digest"] != both[1]["digest"]
+    done = subprocess.run([*again, "--overwrite", "again"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, ""), "that of one machine is one of one machine"
+
+
 def test_other_data_are_refused_wherever_they_lie(tmp_path):
     found = together(tmp_path, ["2.0", "3.0"])
     assert all(status == 2 and not out for status, out, _ in found), found
