@@ -53,6 +53,9 @@ def parse(commands: Mapping[str, type[Command]], argv: Sequence[str]) -> Command
         SystemExit: with 0, after help was printed.
     """
     name, *rest = argv or ["--help"]
+    for argument in argv:
+        if "\0" in argument:
+            raise ArgumentError(f"{argument!r} holds a NUL byte, which no path has; leave it out")
     if name in HELP:
         with _short_usage("COMMAND"):
             tyro.extras.subcommand_cli_from_dict(dict(commands), prog="hogwild", description=_ABOUT, args=["--help"])

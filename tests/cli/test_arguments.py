@@ -93,6 +93,8 @@ WRONG = {
     "replay nowhere": ["nowhere holds no run.json"],
     "replay /dev/null": ["/dev/null holds no run.json"],
     "run digits --out /dev/null": ["'/dev/null'", "name another"],
+    "run a\0b.py": [r"'a\x00b.py' holds a NUL byte"],
+    "run digits --out=a\0b": [r"'--out=a\x00b' holds a NUL byte"],
     "bench --workers x": ["--workers", "'x'", "whole number"],
     "bench --batch-size 1 x": ["--batch-size", "'x'", "whole number"],
     "bench --seconds x": ["--seconds", "'x'", "a number"],
