@@ -141,14 +141,14 @@ class _Sweep:
                 job.close()
 
 
-def _ended(status: int, said: str) -> str:
+def _ended(status: int, words: str) -> str:
     """In words, how a process has ended that did not tell by what, and what it had said."""
     if status == SERVER_LOST:
         return "the fork server of the sweep was killed"
     how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
     with suppress(ValueError):
         how = f"was killed by {signal.Signals(-status).name}"
-    return f"it {how}; the last that it printed: {said}" if said else f"it {how}"
+    return f"it {how}; the last that it printed: {words}" if words else f"it {how}"
 
 
 class _Job:
