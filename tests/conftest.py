@@ -24,9 +24,6 @@ _GRACE = 5.0  # seconds for the operating system to reap what has ended
 def pytest_configure() -> None:
     """Parallel test processes share the cores: one torch thread each, in this process and in those it starts."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault(
-        "TORCHINDUCTOR_COMPILE_THREADS", "1"
-    )  # else older versions of torch start processes to compile
     torch.set_num_threads(1)
     settings.register_profile("shared cores", deadline=None)  # what an example takes hangs on what else runs
     settings.load_profile("shared cores")
