@@ -3,7 +3,8 @@
 base                   the protocol: read → gradient → commit
 registry               which rules there are
 hogwild, locked, racing       in place (in_place, any_age)
-ordered, sync, snapshot       by versions (versioned); combining is what makes those of the first two
+ordered, sync, snapshot       by versions (versioned); combining is what makes those of the first two, in_shards how
+                       several workers make one
 gradients, row_gradients      a loss → gradients
 rechecks, replayed     computed a second time: some of them in the run, all of them from its journal
 averaging              what workers do for machines that train apart

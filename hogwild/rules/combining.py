@@ -12,18 +12,17 @@
                            u − τ is there, for update u − τ − 1 made it; twice as many where several machines train,
                            for one may be τ updates ahead of another
 
-A version is made under one lock that is tried, not waited for. A large one is made in shards first, each with a lock
-and a count of its own, so that several workers step it together; who then finds them all stepped does the rest.
+A version is made under one lock that is tried, not waited for. Where others would wait meanwhile it is made in shards
+first, by several workers (`hogwild.rules.in_shards`); who then finds them all stepped does the rest.
 
 What holds whoever is fast, slow or killed: version u + 1 is a function of version u, the optimizer's state at u, and
 gradients computed on version max(0, u − τ) from the update's own batches; none of them depends on who computed it, or
 on who made which shard. A gradient is said to be there once it is written whole, so what its owner left before is
-computed again. A shard counts a version once it is stepped, and head ≤ count ≤ head + 1: a shard is stepped only from
-the newest version, whose slot, state and gradients nobody writes, so what is left half done is done again. The head
-moves last, by one store. Who finds a lock taken goes on, and loses nothing: it had said before that its gradient is
-there, and who has the lock looks again after letting it go. Taking and letting go are system calls or locked
-instructions, so on every processor one of the two sees the other. Where the one who was to look again dies, a worker
-that waits for a version looks, or the last one before it ends, or the worker that replaces it.
+computed again. Slot, state and gradients of the newest version are written by nobody, so what is left half done of the
+next is done again. The head moves last, by one store. Who finds a lock taken goes on, and loses nothing: it had said
+before that its gradient is there, and who has the lock looks again after letting it go. Taking and letting go are
+system calls or locked instructions, so on every processor one of the two sees the other. Where the one who was to look
+again dies, a worker that waits for a version looks, or the last one before it ends, or the worker that replaces it.
 What does not hold: the model is τ updates older where a gradient is computed than where it is applied
 (Langford et al. 2009), which costs accuracy as τ and the momentum grow (Mitliagkas et al. 2016).
 """
@@ -40,8 +39,8 @@ from torch import Tensor, nn
 from hogwild.optim.gradients import Gathered, added_in_order, mean_gradient
 from hogwild.rules.base import Gradient, Seat
 from hogwild.rules.gradients import fitting
+from hogwild.rules.in_shards import InShards
 from hogwild.rules.rechecks import Rechecks, unequal_losses, unequal_tensors
-from hogwild.rules.versioned import Versioned
 from hogwild.shared.gradient_ring import GradientRing
 from hogwild.shared.gradient_slots import GradientSlot
 from hogwild.shared.state import Needs, SharedState
@@ -57,7 +56,7 @@ class _For(Enum):
     LOOK = "to be compared with the one in its slot"
 
 
-class Combining(Versioned):
+class Combining(InShards):
     """A rule whose update u is made of `tickets_per_update` gradients on version u − `staleness`."""
 
     combines: ClassVar[bool] = True
@@ -84,7 +83,7 @@ class Combining(Versioned):
         self._rung = 0  # about the version at which this worker last rang for the courier
         self._number = self.control.dealing.first + seat.index
         self.control.is_there = self._ring.is_there
-        self._shards = range(0 if seat.clips and members > 1 else len(self.state.shard_versions))
+        self.cut(len(self.state.shard_versions) if members == 1 or not seat.clips else 0)
         if seat.chosen is not None:
             self.rechecks = Rechecks(
                 seat.chosen,
@@ -268,44 +267,9 @@ class Combining(Versioned):
 
     def _work_on(self, version: int, parts: Sequence[GradientSlot]) -> bool:
         """Do a part of what makes the version after this one of these gradients. False: somebody is at all of it."""
-        if self._in_shards(version, parts) and (left := [s for s in self._shards if self._shard_version(s) <= version]):
-            if len(left) == len(self._shards):  # nobody has begun
-                self.control.alarms.rouse(len(left) - 1)
+        if self._is_shared(version) and (left := self._left(version)):
             return any(self._step_shard(shard, version, parts) for shard in self._from_own(left))
         return self._complete(version)
-
-    def _in_shards(self, version: int, parts: Sequence[GradientSlot]) -> bool:
-        """True where the version is made in shards, which is the same for all: every parameter is stepped."""
-        if not self._shards or any(self.state.optimizer_states[version % 2].ragged):
-            return False
-        return all(part.words[part.WHOLE] and part.words[part.STATUS] == part.USABLE for part in parts)
-
-    def _shard_version(self, shard: int) -> int:
-        with self.control.ordering():
-            return self.state.shard_versions[shard][0]
-
-    def _from_own(self, shards: Sequence[int]) -> Sequence[int]:
-        """Those shards in an order that differs from worker to worker."""
-        start = self.seat.index * len(shards) // self.control.workers
-        return [*shards[start:], *shards[:start]]
-
-    def _step_shard(self, shard: int, version: int, parts: Sequence[GradientSlot]) -> bool:
-        """Step one shard from this version into the next. False: somebody is at it."""
-        control, state, lock = self.control, self.state, self.control.shard_locks[shard]
-        if not lock.acquire(blocking=False):
-            return False
-        try:
-            if control.observe(Word.HEAD) == version and self._shard_version(shard) <= version:
-                self.give_up_if_aborted()
-                slots = state.slots[self.place(version)], state.slots[self.place(version + 1)]
-                states = state.optimizer_states[version % 2], state.optimizer_states[(version + 1) % 2]
-                self.seat.optimizer.advance_shard(shard, version, parts, *slots, *states)
-                self.seat.pause(Hook.STEPPING)
-                with control.ordering():
-                    state.shard_versions[shard][0] = version + 1
-        finally:
-            lock.release()
-        return True
 
     def _complete(self, version: int) -> bool:
         """Make the next version of this one, or what of it is no shard's, and publish it. False: somebody is at it."""
@@ -314,6 +278,8 @@ class Combining(Versioned):
             return False
         try:
             if self.control.observe(Word.HEAD) == version and (parts := self._waiting(version)):
+                if self._shares(version, parts):
+                    return True
                 self._make_version(version, parts)
         finally:
             lock.release()
@@ -324,7 +290,7 @@ class Combining(Versioned):
 
     def _make_version(self, version: int, parts: Sequence[GradientSlot]) -> None:
         seat, source, target = self.seat, self.place(version), self.place(version + 1)
-        if applied := self._in_shards(version, parts):
+        if applied := self._is_shared(version):
             self.give_up_if_aborted()
         else:
             gathered = self._gathered(version, parts)

@@ -81,6 +81,10 @@ class Alarms:
         if self._words[version % PLACES]:
             self._ring(version % PLACES)
 
+    def asleep(self) -> int:
+        """About how many sleep: words may have stayed behind, and those who wait for one version share one."""
+        return PLACES - self._words.tolist().count(0)
+
     def rouse(self, most: int = PLACES) -> None:
         """Wake some of those who sleep, whatever they wait for: there is something else to do, for about so many.
 

@@ -6,12 +6,14 @@ depend on each other, so no bit does on how they are cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hogwild.shared.optimizer_state import StateForm
 
-SHARD = 1 << 19  # elements: about a millisecond of a step, and a lock takes a microsecond
+SHARD = 1 << 19  # elements of one at most: about a millisecond of a step, and a lock takes a microsecond
+MOST = 8  # shards of a version, where they are smaller than that
+_LEAST = 1 << 16  # elements: about as long as waking somebody takes
+_LINE = 16  # elements: no two shards write to one cache line
 
 
 @dataclass(frozen=True)
@@ -26,28 +28,32 @@ class Piece:
 Shard = tuple[Piece, ...]
 
 
-def cut_shards(form: StateForm, size: int = SHARD) -> tuple[Shard, ...]:
-    """The shards of that layout, each of about `size` elements; none where there would be one."""
+def cut_shards(form: StateForm, size: int | None = None) -> tuple[Shard, ...]:
+    """The shards of that layout, all about as large, each of at most about `size` elements; none where there would be
+    one."""
     numels = [span.numel for span in form.layout.ranges] if form.flat else [e.numel for e in form.layout.entries]
+    total = sum(numels)
+    size = size or min(SHARD, max(_LEAST, -(-total // MOST)))
+    number = -(-total // size)
+    each = _lines(-(-total // max(1, number)))
     shards: list[Shard] = []
     pieces: list[Piece] = []
-    for piece in _pieces(numels, size):
-        pieces.append(piece)
-        if _numel(pieces) >= size:
-            shards.append(tuple(pieces))
-            pieces = []
+    room = each
+    for place, numel in enumerate(numels):
+        start = 0
+        while start < numel:
+            stop = min(start + _lines(room), numel)
+            pieces.append(Piece(place, start, stop))
+            room -= stop - start
+            start = stop
+            if room <= 0:
+                shards.append(tuple(pieces))
+                pieces, room = [], each
     if pieces:
         shards.append(tuple(pieces))
     return tuple(shards) if len(shards) > 1 else ()
 
 
-def _pieces(numels: Sequence[int], size: int) -> list[Piece]:
-    return [
-        Piece(number, start, min(start + size, numel))
-        for number, numel in enumerate(numels)
-        for start in range(0, numel, size)
-    ]
-
-
-def _numel(pieces: Sequence[Piece]) -> int:
-    return sum(piece.stop - piece.start for piece in pieces)
+def _lines(elements: int) -> int:
+    """So many, or a few more that fill a cache line."""
+    return -(-elements // _LINE) * _LINE

@@ -46,6 +46,7 @@ class Word:
     ADOPTED = 13 * _LINE  # the version that is the mean, and that updates may begin after; written under that lock
     THAWED = 14 * _LINE  # 1: no more is to be told of what the loss freezes; written under the ticket lock
     WRITTEN = 15 * _LINE  # 1: it has been told that a loop writes to the model; written under the ticket lock
+    SHARED = 16 * _LINE  # the newest version that was ever to be made in shards; written under the commit lock
 
 
 class Field:
@@ -68,7 +69,7 @@ class Field:
     LOOKS = 14  # how often it has looked for what it waits for
 
 
-_ALARMS = Word.WRITTEN + _LINE
+_ALARMS = Word.SHARED + _LINE
 _WORDS = _ALARMS + PLACES
 _ROW = 2 * _LINE  # words of a row
 

@@ -12,6 +12,7 @@ from typing import Any
 import problems
 import pytest
 import torch
+from sharing import Lays, SharesAll, SharesSome, SharesSomeOfAll
 from torch import nn
 from traits import KINDS, SAME_BITS
 
@@ -20,6 +21,7 @@ from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.ordered import Ordered
 from hogwild.rules.registry import rule_class
 from hogwild.shared import words
+from hogwild.shared.alarms import Alarms
 from hogwild.shared.layout import Layout
 from hogwild.shared.optimizer_state import StateForm
 from hogwild.shared.shards import Piece, cut_shards
@@ -41,13 +43,6 @@ SHARDED = pytest.mark.usefixtures("_shards")
 def _shards(monkeypatch):
     """Small models are made in shards too: the plan of the run, which travels to the workers, says where."""
     monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=40))
-
-
-class Lays(Ordered):
-    """Every gradient waits, also where its turn has come."""
-
-    def _apply_at_once(self, ticket: hogwild.Ticket, gradient: Any) -> bool:
-        return False
 
 
 @pytest.fixture(params=["flat", "by tensor"])
@@ -72,7 +67,7 @@ def stepped(monkeypatch):
 
 
 TAU, M = 2, 3
-LAYING: dict[str, Any] = {"ordered": Lays(TAU), "sync": "sync"}
+LAYING: dict[str, Any] = {"ordered": Lays(TAU), "sync": SharesAll(M)}
 
 
 def settings(update: Any, **more: Any) -> dict[str, Any]:
@@ -91,7 +86,7 @@ def train(model: nn.Module, update: str, **arguments: Any) -> hogwild.Run:
 # --- where shards are cut
 
 
-def shards_of(*numels: int, size: int) -> list[list[Piece]]:
+def shards_of(*numels: int, size: int | None = None) -> list[list[Piece]]:
     layout = Layout.of([(str(i), torch.empty(numel)) for i, numel in enumerate(numels)], [0] * len(numels))
     return [list(shard) for shard in cut_shards(StateForm(layout, False, ()), size)]
 
@@ -102,6 +97,19 @@ def test_every_element_is_in_one_shard_and_none_is_much_larger_than_asked():
     covered = [(piece.number, i) for piece in pieces for i in range(piece.start, piece.stop)]
     assert covered == [(number, i) for number, numel in enumerate((3, 250, 1, 99)) for i in range(numel)]
     assert max(sum(piece.stop - piece.start for piece in shard) for shard in shards) < 200
+
+
+@pytest.mark.parametrize("numels", [(200_704, 256, 2560, 10), (1_000_003,), (50_000,) * 9, (3_000_000, 7, 5)])
+def test_shards_are_about_as_large_as_each_other_and_no_two_share_a_cache_line(numels):
+    sizes = [sum(piece.stop - piece.start for piece in shard) for shard in shards_of(*numels)]
+    assert sum(sizes) == sum(numels) and 2 <= len(sizes) <= 8
+    assert max(sizes) - min(sizes) <= 16 * len(numels) * len(sizes)
+    assert all(piece.start % 16 == 0 for shard in shards_of(*numels) for piece in shard)
+
+
+def test_small_models_have_no_shards_and_those_of_large_ones_take_about_a_millisecond():
+    assert shards_of(1 << 16) == []
+    assert [len(shards_of(numel)) for numel in (203_530, 1 << 19, 1 << 22, 1 << 24)] == [4, 8, 8, 32]
 
 
 def test_what_fits_into_one_shard_has_none():
@@ -189,14 +197,15 @@ def test_a_death_while_a_version_is_made_changes_nothing(update, hook):
 
 
 class KillsEveryFifth:
-    """Kills whoever has stepped the first shard of every fifth version."""
+    """Kills whoever has stepped the first shard of every fifth version, or is at another hook there."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, hook: Hook = Hook.STEPPING) -> None:
         self.seed = seed
+        self.hook = hook
         self.killed = torch.zeros(24, dtype=torch.int64).share_memory_()
 
     def __call__(self, hook: Hook, seat: Any) -> None:
-        if hook is not Hook.STEPPING:
+        if hook is not self.hook:
             return
         head = seat.control[Word.HEAD]
         if head % 5 == self.seed and not self.killed[head]:
@@ -221,6 +230,19 @@ def test_several_deaths_in_shards_of_one_run(update):
             **arguments,
         )
     assert len(run.failures) >= 4
+    assert run.digest == expected
+
+
+@SHARDED
+@pytest.mark.parametrize("hook", [Hook.WRITING, Hook.STEPPING, Hook.PUBLISHING])
+@pytest.mark.parametrize(("update", "rule"), [("ordered", SharesSome(TAU)), ("sync", SharesSomeOfAll(M))])
+def test_what_one_began_alone_others_may_make_in_shards_and_the_other_way_round(update, rule, hook):
+    arguments = {"optimizer": problems.ADAM}
+    expected = by_reference(problems.mlp(), update, **arguments)
+    many = {"workers": 2, "kind": "processes", "on_worker_failure": "replace", "max_restarts": 20}
+    with planted(KillsEveryFifth(seed=2, hook=hook)):
+        run = problems.train(problems.mlp(), **settings(rule, **many, **arguments))
+    assert run.failures or hook is Hook.STEPPING
     assert run.digest == expected
 
 
@@ -254,20 +276,46 @@ def test_delays_at_every_hook(update):
             assert run.digest == expected
 
 
+class LaysOnly(Lays):
+    """Every gradient waits, and a version is shared where somebody is idle."""
+
+    def _helped(self) -> bool:
+        return Ordered._helped(self)
+
+
 @SHARDED
-def test_several_workers_make_one_version(stepped):
+def test_nobody_who_is_alone_makes_shards(stepped):
+    train(problems.mlp(), "ordered", workers=1)
+    assert stepped
+    stepped.clear()
+    problems.train(problems.mlp(), **settings(LaysOnly(TAU), workers=1))
+    assert stepped == [] or not Alarms.works
+
+
+@SHARDED
+@pytest.mark.skipif(not Alarms.works, reason="who sleeps is not known here")
+def test_where_no_core_is_idle_a_version_is_made_by_one_worker(stepped, monkeypatch):
+    monkeypatch.setattr("hogwild.rules.in_shards.usable_cores", lambda: 1.0)
+    with planted(RandomDelays(seed=1)):
+        problems.train(problems.mlp(), **settings(LaysOnly(TAU), workers=2))
+    assert stepped == [], "there is one for the two of them, and one is awake"
+
+
+@SHARDED
+def test_several_workers_make_one_version(stepped, monkeypatch):
     """A worker that waits for a version steps shards of it."""
+    monkeypatch.setattr("hogwild.rules.in_shards.usable_cores", lambda: 3.0)
 
     def slow(hook: Hook, seat: Any) -> None:
-        if hook is Hook.STEPPING:
+        if hook in (Hook.STEPPING, Hook.PUBLISHING):
             time.sleep(0.005)
 
     with planted(slow):
-        train(problems.mlp(), "ordered", workers=3)
+        problems.train(problems.mlp(), **settings(LaysOnly(TAU), workers=3))
     makers: dict[int, set[str]] = {}
     for _, version, thread in stepped:
         makers.setdefault(version, set()).add(thread)
-    assert sum(len(threads) > 1 for threads in makers.values()) > 12
+    assert sum(len(threads) > 1 for threads in makers.values()) > 6
 
 
 @pytest.mark.parametrize("update", SAME_BITS)

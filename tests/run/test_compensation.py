@@ -10,6 +10,7 @@ import problems
 import pytest
 import torch
 from optimizers import OPTIMIZERS, everything, everything_loss
+from sharing import Lays
 from stale import BOTH, FIXED, TAU, UPDATES, by_reference, train
 from torch import nn
 from traits import KINDS, hooks_of
@@ -28,13 +29,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 def _shards(request, monkeypatch):
     if request.param == "in shards":
         monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=40))
-
-
-class Lays(Ordered):
-    """Every gradient waits, also where its turn has come, so that a version is made by anyone."""
-
-    def _apply_at_once(self, ticket: hogwild.Ticket, gradient: Any) -> bool:
-        return False
 
 
 # --- bits

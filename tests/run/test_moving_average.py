@@ -14,13 +14,13 @@ import tables
 import torch
 from optimizers import OPTIMIZERS, everything, everything_loss
 from safetensors.torch import load_file
+from sharing import Lays, SharesAll
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from traits import IN_PLACE, KINDS, NAMES, SAME_BITS, VERSIONED, hooks_of
 
 import hogwild
 from hogwild.optim import plan
-from hogwild.rules import Ordered
 from hogwild.run.progress import Trace
 from hogwild.run.training import train_config
 from hogwild.shared.shards import cut_shards
@@ -30,14 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:staleness", "ignore:.* as it is 
 UPDATES, DECAY = 24, 0.9
 
 
-class Lays(Ordered):
-    """Every gradient waits, also where its turn has come, so that versions are made in shards."""
-
-    def _apply_at_once(self, ticket: hogwild.Ticket, gradient: Any) -> bool:
-        return False
-
-
-LAYING: dict[str, Any] = {"ordered": Lays(3), "sync": "sync"}
+LAYING: dict[str, Any] = {"ordered": Lays(3), "sync": SharesAll(4)}
 
 
 def train(make: Any = problems.conv_bn, **arguments: Any) -> hogwild.Run:

@@ -137,3 +137,17 @@ def test_a_wait_for_a_version_ends_with_it(works, monkeypatch):
     if works:
         waited = control.row(0)[Field.WAITED] / 1e9
         assert len(looks) < 2 * waited / 0.02 + 20, "it slept, and was not sent looking"
+
+
+@SLEEPY
+def test_those_are_counted_who_sleep(arena):
+    alarms = alarms_of(arena)
+    assert alarms.asleep() == 0
+    sleepers = [Sleeper(arena, version) for version in (3, 4)]
+    assert alarms.asleep() == 2
+    alarms.wake(3)
+    sleepers[0].join(LONG)
+    assert alarms.asleep() == 1
+    alarms.rouse()
+    sleepers[1].join(LONG)
+    assert alarms.asleep() == 0

@@ -70,6 +70,7 @@ class State(NamedTuple):
     gradients: tuple[tuple[int, Any], ...] = ()  # stamp and content
     checked: tuple[int, ...] = ()  # of each gradient slot, GradientSlot.CHECKED
     counts: tuple[int, ...] = ()  # of each shard, the version that it is at
+    shared: int = 0  # Word.SHARED
     shown: int = NOBODY  # the version in the slot for evaluation
     observed: int = 0  # Word.OBSERVED
     evaluated: int = 0  # Word.EVALUATED

@@ -11,15 +11,15 @@ from steps import COMMIT_LOCK, TORN, changed
 from tickets import Size
 from twice import Twice
 
-WHOLE = -1  # all pieces of a version
+WHOLE, AT_ONCE = -1, -2  # all pieces of a version: by who has its gradient and no lock, or in the commit lock
 _SHARD_LOCK = frozenset({"shard.check", "shard.write", "shard.written", "shard.count", "shard.unlock"})
 
 
 class Combining(Twice):
     """`hogwild.rules.combining`: gradients wait in slots, and whoever finds all those of an update makes the version.
 
-    A version is made in pieces: its shards, in any order and by anyone, then what is left, which publishes it. Slots
-    and optimizer state hold the version of each piece.
+    A version is made at once, or in pieces: its shards, in any order and by anyone, then what is left, which publishes
+    it. Slots and optimizer state hold the version of each piece.
     """
 
     after_publish = "unlock"
@@ -77,6 +77,7 @@ class Combining(Twice):
             Step("make.look", "Combining._work_on", self.make_look),
             Step("make.try", "Combining._complete", self.make_try, "lock commits"),
             Step("make.check", "Combining._complete", self.make_check),
+            *(self.sharing() if self.size.shards else ()),
             *self.making("Combining._make_version"),
             Step("unlock", "Combining._complete", self.unlock, "unlock commits"),
         ]
@@ -174,8 +175,17 @@ class Combining(Twice):
         """Something that nobody is at."""
         if not self.is_complete(s, s.head):
             return False
-        left = [shard for shard, count in enumerate(s.counts) if count <= s.head]
+        left = self.left(s, s.head) if s.shared > s.head else []
         return any(not self.held(s, shard) for shard in left) or (not left and not self.held(s, self.size.shards))
+
+    def left(self, s: State, base: int) -> list[int]:
+        return [shard for shard, count in enumerate(s.counts) if count <= base]
+
+    def helped(self, s: State, i: int) -> bool:
+        """Whether the next version is to be shared, as it is decided now."""
+        idle = any(w.at in ("claim.wait", "claim.sleep") for j, w in enumerate(s.workers) if j != i)
+        died = s.kills < self.size.kills
+        return {"always": True, "never": False, "idle": idle, "before": not died, "after": died}[self.size.shares]
 
     def held(self, s: State, piece: int) -> bool:
         if piece == self.size.shards:
@@ -185,7 +195,9 @@ class Combining(Twice):
     def combine(self, s: State, i: int) -> Outcome:
         if not self.is_complete(s, s.head):
             return self.leave_off(s, i)
-        if s.counts:
+        if "shared unlocked" in self.faults and s.shared <= s.head and self.helped(s, i):
+            s = s._replace(shared=s.head + 1)
+        if s.counts and s.shared > s.head:
             return put(s, i, base=s.head, slot=NOBODY, piece=0), "shard.look"
         return put(s, i, base=s.head, slot=NOBODY, piece=self.size.shards), "make.try"
 
@@ -235,6 +247,22 @@ class Combining(Twice):
             return s, "unlock"
         return put(s, i, slot=(s.head + 1) % self.slots)
 
+    def sharing(self) -> list[Step]:
+        return [
+            Step("make.share", "Combining._shares", self.make_share),
+            Step("make.say", "Combining._shares", self.make_say, "share"),
+        ]
+
+    def make_share(self, s: State, i: int) -> Outcome:
+        me = s.workers[i]
+        if s.shared > me.base and "made though shared" not in self.faults:
+            left = self.left(s, me.base) and "early end" not in self.faults
+            return (put(s, i, slot=NOBODY), "unlock") if left else (s, self.first_of_making)
+        return s if self.helped(s, i) else (put(s, i, piece=AT_ONCE), self.first_of_making)
+
+    def make_say(self, s: State, i: int) -> Outcome:
+        return put(s._replace(shared=s.workers[i].base + 1), i, slot=NOBODY), "unlock"
+
     def unlock(self, s: State, i: int) -> Outcome:
         return self.leave_off(s, i) if "no second look" in self.faults else (s, "combine")
 
@@ -261,13 +289,13 @@ class Combining(Twice):
         for j, w in enumerate(s.workers):
             if j != i and w.at in ("gradient", "again.gradient") and w.slot == me.slot:
                 raise Violation(f"slot {me.slot} is to be written while worker {j} reads version {w.version} there")
-            same = w.piece == me.piece or WHOLE in (w.piece, me.piece)
+            same = w.piece == me.piece or min(w.piece, me.piece) < 0
             if j != i and w.at in ("written", "shard.written") and same:
                 raise Violation(f"workers {i} and {j} write the same piece at once")
         return self.set_piece(s, i, piece, TORN)
 
     def pieces(self, piece: int) -> range:
-        return range(self.size.shards + 1) if piece == WHOLE else range(piece, piece + 1)
+        return range(self.size.shards + 1) if piece < 0 else range(piece, piece + 1)
 
     def end_piece(self, s: State, i: int, piece: int) -> State:
         me = s.workers[i]

@@ -16,7 +16,7 @@ TORN = -2
 
 _MAKING = frozenset({"write", "written", "journal", "publish", "pin"})
 _SHOWING = frozenset(f"show.{step}" for step in ("due", "wait", "look", "copy", "publish", "stop"))
-COMMIT_LOCK = _MAKING | _SHOWING | {"attach.pin", "make.check", "commit.target", "unlock"}
+COMMIT_LOCK = _MAKING | _SHOWING | {"attach.pin", "make.check", "make.share", "make.say", "commit.target", "unlock"}
 _OWNING = (
     _MAKING
     | _SHOWING

@@ -29,6 +29,8 @@ SMALL = {
         Size(2, 2, kills=1, shards=2),
         Size(2, 3, kills=1, shards=1),
         Size(2, 3, kills=1, shards=1, look=2, stop=True),
+        *(Size(2, 3, kills=1, shards=1, shares=shares) for shares in ("idle", "before", "after")),
+        Size(2, 2, kills=2, shards=2, shares="after"),
         Size(1, 3, kills=1, twice=(1,)),
         Size(2, 3, kills=1, twice=(1,)),
         Size(2, 3, kills=2, twice=(2,), policy="continue"),
@@ -41,6 +43,7 @@ SMALL = {
         Size(2, 5, kills=1, policy="continue"),  # the last update has one micro-batch
         Size(2, 6, kills=1, look=1, stop=True),
         Size(2, 4, kills=1, shards=1),
+        *(Size(2, 4, kills=1, shards=1, shares=shares) for shares in ("idle", "before", "after")),
         Size(2, 4, kills=1, twice=(2,)),
         Size(2, 4, kills=1, twice=(1,), policy="continue"),
     ],
@@ -102,6 +105,8 @@ PLANTED = [
         for rule in SAME_BITS
     ),
     *((rule, "early end", "is to be made of -2|version 1 is read in slot 1") for rule in SAME_BITS),
+    *((rule, "shared unlocked", "write the same piece at once|is to be made of -2") for rule in SAME_BITS),
+    *((rule, "made though shared", "write the same piece at once|is to be made of -2") for rule in SAME_BITS),
     ("ordered", "no second look", "work is left, nobody is at it, and nobody died"),
     *((rule, "unchecked", "computed again after it had been applied|is compared with") for rule in SAME_BITS),
     *((rule, "no way out", "nothing can happen any more") for rule in SAME_BITS),
@@ -113,6 +118,7 @@ PLANTED = [
 ]
 SLOT_ALONE = Size(3, 2, kills=0, micro_batches=1, twice=(0, 1))  # one gradient slot for all
 TWICE = "unchecked", "no way out", "not let go", "any ticket", "never alone", "asked again"
+SHARED = {"shared unlocked": "after", "made though shared": "before"}
 SHARDED = "early shard", "shard ahead", "early end"
 
 
@@ -124,6 +130,8 @@ def size_for(rule, fault):
         return replace(size, policy="continue")
     if fault in SHARDED:
         return replace(size, shards=1, kills=0)
+    if fault in SHARED:
+        return replace(size, shards=1, shares=SHARED[fault])
     if fault == "slot alone":
         return SLOT_ALONE
     if fault == "any ticket":

@@ -96,8 +96,8 @@ def events(monkeypatch):
     def word(place, value):
         if place == Word.HOLDER:
             found.add("no holder" if value == NOBODY else "holder")
-        elif place in (Word.NEXT, Word.HEAD):
-            found.add("take" if place == Word.NEXT else "head")
+        elif place in (Word.NEXT, Word.HEAD, Word.SHARED):
+            found.add({Word.NEXT: "take", Word.HEAD: "head", Word.SHARED: "share"}[place])
 
     def row(place, value):
         if place == Field.TICKET:
@@ -224,12 +224,22 @@ def test_one_worker_that_computes_all_twice_takes_the_steps_of_the_model(rule, e
 @pytest.mark.parametrize("rule", SAME_BITS)
 def test_one_worker_that_makes_versions_in_shards_takes_the_steps_of_the_model(rule, events, monkeypatch):
     """All is computed twice, for what one worker applies at once is made in one piece."""
+    monkeypatch.setattr(Combining, "_helped", lambda rule: True)
     monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=150))
     tickets = 6 if rule == "sync" else 3
     problems.train(update=rule, workers=1, kind="threads", updates=3, recheck=1)
     assert events.count("count") == 2 * 3
     model = one_worker(rule, tickets, twice=tuple(range(tickets)), shards=2)
     assert events == [event for event in model if event != "write"], "beside its shards a version has buffers, or none"
+
+
+@pytest.mark.parametrize("rule", SAME_BITS)
+def test_one_worker_makes_a_version_at_once_where_nobody_is_idle_as_the_model_does(rule, events, monkeypatch):
+    monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=150))
+    tickets = 6 if rule == "sync" else 3
+    problems.train(update=rule, workers=1, kind="threads", updates=3, recheck=1)
+    assert events.count("write") == 3
+    assert events == one_worker(rule, tickets, twice=tuple(range(tickets)), shards=2, shares="never")
 
 
 @pytest.fixture

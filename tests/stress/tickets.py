@@ -16,6 +16,8 @@ What every model is made of stands here too.
     "stamp first"    a gradient is said to be there before it is written
     "early shard"    a shard counts a version before it is stepped
     "shard ahead"    a shard is stepped further than the version after the newest
+    "shared unlocked"  a version is said to be shared by who has not the commit lock
+    "made though shared"  all of a version is made by one worker that finds it shared
     "early end"      a version is published before all its shards are stepped
     "no second look" whoever made a version does not look whether the next can be made
     "unchecked"      a version is made of a gradient that was to be computed again, and has not been
@@ -36,6 +38,7 @@ from explorer import ENDED, NOBODY, Outcome, State, Step, put
 FAULTS = (
     *("ring", "counter first", "no repair", "head first", "row last", "no hand-back", "no last look", "early stop"),
     *("few gradients", "stamp first", "early shard", "shard ahead", "early end", "no second look"),
+    *("shared unlocked", "made though shared"),
     *("unchecked", "no way out", "not let go", "any ticket", "never alone", "slot alone", "asked again"),
 )
 _TICKET_LOCK = frozenset(
@@ -51,8 +54,9 @@ class Size:
     """How large a run is explored.
 
     `tickets` are those of the run; `policy` is replace or continue; `look` is the version that the parent evaluates
-    (0: none), and `stop` says that it ends the run there; a version is stepped in so many `shards` (0: whole). The
-    gradients of the `twice` tickets are computed again.
+    (0: none), and `stop` says that it ends the run there; a version is stepped in so many `shards` (0: whole),
+    which are shared always, never, where somebody is idle, or before or after the first death: a matter of time, of
+    which these are some. The gradients of the `twice` tickets are computed again.
     """
 
     workers: int
@@ -64,6 +68,7 @@ class Size:
     look: int = 0
     stop: bool = False
     shards: int = 0
+    shares: str = "always"
     twice: tuple[int, ...] = ()
 
 
