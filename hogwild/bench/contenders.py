@@ -113,7 +113,7 @@ def _apart(workers: int, kinds: Sequence[str]) -> Iterator[Contender]:
             yield Contender(
                 f"{APART}, {who(kind, number)}",
                 "so many loops over batches cut before, which share nothing, each with a model of its own: what this "
-                "machine has to give",
+                "machine has to give; loss and target are of one of them",
                 APART,
                 number,
                 partial(alternatives.apart, workers=number, kind=kind),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hogwild.bench.contenders import FAMILIES, HANDS, QUICK_RULES, contenders, counts, options_of
+from hogwild.bench.contenders import APART, FAMILIES, HANDS, QUICK_RULES, contenders, counts, options_of
 from hogwild.bench.measure import Case, Plan
 from hogwild.bench.padded import PaddedPlan, Runner
 from hogwild.bench.problems import BENCH_OPTIMIZERS, COMPARED, PROBLEMS
@@ -54,6 +54,8 @@ def plan_of(settings: BenchSettings) -> Plan:
         ArgumentError: a name is not known, or a number cannot work.
     """
     _check(settings, FAMILIES)
+    if APART in settings.contenders and settings.workers < 2:
+        raise ArgumentError(f"{APART} is of two loops or more; --workers 2 works")
     families = settings.contenders or (QUICK_RULES if settings.quick else FAMILIES)
     kinds = settings.kinds or (("processes",) if settings.quick else KINDS)
     return Plan(

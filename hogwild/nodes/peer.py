@@ -33,7 +33,7 @@ from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
 _GRADIENTS, _WORDS, _VERSIONS = range(3)  # channels
 _WORDS_AHEAD = 4
 _MOST_AHEAD, _BYTES_AHEAD = 8, 1 << 26  # gradients that may be on their way from one machine, in number and bytes
-_PIECE = 1 << 20  # bytes that are sent at once: words go between two pieces, and each says that its sender lives
+PIECE = 1 << 20  # bytes that are sent at once: words go between two pieces, and each says that its sender lives
 
 
 @dataclass(frozen=True)
@@ -258,8 +258,9 @@ class Peer:
         if not size:
             raise ConnectionError(f"it brought version {version}, where {self.wanted} was asked for")
         content = torch.empty(size, dtype=torch.uint8)
-        for number, piece in enumerate(_pieces(content), 1):
-            self._mail.expect(self.node, _VERSIONS, number, piece)()
+        waits = [self._mail.expect(self.node, _VERSIONS, n, piece) for n, piece in enumerate(_pieces(content), 1)]
+        for wait in waits:
+            wait()
         self._news.put(Brought(version, total, content))
 
     def _send_version(self, brought: Brought) -> None:
@@ -314,4 +315,4 @@ class Peer:
 
 
 def _pieces(content: Tensor) -> list[Tensor]:
-    return [content[first : first + _PIECE] for first in range(0, len(content), _PIECE)]
+    return [content[first : first + PIECE] for first in range(0, len(content), PIECE)]

@@ -18,6 +18,7 @@ from hogwild.config import DECIDE_BITS, RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource, own_copy
 from hogwild.errors import ArgumentError, NotReproducible, printable
 from hogwild.nodes.party import Party
+from hogwild.nodes.peer import PIECE
 from hogwild.run.going_on import differ
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
@@ -53,6 +54,7 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
     facts = {
         "hogwild": __version__,
         "torch": torch.__version__,
+        "bytes that are sent at once": PIECE,
         "fingerprint (hogwild doctor --fingerprint)": fingerprint(),
         **{f"torch's {name}": value for name, value in flags_of_torch().items()},
         **_settings(job.config),

@@ -56,7 +56,8 @@ def run_sweep(folder: Path, plan: SweepPlan, jobs: int, show: Show, tell: Callab
     """
     with occupied(folder), _alone(folder, tell) as lock:
         sweep = _Sweep(folder, plan, lock, rows_of(folder, plan))
-        refuse_jobs(min(jobs, len(sweep.waiting)))
+        if sweep.waiting:
+            refuse_jobs(min(jobs, len(sweep.waiting)))
         try:
             sweep.work(jobs, show)
         except BaseException:

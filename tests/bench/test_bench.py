@@ -303,6 +303,7 @@ def test_an_interrupted_case_has_the_repeats_that_are_whole(at: int, repeats: in
         (BenchSettings(batch_sizes=[0]), "batch size 0"),
         (BenchSettings(batch_sizes=[10_000]), "10000"),
         (BenchSettings(workers=0), "workers 0"),
+        (BenchSettings(workers=1, contenders=["apart", "hogwild"]), "apart is of two loops"),
         (BenchSettings(repeats=0), "repeats 0"),
         (BenchSettings(seconds=float("nan")), "seconds nan"),
     ],

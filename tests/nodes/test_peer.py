@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
-from hogwild.nodes.peer import _PIECE, Arrived, News, Peer
+from hogwild.nodes.peer import PIECE, Arrived, News, Peer
 
 _BEAT = 0.4  # seconds
 _WINDOW = 3
@@ -78,7 +78,7 @@ class Halves:
 
 
 def test_every_piece_of_a_long_gradient_says_that_its_sender_lives():
-    mail, size = Halves(), 5 * _PIECE // 2
+    mail, size = Halves(), 5 * PIECE // 2
     news: list[SimpleQueue[News]] = [SimpleQueue(), SimpleQueue()]
     here, there = (
         Peer(node, mail, news[node], slot_bytes=size, window=_WINDOW, per_update=1, beat=1e6, kind=Kind.LIVES)

@@ -169,14 +169,14 @@ CARRIED = {
 }  # fmt: skip
 REFUSED = {"_get_default_device"}
 NOT_OF_THE_CPU = (
-    "cuda", "cudnn", "cublas", "miopen", "rocm", "fa3", "onednn_allow_tf32", "accelerator", "privateuse1",
+    "cuda", "cudnn", "cublas", "miopen", "rocm", "fa3", "fa4", "native_aot", "onednn_allow_tf32", "accelerator", "privateuse1",
     "sm_carveout", "blas_preferred", "blas_default", "linalg_preferred", "mtia", "xpu", "mps",
 )  # fmt: skip
 NO_FLAGS = (
     "backcompat", "warn", "tracing", "value_trace", "dtensor", "DTensor", "mobile", "model", "module_info", "operator",
     "operation", "schema", "stack", "obj_in_tls", "nested_int", "symnode", "upgrader", "version", "caught",
     "cpp_backtrace", "file_format", "custom_class", "dispatch", "function", "tensor_metadata", "thread_name",
-    "all_dtypes", "graph_exec_group", "cpu_capability", "autograd_fallback",
+    "all_dtypes", "graph_exec_group", "cpu_capability", "autograd_fallback", "fake_constant", "symbolize_mode",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript as a whole is deprecated; libraries still have it
+    warnings.simplefilter("ignore")  # TorchScript as a whole is deprecated; libraries still have it
 
     @torch.jit.script
     def gated(x: Tensor, scale: float) -> Tensor:
