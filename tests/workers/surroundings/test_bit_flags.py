@@ -169,8 +169,8 @@ CARRIED = {
 }  # fmt: skip
 REFUSED = {"_get_default_device"}
 NOT_OF_THE_CPU = (
-    "cuda", "cudnn", "cublas", "miopen", "rocm", "fa3", "fa4", "native_aot", "onednn_allow_tf32", "accelerator", "privateuse1",
-    "sm_carveout", "blas_preferred", "blas_default", "linalg_preferred", "mtia", "xpu", "mps",
+    "cuda", "cudnn", "cublas", "miopen", "rocm", "fa3", "fa4", "native_aot", "onednn_allow_tf32", "accelerator",
+    "privateuse1", "sm_carveout", "blas_preferred", "blas_default", "linalg_preferred", "mtia", "xpu", "mps",
 )  # fmt: skip
 NO_FLAGS = (
     "backcompat", "warn", "tracing", "value_trace", "dtensor", "DTensor", "mobile", "model", "module_info", "operator",
