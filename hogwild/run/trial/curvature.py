@@ -25,6 +25,7 @@ and of .16 / √n or more elsewhere.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -41,6 +42,7 @@ from hogwild.shared.tickets import Ticket
 
 BATCHES, BATCHES_OF_ADAM, PRODUCTS = 2, 4, 4
 _DTYPES = (torch.float32, torch.float64)
+_ATTENTION = threading.RLock()  # torch has one choice of kernels for all threads: two that put it back would mix it up
 _RIGHT_ANGLE = 0.01  # of the cosine of one, times the root of the number of elements
 
 
@@ -57,7 +59,7 @@ def curvature(job: Job, anatomy: Anatomy, eps: Sequence[float] | None = None) ->
         several = job.rule.batches_per_ticket
         batches = min(BATCHES if eps is None else BATCHES_OF_ADAM, job.tickets)
         tickets = [Ticket(n, n, n * several) for n in range(batches)]  # in a replay too
-        with sdpa_kernel(SDPBackend.MATH):  # the only attention with a second derivative
+        with _ATTENTION, sdpa_kernel(SDPBackend.MATH):  # the only attention with a second derivative
             found = _power_iteration(Trainee(job, anatomy, own_parts(job), 0), list(anatomy.trained), tickets, eps)
     except Exception:  # whatever a loss of the caller's may raise at a second derivative
         return None
