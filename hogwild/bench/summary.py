@@ -128,9 +128,9 @@ def best_alternative(plan: Plan, result: CaseResult) -> str | None:
     return max(speeds, key=speeds.__getitem__, default=None)
 
 
-def _cut_of(plan: Plan) -> str | None:
-    """The loop by hand whose batches were cut before, by name; None where it is not measured."""
-    return next((contender.name for contender in plan.contenders if contender.family == CUT), None)
+def _cut_of(plan: Plan) -> Contender | None:
+    """The loop by hand whose batches were cut before; None where it is not measured."""
+    return next((contender for contender in plan.contenders if contender.family == CUT), None)
 
 
 def _result(plan: Plan, result: CaseResult, contender: Contender, best: str | None) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _result(plan: Plan, result: CaseResult, contender: Contender, best: str | No
         "name": name,
         "samples_per_second": plain(result.spread(name, lambda outcome: outcome.samples_per_second)),
         "over_serial": plain(result.ratio(name, "serial")),
-        "over_cut": plain(result.ratio(name, cut)) if (cut := _cut_of(plan)) else None,
+        "over_cut": plain(result.ratio(name, cut.name)) if (cut := _cut_of(plan)) else None,
         "over_best_alternative": plain(result.ratio(name, best)) if best else None,
         "startup_seconds": startup.median if startup else None,
         "memory_per_worker": memory.median if memory else None,
@@ -168,7 +168,7 @@ def _comparisons(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
     cut = _cut_of(plan)
     for alone in plan.contenders:
         if cut and alone.workers == 1 and alone.kind:
-            yield {"of": alone.name, "over": cut, "ratio": plain(result.ratio(alone.name, cut))}
+            yield {"of": alone.name, "over": cut.name, "ratio": plain(result.ratio(alone.name, cut.name))}
     everyone = [contender for contender in plan.contenders if contender.workers == plan.workers]
     for one in everyone:
         for other in everyone:
@@ -186,8 +186,8 @@ def _is_exact(family: str) -> bool:
 def _scaling(plan: Plan, result: CaseResult) -> Iterator[dict[str, Any]]:
     """For each rule and kind measured at several numbers of workers: the speed over that of one worker in the same
     repeat, and the efficiency, which is that per worker. Of loops apart, one is the loop whose batches were cut."""
-    cut = [c for c in plan.contenders if c.family == CUT]
-    one = {(APART, c.kind): cut[0] for c in plan.contenders if c.family == APART and cut}
+    cut = _cut_of(plan)
+    one = {(APART, c.kind): cut for c in plan.contenders if c.family == APART and cut}
     one |= {(c.family, c.kind): c for c in plan.contenders if c.workers == 1 and c.kind}
     for (rule, kind), alone in one.items():
         several = [c for c in plan.contenders if (c.family, c.kind) == (rule, kind) and c.workers > 1]

@@ -58,7 +58,7 @@ class InShards(Versioned):
 
     def _in_shards(self, version: int, parts: Sequence[GradientSlot]) -> bool:
         """True where it can be made in shards, which is the same for all: every parameter is stepped."""
-        if not self._shards or any(self.state.optimizer_states[version % 2].ragged):
+        if any(self.state.optimizer_states[version % 2].ragged):
             return False
         return all(part.words[part.WHOLE] and part.words[part.STATUS] == part.USABLE for part in parts)
 

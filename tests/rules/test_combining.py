@@ -301,9 +301,29 @@ def test_where_no_core_is_idle_a_version_is_made_by_one_worker(stepped, monkeypa
     assert stepped == [], "there is one for the two of them, and one is awake"
 
 
+def made_by_several(stepped: list[Any]) -> int:
+    """How many versions several workers have made together."""
+    makers: dict[int, set[str]] = {}
+    for _, version, thread in stepped:
+        makers.setdefault(version, set()).add(thread)
+    return sum(len(threads) > 1 for threads in makers.values())
+
+
 @SHARDED
-def test_several_workers_make_one_version(stepped, monkeypatch):
+def test_several_workers_make_one_version(stepped):
     """A worker that waits for a version steps shards of it."""
+
+    def slow(hook: Hook, seat: Any) -> None:
+        if hook is Hook.STEPPING:
+            time.sleep(0.005)
+
+    with planted(slow):
+        train(problems.mlp(), "ordered", workers=3)
+    assert made_by_several(stepped) > 12
+
+
+@SHARDED
+def test_where_a_core_is_idle_a_version_is_made_by_several(stepped, monkeypatch):
     monkeypatch.setattr("hogwild.rules.in_shards.usable_cores", lambda: 3.0)
 
     def slow(hook: Hook, seat: Any) -> None:
@@ -312,10 +332,7 @@ def test_several_workers_make_one_version(stepped, monkeypatch):
 
     with planted(slow):
         problems.train(problems.mlp(), **settings(LaysOnly(TAU), workers=3))
-    makers: dict[int, set[str]] = {}
-    for _, version, thread in stepped:
-        makers.setdefault(version, set()).add(thread)
-    assert sum(len(threads) > 1 for threads in makers.values()) > 6
+    assert made_by_several(stepped) > 6
 
 
 @pytest.mark.parametrize("update", SAME_BITS)

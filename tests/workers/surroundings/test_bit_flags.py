@@ -72,7 +72,7 @@ def expected() -> dict[str, Any]:
 def test_each_flag_has_another_value_to_be_tested_with(restored_flags):
     assert set(OTHER) == set(FLAGS) >= set(restored_flags.values)
     if PRECISIONS:
-        assert set(restored_flags.values) >= set(FLAGS) - {"opt_einsum.enabled", "opt_einsum.strategy"}
+        assert set(restored_flags.values) == set(FLAGS)
     assert all(restored_flags.values[name] != value for name, value in expected().items())
 
 

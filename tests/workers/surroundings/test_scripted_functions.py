@@ -15,7 +15,8 @@ import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # TorchScript as a whole is deprecated; libraries still have it
+    # TorchScript as a whole is deprecated; libraries still have it.
+    warnings.filterwarnings("ignore", r"`torch\.jit\.script(_method)?` is (deprecated|not supported)")
 
     @torch.jit.script
     def gated(x: Tensor, scale: float) -> Tensor:
