@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,21 +58,14 @@ class GeneratorWatch:
         return [name for name, a, b in zip(_NAMES, before, now, strict=True) if a != b]
 
 
-# torch holds its generator's mutex while it makes the tensor that it gives back, where the garbage collector may hand
-# the GIL to another thread; one that asks for the mutex then waits for it with the GIL, and neither goes on.
-_asks_torch = threading.Lock()
-
-
 def torch_state() -> Tensor:
-    """`torch.get_rng_state()`, which two threads of this program never ask for at once: they could wait for ever."""
-    with _asks_torch:
-        return torch.get_rng_state()
+    """`torch.get_rng_state()`, which cannot wait for ever beside a thread that seeds or sets the generator.
 
-
-def set_torch_state(state: Tensor) -> None:
-    """`torch.set_rng_state(state)`, likewise."""
-    with _asks_torch:
-        torch.set_rng_state(state)
+    torch holds a generator's mutex while it makes the tensor that it gives back, where the garbage collector of Python
+    3.11 may hand the GIL to another thread; one that asks for that mutex waits for it with the GIL, and neither goes
+    on. Here that tensor is made of a copy which nobody else has.
+    """
+    return torch.default_generator.clone_state().get_state()
 
 
 def _torch_state() -> bytes:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from hogwild.data.generators import GeneratorWatch, set_torch_state, torch_state
+from hogwild.data.generators import GeneratorWatch, torch_state
 
 T = TypeVar("T")
 _MASK = (1 << 64) - 1
@@ -81,7 +81,7 @@ def preserved_generators() -> Iterator[None]:
         try:
             yield
         finally:
-            set_torch_state(states[0])
+            torch.set_rng_state(states[0])
             np.random.set_state(states[1])
             random.setstate(states[2])
             _lending.ended += 1
