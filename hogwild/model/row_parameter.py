@@ -123,7 +123,7 @@ def _embedding(
         options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         return functional.embedding(_seen_whole(input), _seen_whole(weight), *options)
     values = functional.embedding(input, weight, padding_idx, None, norm_type, False, sparse)
-    weight.table.put_back(values.detach().view(input.numel(), *weight.shape[1:]), input.reshape(-1), weight.version)
+    weight.table.put_back(values, input, weight.version)
     return values
 
 

@@ -6,13 +6,15 @@ optimizer state are written beside the newest ones, so a worker killed while it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import nn
 
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.table_steps import TableSteps
-from hogwild.rules.base import Rule
+from hogwild.rules.base import Rule, Seat
+from hogwild.shared.optimizer_state import OptimizerState
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Aborted, Hook, Word
 
@@ -22,6 +24,19 @@ class Versioned(Rule):
 
     versioned: ClassVar[bool] = True
     exact: ClassVar[bool] = True
+
+    def attach(self, seat: Seat) -> None:
+        """Tables are stepped where they lie."""
+        super().attach(seat)
+        self._states: Sequence[OptimizerState] = self.state.optimizer_states
+        self._steps = TableSteps(self.state.tables, self._states) if self.state.tables else None
+        if self._steps is not None:
+            self._states = self._steps.states
+
+    def detach(self) -> None:
+        """Let go of the tables too."""
+        del self._states, self._steps
+        super().detach()
 
     def begin(self, control: Control, version: int) -> None:
         """The head is this version."""
@@ -43,24 +58,21 @@ class Versioned(Rule):
             Aborted: the run has been given up, and what there is is being saved.
         """
         self.give_up_if_aborted()
-        state = self.state
+        state, steps, made = self.state, self._steps, version + 1
         old, new, parity = state.slots[source], state.slots[target], version % 2
-        before, after = state.optimizer_states[parity], state.optimizer_states[1 - parity]
-        steps = TableSteps(state.tables, version + 1) if state.tables else None
+        before, after = self._states[parity], self._states[1 - parity]
+        if steps is not None:
+            steps.begin(made)
         if gathered is None:
             after.copy_from(before)
             new.copy_from(old)
             self.seat.optimizer.rest(new, after)
             return
-        if steps is not None:
-            gathered = steps.taken(gathered)
-            old, new, before, after = steps.slot(old), steps.slot(new), steps.state(before), steps.state(after)
         self.seat.pause(Hook.WRITING)
-        self.seat.optimizer.advance(update, gathered, old, new, before, after)
         if steps is not None:
-            steps.keep()
+            gathered = steps.log(made, gathered)
             self.seat.pause(Hook.LOGGED)
-            steps.store()
+        self.seat.optimizer.advance(update, gathered, old, new, before, after)
 
     def publish(self, head: int) -> None:
         """Let a whole version be the newest.

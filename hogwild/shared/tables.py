@@ -4,7 +4,7 @@
     log of v       of each row that version v wrote: its number, what it held before, and the word that it had before
                    a ring: that of version v lies at v mod L
 
-    writer         makes version v, alone: log → words → (fence) → values; v is published after that
+    writer         makes version v, alone: log → words → (fence) → values, in place; v is published after that
     reader         at a version: values → (fence) → words; where a word names a later version than that, what its entry
                    kept, or the entry that it had before, and so on while that is later too
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from hogwild.shared.optimizer_state import PARAMETER, Cell, StateForm
 _BITS = 32  # of a word, for the entry; what is above them is the version
 _ENTRY = (1 << _BITS) - 1
 _PIECE = 1 << 14  # rows that are copied at once
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Ordering = Callable[[], AbstractContextManager[object]]
 Words = NDArray[np.int64]
@@ -92,9 +93,11 @@ class RowTable:
             before=arena.array(offset + places.before, form.rows * logs, int64).reshape(logs, form.rows),
             old=old[PARAMETER],
         )
-        self._logs = [_Log(self.logs, old, place) for place in range(logs)]
+        self._arrays = {key: _array(column) for key, column in self.columns.items()}
+        self._kept, kept = old, {key: _array(column) for key, column in old.items()}
+        self._logs = [_Log(self.logs, kept, place) for place in range(logs)]
         self._made, self._before = self.logs.words[:, _Log.VERSION], self.logs.before.reshape(-1)
-        self._old = {key: column.flatten(0, 1) for key, column in old.items()}  # entry e of log l at l R + e
+        self._old = {key: _array(column.flatten(0, 1)) for key, column in old.items()}  # entry e of log l at l R + e
 
     @property
     def values(self) -> Tensor:
@@ -120,9 +123,9 @@ class RowTable:
         return values
 
     def put_back(self, values: Tensor, rows: Tensor, version: int, key: str = PARAMETER) -> None:
-        """Of values that were read of those rows, (n, …), make what they were at that version."""
+        """Of values that were read of rows, contiguous (…, width) for rows (…), make what they were at that version."""
         with self.ordering():
-            words = self.newest[rows.numpy()]
+            words = self.newest[rows.numpy().ravel()]
         self._put_back(values, words, version, key)
 
     def copy_at(self, version: int, target: Tensor, key: str = PARAMETER) -> None:
@@ -140,13 +143,13 @@ class RowTable:
         (late,) = (words > newest_seen).nonzero()
         if not late.size:
             return
-        entries, words = self._followed(words[late], version)
-        (left,) = (words > newest_seen).nonzero()
+        entries, before = self._followed(words[late], version)
+        (left,) = (before > newest_seen).nonzero()
         while left.size:
-            entries[left], words[left] = self._followed(words[left], version)
-            left = left[words[left] > newest_seen]
-        kept = self._old[key].index_select(0, torch.from_numpy(entries))
-        values.index_copy_(0, torch.from_numpy(late), kept)
+            entries[left], before[left] = self._followed(before[left], version)
+            left = left[before[left] > newest_seen]
+        kept = self._old[key]
+        _array(values.detach().view(len(words), *kept.shape[1:]))[late] = kept[entries]
 
     def _followed(self, words: Words, version: int) -> tuple[Words, Words]:
         """The entries that words name, and the words that the rows had before."""
@@ -167,9 +170,8 @@ class RowTable:
             log.words[log.VERSION] = made
             return
         named = self._named(log, made)
-        rows = torch.from_numpy(log.rows[named])
-        for key, column in self.columns.items():
-            column.index_copy_(0, rows, log.old[key].index_select(0, torch.from_numpy(named)))
+        for key, column in self._arrays.items():
+            column[log.rows[named]] = log.old[key][named]
         log.words[log.COUNT] = int(named.max(initial=-1)) + 1
 
     def _named(self, log: _Log, made: int) -> Words:
@@ -178,42 +180,30 @@ class RowTable:
         named: Words = entries[self.newest[log.rows[: entries.size]] == (made << _BITS | entries)]
         return named
 
-    def take(self, made: int, rows: Tensor) -> dict[str, Tensor]:
-        """Rows of the newest version, each once, and their state, in memory of the caller's.
+    def log(self, made: int, rows: Tensor) -> None:
+        """Log what those rows of the newest version hold, and name that version in their words: they may be written
+        then. `rows` is int64 of shape (n,); one may come twice.
 
-        They are gathered into the log, where no word names them yet, and copied from there, for rows that lie apart are
-        what costs time. What a version that was begun before has named stays as it is.
+        What a version that was begun before has named stays as it is, for what those rows held is in the log.
+
+        Raises:
+            IndexError: a row is outside.
         """
-        log, own = self._logs[made % len(self._logs)], rows.numpy()
-        first = log.words[log.COUNT]  # 0: as in `keep`
-        if first and not (self.newest[own] >> _BITS < made).all():
-            return {key: column.index_select(0, rows) for key, column in self.columns.items()}
-        log.rows[first : first + own.size] = own
-        for key, column in self.columns.items():
-            torch.index_select(column, 0, rows, out=log.old[key][first : first + own.size])
-        return {key: old[first : first + own.size].clone() for key, old in log.old.items()}
-
-    def keep(self, made: int, rows: Tensor) -> None:
-        """Log what those rows hold, as they were taken, and name that version in their words."""
-        log, own = self._logs[made % len(self._logs)], rows.numpy()
-        words = self.newest[own]
-        first = log.words[log.COUNT]  # 0: no word names that version, for it was begun by nobody before
-        if first and not (new := words >> _BITS < made).all():  # of the others what they held is in the log
+        log, own = self._logs[made % len(self._logs)], _each_once(rows.numpy())
+        if own.size and own[0] < 0:
+            raise IndexError(f"row {own[0]} of a table of {self.rows}")
+        first, words = log.words[log.COUNT], self.newest[own]
+        if first and not (new := words >> _BITS < made).all():
             own, words = own[new], words[new]
-            for key, column in self.columns.items():
-                torch.index_select(column, 0, torch.from_numpy(own), out=log.old[key][first : first + own.size])
-            log.rows[first : first + own.size] = own
         last = first + own.size
-        log.before[first:last] = words
+        for key, column in self._arrays.items():
+            log.old[key][first:last] = column[own]
+        log.rows[first:last], log.before[first:last] = own, words
         log.words[log.COUNT] = last
         with self.ordering():
-            self.newest[own] = made << _BITS | np.arange(first, last)
-
-    def store(self, rows: Tensor, values: Mapping[str, Tensor]) -> None:
-        """Write rows, once they are logged and named."""
+            self.newest[own] = np.arange(made << _BITS | first, made << _BITS | last)
         with self.ordering():
-            for key, column in self.columns.items():
-                column.index_copy_(0, rows, values[key])
+            pass  # what is stored from here on is stored after the words
 
     # --- a checkpoint
 
@@ -222,7 +212,7 @@ class RowTable:
         log = self._logs[made % len(self._logs)]
         count = log.words[log.COUNT]
         return {"rows": torch.from_numpy(log.rows[:count].copy())} | {
-            key: old[:count].clone() for key, old in log.old.items()
+            key: column[made % len(self._logs), :count].clone() for key, column in self._kept.items()
         }
 
     def log_again(self, made: int, logged: Mapping[str, Tensor]) -> None:
@@ -236,7 +226,8 @@ class RowTable:
         if not fits or len(np.unique(rows.numpy())) < len(rows) or bool(((rows < 0) | (rows >= self.rows)).any()):
             raise ValueError(f"the log of version {made} names rows that a table of {self.rows} has not")
         own = rows.numpy()
-        for key, old in log.old.items():
+        for key, kept in self._kept.items():
+            old = kept[made % len(self._logs)]
             if logged[key].shape != (len(rows), *old.shape[1:]) or logged[key].dtype != old.dtype:
                 raise ValueError(f"the log of version {made} holds {logged[key].dtype} {list(logged[key].shape)}")
             old[: len(rows)] = logged[key]
@@ -245,12 +236,27 @@ class RowTable:
         self.newest[own] = made << _BITS | np.arange(own.size)
 
 
+def _array(tensor: Tensor) -> NDArray[Any]:
+    """The same memory, to be copied to and from; numbers that NumPy has not are integers there."""
+    as_integers = _INTEGERS.get(tensor.dtype.itemsize, tensor.dtype)
+    array: NDArray[Any] = tensor.view(as_integers).numpy()
+    return array
+
+
+def _each_once(rows: Words) -> Words:
+    """Those rows in order; what `np.unique` calls takes longer than its work for the few rows of an update."""
+    ordered = rows.copy()
+    ordered.sort()
+    new = ordered[1:] != ordered[:-1]
+    return ordered if np.count_nonzero(new) == new.size else ordered[np.concatenate([[True], new])]
+
+
 class _Log:
     """What one version overwrote: its part of what all logs hold."""
 
     VERSION, COUNT = range(2)
 
-    def __init__(self, logs: TableLogs, columns: Mapping[str, Tensor], place: int) -> None:
+    def __init__(self, logs: TableLogs, columns: Mapping[str, NDArray[Any]], place: int) -> None:
         self.words: memoryview[int] = logs.words[place].data
         self.rows: Words = logs.rows[place]
         self.before: Words = logs.before[place]

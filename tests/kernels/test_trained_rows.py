@@ -17,7 +17,6 @@ from tables import name_half
 from hogwild.kernels.trained_rows import TrainedRows
 from hogwild.shared.arena import Arena
 from hogwild.shared.layout import Layout
-from hogwild.shared.optimizer_state import PARAMETER
 from hogwild.shared.tables import RowTable, TableForm
 
 ROWS, WIDTH, STALENESS = 24, 3, 2
@@ -40,10 +39,8 @@ def a_table(dtype: torch.dtype = torch.float32) -> RowTable:
 def in_torch(table: RowTable, made: int, rows: torch.Tensor, version: int, after: torch.Tensor) -> None:
     """What the generic step makes of a difference: p − (before − after), with a learning rate of 1."""
     difference = table.read(rows, version) - after
-    taken = table.take(made, rows)
-    taken[PARAMETER] -= difference
-    table.keep(made, rows)
-    table.store(rows, taken)
+    table.log(made, rows)
+    table.values[rows] -= difference
 
 
 def assert_readable(table: RowTable, other: RowTable, versions: range) -> None:

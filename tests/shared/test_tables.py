@@ -45,6 +45,11 @@ def a_table(logs: int = LOGS) -> RowTable:
     return RowTable(form, logs, Arena(nbytes), 0, nullcontext)
 
 
+def add(table: RowTable, index: Tensor, number: int) -> None:
+    table.values[index] += 1 + number
+    table.columns["sum"][index] += 1
+
+
 @given(st.lists(attempts, max_size=40))
 def test_each_version_that_may_be_read_is_what_it_was(program: list[tuple[list[int], int]]) -> None:
     """Versions are made and left half made, by updates of other rows; the last few of them can be read all along."""
@@ -52,17 +57,15 @@ def test_each_version_that_may_be_read_is_what_it_was(program: list[tuple[list[i
     for number, (rows, until) in enumerate(program):
         made, index = len(versions), torch.tensor(rows, dtype=torch.int64)
         table.begin(made)
-        taken = table.take(made, index)
-        new = {PARAMETER: taken[PARAMETER] + 1 + number, "sum": taken["sum"] + 1}
         before = table.newest.copy()
         if until >= HALF:
-            table.keep(made, index)
+            table.log(made, index.repeat(2).flip(0))
         if until == HALF:
             name_half(table, before, rows)
         if until == LOGGED:
-            table.store(index[: len(rows) // 2], {key: value[: len(rows) // 2] for key, value in new.items()})
+            add(table, index[: len(rows) // 2], number)
         if until >= STORED:
-            table.store(index, new)
+            add(table, index, number)
         if until == DONE:
             value, total = (tensor.clone() for tensor in versions[-1])
             value[index] += 1 + number
@@ -83,9 +86,9 @@ def test_logs_that_are_put_back_lead_to_the_same_versions() -> None:
     for version in range(1, 6):
         rows = torch.tensor([version % FEW, (version + 2) % FEW]).sort().values
         table.begin(version)
-        table.take(version, rows)
-        table.keep(version, rows)
-        table.store(rows, {PARAMETER: torch.full((2, 2), float(version)), "sum": torch.full((2,), float(version))})
+        table.log(version, rows)
+        for column in table.columns.values():
+            column[rows] = float(version)
     for key, column in again.columns.items():
         table.copy_at(5, column, key)
     for version in (4, 5):

@@ -77,10 +77,13 @@ class RowVersions:
         self.logs = staleness + 1 - ("few logs" in self.faults)
 
     def protocol(self) -> Protocol:
-        writing = [Step("log", "RowTable.keep", self.log), Step("name", "RowTable.keep", self.name)]
+        writing = [Step("log", "RowTable.log", self.log), Step("name", "RowTable.log", self.name)]
         if "name first" in self.faults:
             writing.reverse()
-        values = [Step("value", "RowTable.store", self.value), Step("valued", "RowTable.store", self.valued)]
+        values = [
+            Step("value", "SharedOptimizer.advance", self.value),
+            Step("valued", "SharedOptimizer.advance", self.valued),
+        ]
         writing = [*values, *writing] if "value first" in self.faults else [*writing, *values]
         looking = [
             Step("read.value", "RowTable.read", self.read_value),
