@@ -5,13 +5,14 @@
                    a ring: that of version v lies at v mod L
 
     writer         makes version v, alone: log → words → (fence) → values, in place; v is published after that
-    reader         at a version: values → (fence) → words; where a word names a later version than that, what its entry
-                   kept, or the entry that it had before, and so on while that is later too
+    reader         at a version: values → (fence) → whether a later version was begun → words; where a word names a
+                   later version than that, what its entry kept, or the entry that it had before, and so on while that
+                   is later too
 
 What holds whoever is fast, slow or killed: a reader gets the row as it was at its version. If a value that it read is
-of a later version, or half of it, the word that it reads afterwards names that version. A word holds the version
-itself, so that no log that was reused is followed: a version that is later than the reader's is one of the next L. For
-that the rule sees to it that version v is not begun while somebody reads at v − L − 1 or before.
+of a later version, or half of it, that version was begun, and the word that it reads afterwards names it. A word holds
+the version itself, so that no log that was reused is followed: a version that is later than the reader's is one of the
+next L. For that the rule sees to it that version v is not begun while somebody reads at v − L − 1 or before.
 Who finds that a version was begun, by somebody who died, first puts back what its log kept, in the rows that its words
 name. The words stay, for a reader may have seen a value of that version; it finds in the log what is put back. So the
 version may be made by another update, of other rows. Memory and time of an update follow its rows, not the table.
@@ -125,8 +126,15 @@ class RowTable:
     def put_back(self, values: Tensor, rows: Tensor, version: int, key: str = PARAMETER) -> None:
         """Of values that were read of rows, contiguous (…, width) for rows (…), make what they were at that version."""
         with self.ordering():
+            if not self._is_begun_after(version):
+                return
             words = self.newest[rows.numpy().ravel()]
         self._put_back(values, words, version, key)
+
+    def _is_begun_after(self, version: int) -> bool:
+        """True once a later version was begun; before, no word names one."""
+        begun: int = self._logs[(version + 1) % len(self._logs)].words[_Log.VERSION]
+        return begun > version
 
     def copy_at(self, version: int, target: Tensor, key: str = PARAMETER) -> None:
         """Copy the whole table at that version, piece by piece."""

@@ -85,12 +85,14 @@ class RowVersions:
             Step("valued", "SharedOptimizer.advance", self.valued),
         ]
         writing = [*values, *writing] if "value first" in self.faults else [*writing, *values]
-        looking = [
+        look, value, word = (
+            Step("read.look", "RowTable.put_back", self.look),
             Step("read.value", "RowTable.read", self.read_value),
-            Step("read.word", "RowTable.read", self.read_word),
-        ]
-        if "word first" in self.faults:
-            looking.reverse()
+            Step("read.word", "RowTable.put_back", self.read_word),
+        )
+        looking = [word, value, look] if "word first" in self.faults else [value, look, word]
+        if "look first" in self.faults:
+            looking = [look, value, word]
         steps = [
             Step("claim", "Control.claim", self.claim),
             Step("wait", "Rule.ready", self.wait),
@@ -133,13 +135,19 @@ class RowVersions:
         start = "claim" if row == NOBODY else "wait"
         return put(s, i, **Worker(start, row)._asdict()), start
 
-    # --- a row is read: its value, then its word, then, where that is too new, what was overwritten
+    # --- a row is read: its value; then, where a later version was begun, its word; then what that one overwrote
 
     def read_value(self, s: State, i: int) -> Outcome:
         return put(s, i, second=s.slots[s.workers[i].piece])
 
+    def look(self, s: State, i: int) -> Outcome:
+        """Where no later version was begun, no word is looked at."""
+        version = s.workers[i].version
+        begun = s.logs[(version + 1) % self.logs].version > version
+        return s if begun else put(s, i, own=(0, 0))
+
     def read_word(self, s: State, i: int) -> Outcome:
-        return put(s, i, own=s.newest[s.workers[i].piece])
+        return s if s.workers[i].own == (0, 0) else put(s, i, own=s.newest[s.workers[i].piece])
 
     def check(self, s: State, i: int) -> Outcome:
         me = s.workers[i]
@@ -160,11 +168,17 @@ class RowVersions:
         if value != self.content(s, me.version, me.piece):
             raise Violation(f"worker {i} reads row {me.piece} at version {me.version} as {value}")
         more = me.piece + 1 < len(s.slots)
-        again = "read.word" if "word first" in self.faults else "read.value"
+        again = (
+            "read.word" if "word first" in self.faults else "read.look" if "look first" in self.faults else "read.value"
+        )
         if more:
             return put(s, i, piece=me.piece + 1, own=(), second=NOBODY), again
         kept = me.version if "pinned" in self.faults else NOBODY  # who has read lets go, or two may wait for each other
         return put(s, i, piece=0, own=(), second=NOBODY, version=kept), "turn"
+
+    def first_looking(self) -> str:
+        first = {"word first": "read.word", "look first": "read.look"}
+        return next((first[fault] for fault in first if fault in self.faults), "read.value")
 
     # --- a version is made: by one at a time
 

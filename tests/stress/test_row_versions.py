@@ -34,6 +34,8 @@ def test_every_row_is_read_at_its_version(size: dict[str, Any]) -> None:
         ("few logs", "τ = 1"),
         ("few logs", "τ = 2"),
         ("word first", "τ = 1"),
+        ("look first", "τ = 1"),
+        ("look first", "first come"),
         ("value first", "τ = 1"),
         ("name first", "τ = 1"),
         ("no restore", "τ = 1"),
