@@ -65,6 +65,9 @@ def _refuse_other_form(name: str, value: Any, parameter: Tensor) -> None:
             f"the gradient of {name} is {value.dtype} of shape {list(value.shape)}; {parameter.dtype} of shape "
             f"{list(parameter.shape)} works, or by name (rows, values)"
         )
+    if value.is_sparse:
+        for numbers, count in zip(value._indices(), value.shape, strict=False):
+            checked_rows(name, numbers, count)
 
 
 def rows_of_parameter(name: str, rows: Any, names: Sequence[str], entries: Sequence[Entry]) -> tuple[int, Tensor]:

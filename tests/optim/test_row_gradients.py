@@ -96,6 +96,10 @@ def test_a_loss_that_tells_its_rows_may_be_computed_by_anyone(update: str, optim
     assert one.digest == many.digest
 
 
+def sparse(rows: list[list[int]], form: tuple[int, ...]) -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.tensor(rows), torch.ones(form), (50, WIDTH), check_invariants=False)
+
+
 def test_dense_gradients_are_given_by_name_too_and_what_is_not_named_has_none() -> None:
     x, y = words()
     run_of = {}
@@ -126,6 +130,9 @@ def test_dense_gradients_are_given_by_name_too_and_what_is_not_named_has_none() 
         ({"table.weight": (torch.tensor([1]), torch.zeros(1, WIDTH).double())}, r"torch\.float64.*torch\.float32"),
         ({"table.weight": (torch.tensor([1]),)}, r"a tuple of 1; a table's is \(rows, values\)"),
         ({"table.weight": torch.zeros(3)}, r"gradient of table\.weight is torch\.float32 of shape \[3\]"),
+        ({"table.weight": sparse([[50]], (1, WIDTH))}, r"row 50 of table\.weight.*0 to 49"),
+        ([sparse([[2, -1]], (2, WIDTH))], r"row -1 of table\.weight"),
+        ([sparse([[2], [WIDTH]], (1,))], r"row 8 of table\.weight, which has 8"),
     ],
 )
 def test_what_does_not_fit_is_refused(given: Any, message: str) -> None:

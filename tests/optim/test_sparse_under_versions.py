@@ -54,6 +54,17 @@ def test_a_step_that_is_torchs_own_moves_the_table_too(optimizer: str, settings:
     same_whoever_trains(lambda: made().requires_grad_(True), loss, STEPS_OF_TORCH[optimizer], settings)
 
 
+@by_versions
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "row adagrad"])
+def test_a_table_that_lies_column_by_column(optimizer: str, settings: dict[str, Any]) -> None:
+    def turned() -> nn.Module:
+        model = made()
+        model.table.weight.data = model.table.weight.data.t().contiguous().t()
+        return model
+
+    same_whoever_trains(turned, loss, OPTIMIZERS[optimizer], settings)
+
+
 FIRST = int(words()[0][hogwild.Schedule(200, BATCH).indices(0)].sum())
 
 

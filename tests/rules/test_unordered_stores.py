@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import problems
 import pytest
-from traits import NAMES, SAME_BITS
+import tables
+from traits import NAMES, SAME_BITS, VERSIONED
 
 from hogwild.shared import words
 
@@ -16,5 +17,16 @@ def test_every_rule_trains_with_the_lock_in_place_of_ordered_stores(update, monk
     monkeypatch.setattr(words, "_ORDERED_STORES", False)
     locked = problems.train(problems.conv_bn(), **settings)
     assert locked.updates == plain.updates == 40
+    if update in SAME_BITS:
+        assert locked.digest == plain.digest
+
+
+@pytest.mark.parametrize("update", VERSIONED)
+def test_so_are_rows_of_tables(update, monkeypatch):
+    settings = {"optimizer": "adagrad", "update": update, "workers": 3, "staleness": 2, "micro_batches": 3}
+    plain = tables.train(tables.made(), **settings)
+    monkeypatch.setattr(words, "_ORDERED_STORES", False)
+    locked = tables.train(tables.made(), **settings)
+    assert locked.updates == plain.updates == tables.UPDATES
     if update in SAME_BITS:
         assert locked.digest == plain.digest

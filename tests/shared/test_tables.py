@@ -100,6 +100,33 @@ def test_logs_that_are_put_back_lead_to_the_same_versions() -> None:
         table.read(torch.arange(FEW), 1)
 
 
+@pytest.mark.parametrize("rows", [[1, FEW], [-1], [2, -1, 0]])
+def test_rows_outside_are_named_by_nobody(rows: list[int]) -> None:
+    table = a_table()
+    table.begin(1)
+    with pytest.raises(IndexError):
+        table.log(1, torch.tensor(rows))
+    assert not table.newest.any()
+    assert not len(table.logged(1)["rows"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex128])
+def test_rows_that_do_not_lie_one_after_the_other_are_read_at_their_version(dtype: torch.dtype) -> None:
+    layout = Layout.of([("table", torch.zeros(3, FEW, dtype=dtype).t())])
+    form = TableForm.of(layout.entries[0], {})
+    table, rows = RowTable(form, LOGS, Arena(RowTable.size(form, LOGS)[0]), 0, nullcontext), torch.tensor([1, 4])
+    assert table.values.stride() == (1, FEW)
+    versions = [table.values.clone()]
+    for version in range(1, LOGS + 1):
+        table.begin(version)
+        table.log(version, rows)
+        table.values[rows] += version
+        versions.append(table.values.clone())
+    for version in range(1, LOGS + 1):
+        for some in (rows, torch.arange(FEW)):
+            assert torch.equal(table.read(some, version), versions[version][some])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

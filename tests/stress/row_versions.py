@@ -168,11 +168,8 @@ class RowVersions:
         if value != self.content(s, me.version, me.piece):
             raise Violation(f"worker {i} reads row {me.piece} at version {me.version} as {value}")
         more = me.piece + 1 < len(s.slots)
-        again = (
-            "read.word" if "word first" in self.faults else "read.look" if "look first" in self.faults else "read.value"
-        )
         if more:
-            return put(s, i, piece=me.piece + 1, own=(), second=NOBODY), again
+            return put(s, i, piece=me.piece + 1, own=(), second=NOBODY), self.first_looking()
         kept = me.version if "pinned" in self.faults else NOBODY  # who has read lets go, or two may wait for each other
         return put(s, i, piece=0, own=(), second=NOBODY, version=kept), "turn"
 
