@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -59,12 +60,21 @@ class _Lending:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self.lock = threading.RLock()
         self.begun = self.ended = 0
         self.holder: int | None = None
 
+    def forget_others(self) -> None:
+        """In a forked process, where no other thread is that could give them back."""
+        if self.holder != threading.get_ident():
+            self._begin()
+
 
 _lending = _Lending()
+os.register_at_fork(after_in_child=_lending.forget_others)
 
 
 @contextmanager
@@ -72,18 +82,24 @@ def preserved_generators() -> Iterator[None]:
     """Whatever is drawn or seeded inside leaves this process's generators as they were.
 
     Other threads that ask for the same wait: two trainings in one program make their trial steps, and evaluate, one
-    after the other.
+    after the other. An interruption leaves no count too high, for none comes between two statements that call nothing.
     """
+    me = threading.get_ident()
     with _lending.lock:
-        outer, _lending.holder = _lending.holder, threading.get_ident()
-        _lending.begun += 1
-        states = torch_state(), np.random.get_state(), random.getstate()
+        outer = _lending.holder if _lending.holder == me else None
+        if outer is None:
+            _lending.ended = _lending.begun
         try:
-            yield
+            _lending.begun += 1
+            _lending.holder = me
+            states = torch_state(), np.random.get_state(), random.getstate()
+            try:
+                yield
+            finally:
+                torch.set_rng_state(states[0])
+                np.random.set_state(states[1])
+                random.setstate(states[2])
         finally:
-            torch.set_rng_state(states[0])
-            np.random.set_state(states[1])
-            random.setstate(states[2])
             _lending.ended += 1
             _lending.holder = outer
 

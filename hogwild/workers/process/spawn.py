@@ -104,14 +104,14 @@ def _as_the_server_starts() -> Iterator[None]:
     the server, which inherits that, has imported what it imports; it would print a traceback.
     """
     before = os.environ.get(SAFE)
-    os.environ |= {SAFE: "1", CALLERS_SAFE: before or ""}
     try:
+        os.environ |= {SAFE: "1", CALLERS_SAFE: before or ""}
         with _deaf(), _told_by_a_flag() if sys.flags.ignore_environment else nullcontext():
             yield
     finally:
-        del os.environ[CALLERS_SAFE]
+        os.environ.pop(CALLERS_SAFE, None)
         if before is None:
-            del os.environ[SAFE]
+            os.environ.pop(SAFE, None)
         else:
             os.environ[SAFE] = before
 
