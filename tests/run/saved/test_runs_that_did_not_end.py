@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from programs import started
 from saved import save_run, seem_killed
@@ -118,11 +119,24 @@ def test_it_is_not_taken_for_a_later_process_of_that_number_or_on_another_machin
         assert read_found(out).status == RUNNING
         signed = json.loads((out / LOCK).read_text())
     assert signed["host"] == platform.node() and read_found(out).status == KILLED
-    (out / LOCK).write_text(json.dumps({**signed, "began": signed["began"] - 60}))
+    (out / LOCK).write_text(json.dumps({**signed, "born": None, "began": signed["began"] - 60}))
     assert read_found(out).status == KILLED
+    if signed["born"]:
+        (out / LOCK).write_text(json.dumps({**signed, "born": "another boot 7"}))
+        assert read_found(out).status == KILLED
     (out / LOCK).write_text(json.dumps({**signed, "host": "elsewhere"}))
     found = read_found(out)
     assert (found.status, found.why) == (UNFINISHED, f"process {os.getpid()} on elsewhere trains it, or was killed")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="other systems keep when a process began")
+def test_it_runs_though_the_clock_is_set_meanwhile(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_run(out)
+    (out / "run.json").unlink()
+    began = psutil.Process().create_time()
+    with occupied(out):
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: began + 3600)
+        assert read_found(out).status == RUNNING
 
 
 def test_a_run_that_was_killed_can_be_gone_on_with(out: Path) -> None:
