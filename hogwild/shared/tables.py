@@ -95,8 +95,7 @@ class RowTable:
             old=old[PARAMETER],
         )
         self._arrays = {key: _array(column) for key, column in self.columns.items()}
-        self._kept, kept = old, {key: _array(column) for key, column in old.items()}
-        self._logs = [_Log(self.logs, kept, place) for place in range(logs)]
+        self._logs = [_Log(self.logs, old, place) for place in range(logs)]
         self._made, self._before = self.logs.words[:, _Log.VERSION], self.logs.before.reshape(-1)
         self._old = {key: _array(column.flatten(0, 1)) for key, column in old.items()}  # entry e of log l at l R + e
 
@@ -224,7 +223,7 @@ class RowTable:
         log = self._logs[made % len(self._logs)]
         count = log.words[log.COUNT]
         return {"rows": torch.from_numpy(log.rows[:count].copy())} | {
-            key: column[made % len(self._logs), :count].clone() for key, column in self._kept.items()
+            key: kept[:count].clone() for key, kept in log.kept.items()
         }
 
     def log_again(self, made: int, logged: Mapping[str, Tensor]) -> None:
@@ -238,11 +237,10 @@ class RowTable:
         if not fits or len(np.unique(rows.numpy())) < len(rows) or bool(((rows < 0) | (rows >= self.rows)).any()):
             raise ValueError(f"the log of version {made} names rows that a table of {self.rows} has not")
         own = rows.numpy()
-        for key, kept in self._kept.items():
-            old = kept[made % len(self._logs)]
-            if logged[key].shape != (len(rows), *old.shape[1:]) or logged[key].dtype != old.dtype:
+        for key, kept in log.kept.items():
+            if logged[key].shape != (len(rows), *kept.shape[1:]) or logged[key].dtype != kept.dtype:
                 raise ValueError(f"the log of version {made} holds {logged[key].dtype} {list(logged[key].shape)}")
-            old[: len(rows)] = logged[key]
+            kept[: len(rows)] = logged[key]
         log.rows[: own.size], log.before[: own.size] = own, self.newest[own]
         log.words[log.VERSION], log.words[log.COUNT] = made, own.size
         self.newest[own] = made << _BITS | np.arange(own.size)
@@ -276,11 +274,12 @@ class _Log:
 
     VERSION, COUNT = range(2)
 
-    def __init__(self, logs: TableLogs, columns: Mapping[str, NDArray[Any]], place: int) -> None:
+    def __init__(self, logs: TableLogs, columns: Mapping[str, Tensor], place: int) -> None:
         self.words: memoryview[int] = logs.words[place].data
         self.rows: Words = logs.rows[place]
         self.before: Words = logs.before[place]
-        self.old = {key: column[place] for key, column in columns.items()}
+        self.kept = {key: column[place] for key, column in columns.items()}
+        self.old = {key: _array(column) for key, column in self.kept.items()}  # the same memory
 
 
 class TableLogs(NamedTuple):
