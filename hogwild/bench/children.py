@@ -18,6 +18,7 @@ import torch.multiprocessing  # noqa: F401 - teaches multiprocessing to pass sha
 
 from hogwild.bench.work import ContenderError, NotFinishedError
 from hogwild.workers.process.spawn import begin_with_parent, make_process, start_context, start_process
+from hogwild.workers.surroundings.allocator import refuse_huge_pages
 
 Channel = connection.Connection
 
@@ -89,6 +90,7 @@ def _death(child: BaseProcess) -> str:
 
 def _main(program: Callable[..., Any], rank: int, arguments: Sequence[Any], channel: Channel) -> None:
     begin_with_parent()
+    refuse_huge_pages()  # which the fork server's torch asks for, and that of most programs does not
     try:
         channel.send((True, program(rank, *arguments)))
     except BaseException:

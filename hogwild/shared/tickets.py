@@ -259,13 +259,16 @@ class Control(Words):
             self.orphan_before(ticket)
         )
 
-    def owner_died(self, worker: int, settle: Settle) -> tuple[int, Settled]:
+    def owner_died(self, worker: int, settle: Settle) -> tuple[int, Settled] | None:
         """Deal with what a worker owned whose death has been confirmed; called by the parent.
 
-        Returns its ticket, or NOBODY, and what `settle(ticket, phase)` said becomes of it.
+        Returns its ticket, or NOBODY, and what `settle(ticket, phase)` said becomes of it. None: somebody has the
+        ticket lock, and may hang with it; nothing is dealt with yet.
         """
         row = self._rows[worker]
-        with self.ticket_lock:
+        if not self.ticket_lock.acquire(blocking=False):
+            return None
+        try:
             self._enter(worker)
             ticket, phase = row[Field.TICKET], Phase(row[Field.PHASE])
             settled = settle(ticket, phase) if ticket != NOBODY else Settled.DONE
@@ -275,6 +278,8 @@ class Control(Words):
             row[Field.AGAIN] = row[Field.PRESENT] = row[Field.READING] = 0
             self[Word.HOLDER] = NOBODY
             return ticket, settled
+        finally:
+            self.ticket_lock.release()
 
     def waiting_tickets(self) -> list[int]:
         """Tickets that were handed out and given up, that nobody has taken again, and that are still to be done."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -72,6 +72,7 @@ class Supervisor:
         self._pause = _SOON if shows else _NOW_AND_THEN
         self._asks = asks
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
+        self._dead: deque[tuple[int, Failure]] = deque()  # workers that have ended, and what they owned is not settled
         self._raisers: set[int] = set()  # whose errors end the run
         self._seen: dict[int, tuple[tuple[int, ...] | None, float]] = {}  # the point each was seen at, and how long
         self._looked = time.monotonic()
@@ -90,11 +91,12 @@ class Supervisor:
                 self._start(index)
             while True:
                 ended = not self._team.running()  # before the poll, which then hears all that they told
-                self._poll(0.0 if ended else self._pause)
-                if ended and not self._unfinished():
+                self._poll(0.0 if ended and not self._dead else self._pause)
+                if not ended or self._dead:
+                    continue
+                if not self._unfinished():
                     return
-                if ended:
-                    self._replace(self._some_dead_worker(), "no worker is left, and work is")
+                self._replace(self._some_dead_worker(), "no worker is left, and work is")
         except BaseException:
             self._stop_all()
             raise
@@ -110,6 +112,7 @@ class Supervisor:
                     raise error
                 finally:
                     del error
+        self._settle_the_dead()
         if self._config.worker_timeout is not None:
             self._end_what_hangs(self._config.worker_timeout)
         self._look()
@@ -124,7 +127,8 @@ class Supervisor:
             case Failed():
                 return self._raised(event)
             case Died():
-                self._settle_death(event)
+                self._dead.append((event.worker, self._told(event)))
+                self._settle_the_dead()
         return None
 
     def _raised(self, event: Failed) -> BaseException | None:
@@ -154,10 +158,20 @@ class Supervisor:
         """What that worker had raised or was ended for; where nothing is known of that, what its process says."""
         return self._ending.pop(death.worker, None) or self._failure(death.worker, f"died of {_cause(death)}")
 
-    def _settle_death(self, death: Died) -> None:
-        """The worker has ended for certain: settle what it owned, then apply the policy."""
-        failure = self._told(death)
-        ticket, settled = self._control.owner_died(death.worker, partial(self._rule.settle, self._state))
+    def _settle_the_dead(self) -> None:
+        while self._dead and self._settle(*self._dead[0]):
+            pass
+
+    def _settle(self, worker: int, failure: Failure) -> bool:
+        """The worker has ended for certain: settle what it owned, then apply the policy.
+
+        False: not now, for somebody holds the lock, who may hang and is to be ended first.
+        """
+        dealt_with = self._control.owner_died(worker, partial(self._rule.settle, self._state))
+        if dealt_with is None:
+            return False
+        self._dead.popleft()
+        ticket, settled = dealt_with
         if settled is Settled.AGAIN:
             self.history.undo(failure)
         elif settled is Settled.DOUBTED:
@@ -167,9 +181,10 @@ class Supervisor:
         if self._config.on_worker_failure == "raise":
             raise failure.as_error()
         if self._config.on_worker_failure == "replace" and not self._control[Word.STOP]:
-            self._replace(death.worker, failure.what)
+            self._replace(worker, failure.what)
         else:
             _log.warning("%s; going on without it", failure.what)
+        return True
 
     def _end_what_hangs(self, timeout: float) -> None:
         """End the workers that have been at the same point of the same ticket for too long.
@@ -267,6 +282,8 @@ class Supervisor:
 
     def _let_finish(self) -> None:
         control, deadline = self._control, time.monotonic() + _GRACE
+        while self._dead:
+            self._note_death(*self._dead.popleft())
         while self._team.running() and time.monotonic() < deadline:
             if control[Word.OBSERVED] != control[Word.EVALUATED]:
                 if self._asks:
@@ -294,7 +311,10 @@ class Supervisor:
         if isinstance(event, Failed):
             self._raised(event)
         elif worker not in self._raisers:
-            self.history.failures.append(_doubtful(self._told(event), self._doubted().get(worker)))
+            self._note_death(worker, self._told(event))
+
+    def _note_death(self, worker: int, failure: Failure) -> None:
+        self.history.failures.append(_doubtful(failure, self._doubted().get(worker)))
 
     def _doubted(self) -> dict[int, int]:
         """Worker → the ticket that it was writing in place when it ended."""

@@ -43,6 +43,7 @@ from hogwild.workers.worker import Worker
 _PATIENCE = 2.0  # seconds for threads to finish their update once the run has failed
 _ENDING = 1.0  # seconds for the kernel to end a thread that is done with Python
 _LEAVING = 0.5  # seconds for those that do not to be interrupted, should they execute Python code
+_BETWEEN = 1e-3  # seconds between looks at who is still there
 
 
 class ThreadTeam:
@@ -78,7 +79,8 @@ class ThreadTeam:
         self._threads: dict[int, threading.Thread] = {}
         self._told: deque[Event] = deque()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # an interruption takes no lock of it away
-        self._locks: list[Lock] = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
+        self._thread_locks = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
+        self._locks: list[Lock] = [*self._thread_locks]
         if state.plan.dealing.nodes > 1:  # the courier is a process, and takes these locks too
             self._locks[:2] = map(PairedLock, self._locks, (state.locks.ticket, state.locks.commit))
         self._give_locks(state)
@@ -143,10 +145,21 @@ class ThreadTeam:
         Left to end with the program, one that calls torch again and again would abort that (before Python 3.14).
         """
         self._wait(_PATIENCE)
-        for thread in self._threads.values():
-            if thread.is_alive():
-                _raise_in(thread)
-        self._wait(_LEAVING)
+        left = [thread for thread in self._threads.values() if thread.is_alive()]
+        for thread in left:
+            _raise_in(thread)
+        deadline = time.monotonic() + _LEAVING
+        while left:
+            self._free_locks()
+            left = [thread for thread in left if thread.is_alive()] if time.monotonic() < deadline else []
+            self._wait(_BETWEEN)
+
+    def _free_locks(self) -> None:
+        """Take the locks from threads that were ended as they took one, or hang with it: those that wait for it end in
+        their turn, and the caller, who is to save what there is, waits for nobody."""
+        for lock in self._thread_locks:
+            with suppress(RuntimeError):  # nobody has it
+                lock.release()
 
     def _wait(self, patience: float) -> None:
         deadline = time.monotonic() + patience

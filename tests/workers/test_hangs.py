@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -79,6 +80,34 @@ def test_a_process_that_hangs_at(update, hook):
     assert run.updates + len(run.in_doubt) == 80 and done == list(range(80))
     hung = [failure for failure in run.failures if "in __call__" in failure and "hung for 2 s" in failure]
     assert len(hung) == len(run.failures) <= 2, "two may come to the first hook at once"
+
+
+def test_a_process_that_hangs_with_the_lock_while_another_is_killed():
+    """Who settles that death does not wait for the lock, but finds the one that hangs with it."""
+    comes, hangs = torch.zeros(2, dtype=torch.int64).share_memory_()
+
+    def plant(hook, seat):
+        if seat.index == 0 and hook is Hook.CLAIMING:
+            wait_for(comes)
+        if seat.index == 0 and hook is Hook.OWNING and not hangs:
+            hangs.fill_(1)
+            time.sleep(3600)
+        if seat.index == 1 and hook is Hook.COMPUTING and not comes:
+            comes.fill_(1)
+            wait_for(hangs)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait_for(gate):
+        while not gate:
+            time.sleep(0.01)
+
+    settings = {"update": "ordered", "staleness": 1, "updates": 40, "recheck": 0}
+    with planted(plant):
+        run = problems.train(kind="processes", workers=2, worker_timeout=TIMEOUT, **settings)
+    killed, hung = sorted(run.failures, key=lambda failure: "hung" in failure)
+    assert "died of SIGKILL" in killed and "hung for 2 s" in hung
+    assert sorted(run.journal["update"]) == list(range(40))
+    assert run.digest == problems.train(**settings).digest
 
 
 def stopping_the_other(done, begun):
@@ -230,3 +259,27 @@ def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
         assert not thread.is_alive()
     finally:
         released.set()
+
+
+@pytest.mark.parametrize("update", ["ordered", "locked"])
+def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(update, tmp_path):
+    """The parent goes on without that lock, too: it saves what there is."""
+    released, threads_of_run = threading.Event(), {}
+
+    def plant(hook, seat):
+        threads_of_run[seat.index] = threading.current_thread()
+        if hook is Hook.OWNING and seat.index == 0 and not released.is_set():
+            _thread.interrupt_main()
+            released.wait(60)
+
+    settings = {"update": update, "staleness": 2, "updates": 40}
+    try:
+        with planted(plant), pytest.raises(KeyboardInterrupt):
+            problems.train(out=tmp_path / "run", workers=3, **settings)
+        assert [index for index, thread in sorted(threads_of_run.items()) if thread.is_alive()] == [0]
+    finally:
+        released.set()
+    run = problems.train(resume=tmp_path / "run", **settings)
+    assert sorted(run.journal["update"]) == list(range(40))
+    if update == "ordered":
+        assert run.digest == problems.train(**settings).digest

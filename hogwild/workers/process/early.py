@@ -40,6 +40,9 @@ def start_server_early(kind: str) -> None:
     """
     nothing_done = "torch" not in sys.modules and threading.active_count() == 1  # a fork has none of the others
     import_torch()
+    from hogwild.workers.surroundings.allocator import ask_for_huge_pages  # which imports torch
+
+    ask_for_huge_pages()
     if nothing_done:
         fork_server(kind)
     elif likely_kind(kind) == "processes":

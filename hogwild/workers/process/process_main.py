@@ -25,7 +25,7 @@ from hogwild.shared.words import Aborted
 from hogwild.workers.process.package import Package
 from hogwild.workers.process.spawn import begin_with_parent
 from hogwild.workers.recompute import Spare
-from hogwild.workers.surroundings.allocator import keep_freed_memory
+from hogwild.workers.surroundings.allocator import ask_for_huge_pages, keep_freed_memory
 from hogwild.workers.surroundings.vector_math import call_vector_functions
 from hogwild.workers.task import Task
 from hogwild.workers.team import Event, Failed, Logged, failure, usage
@@ -46,6 +46,7 @@ def process_main(
     begin_with_parent()
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno(), all_threads=True)
     keep_freed_memory()
+    ask_for_huge_pages()
     torch.set_num_threads(1)  # while it unpacks; then the task says
     call_vector_functions()  # code of the user's may have threads of its own
     worker = None

@@ -13,15 +13,37 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
+import torch
+
+_SWITCH = "THP_MEM_ALLOC_ENABLE"
+_DISABLE_HUGE_PAGES = 41  # PR_SET_THP_DISABLE of prctl(2)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of mallopt(3)
 _KEPT = 512 << 20  # bytes free at the end of the heap before some are given back
 _MAPPED = 32 << 20  # bytes of a block from which on it is mapped by itself
 
 
+def ask_for_huge_pages() -> None:
+    """Let torch ask the kernel for them, unless the caller's environment says otherwise.
+
+    Torch looks at that switch once, at the first tensor of a process, or of one that it was forked from.
+    """
+    is_set = _SWITCH in os.environ
+    os.environ.setdefault(_SWITCH, "1")
+    torch.empty(1)
+    if not is_set:
+        del os.environ[_SWITCH]
+
+
+def refuse_huge_pages() -> None:
+    """Let this process have none of them from here on, as one has whose torch asks for none."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DISABLE_HUGE_PAGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
+
+
 def keep_freed_memory() -> bool:
-    """Tell torch, before its first tensor is made, and the C library; False where the latter cannot be told."""
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch looks when it first allocates
+    """Tell the C library; False where it cannot be told."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

@@ -9,14 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from hogwild.bench.children import in_children
 
 # Faults of 20 steps that each take and free three blocks, once the heap has its shape. The least of three counts: what
 # is given back is faulted in again at every step, while a kernel that reclaims pages of a program that waits for a core
 # (seen with DAMON, at a load of 9 on 2 cores: 7,740 faults) adds to some of them.
 PROGRAM = """
 import resource, sys, torch
-from hogwild.workers.surroundings.allocator import keep_freed_memory
+from hogwild.workers.surroundings.allocator import ask_for_huge_pages, keep_freed_memory
 if sys.argv[1] == "kept":
+    ask_for_huge_pages()
     assert keep_freed_memory()
 def step():
     blocks = [torch.ones(int(sys.argv[2]) << 18) for _ in range(3)]
@@ -51,3 +55,53 @@ def test_a_step_does_not_fault_in_again_what_the_last_one_freed(size):
     pages = 20 * 3 * (size << 20) // 4096
     assert faults("kept") < pages / 20
     assert faults("as it comes") > pages / 2
+
+
+OF_THREADS = "-m hogwild run own.py --updates 2 --kind threads"
+SWITCH = "THP_MEM_ALLOC_ENABLE"
+OWN_FILE = """
+import os, torch, hogwild
+
+def loss(model, batch):
+    block = torch.ones(48 << 18)
+    if hogwild.worker_info().update == 1:
+        with open("/proc/self/smaps_rollup") as of_process, open("found", "w") as found:
+            (kilobytes,) = [line.split()[1] for line in of_process if line.startswith("AnonHugePages")]
+            print(kilobytes, os.environ.get("THP_MEM_ALLOC_ENABLE"), file=found)
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+def build():
+    return hogwild.Problem(torch.nn.Linear(4, 2), (torch.ones(64, 4), torch.zeros(64, dtype=torch.int64)), loss)
+
+if __name__ == "__main__":
+    problem = build()
+    hogwild.train(problem.model, problem.data, loss, optimizer=torch.optim.SGD, updates=2, kind="processes")
+else:
+    hogwild.define_experiment(build, epochs=1)
+"""
+
+
+@with_huge_pages
+@pytest.mark.parametrize("switch", [None, "0"])
+@pytest.mark.parametrize("how", ["own.py", "-m hogwild run own.py --updates 2 --kind processes", OF_THREADS])
+def test_a_worker_is_given_huge_pages_unless_the_caller_says_no(how, switch, tmp_path):
+    """Torch hears it once, so the fork server's is to hear it, also where that is a fork of the command line."""
+    (tmp_path / "own.py").write_text(OWN_FILE)
+    before = {name: value for name, value in os.environ.items() if name != SWITCH}
+    environment = {**before, **({} if switch is None else {SWITCH: switch})}
+    ran = subprocess.run([sys.executable, *how.split()], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    kilobytes, heard = (tmp_path / "found").read_text().split()
+    assert (int(kilobytes) > 0) == (switch is None)
+    assert heard == str(switch), "a worker has its program's environment"
+
+
+def huge_pages_of_a_block(rank):
+    block = torch.ones(48 << 18)
+    return int(Path("/proc/self/smaps_rollup").read_text().split("AnonHugePages:")[1].split()[0]) * len(block)
+
+
+@with_huge_pages
+def test_what_a_training_is_compared_with_is_given_none():
+    """It is to be what most programs are."""
+    assert in_children(huge_pages_of_a_block, 1, (), 60.0) == [0]
