@@ -94,7 +94,8 @@ def ddp(work: Work, *, workers: int, hosts: Sequence[Host] = ()) -> Measurement:
 def _outcome(work: Work, program: Callable[..., Report], processes: int, extra: object) -> Measurement:
     called = time.monotonic()
     line = StartLine(processes)
-    reports: list[Report] = in_children(program, processes, (work, line, extra), work.limit)
+    # In most programs torch does not ask for huge pages.
+    reports: list[Report] = in_children(program, processes, (work, line, extra), work.limit, asks=False)
     began = min(report.began for report in reports)
     states = [*reports[0].looks, (0.0, reports[0].state)]
     *curve, (_, loss) = judge_states(work, states)

@@ -23,8 +23,12 @@ from hogwild.workers.surroundings.allocator import refuse_huge_pages
 Channel = connection.Connection
 
 
-def in_children(program: Callable[..., Any], processes: int, arguments: Sequence[Any], limit: float) -> list[Any]:
+def in_children(
+    program: Callable[..., Any], processes: int, arguments: Sequence[Any], limit: float, *, asks: bool = True
+) -> list[Any]:
     """Call `program(rank, *arguments)` in so many processes; returns what each returned, by rank.
+
+    Where torch `asks` for huge pages, as it does in worker processes, it gets them.
 
     Raises:
         ContenderError: one of them raised or died.
@@ -37,7 +41,7 @@ def in_children(program: Callable[..., Any], processes: int, arguments: Sequence
         for rank in range(processes):
             receiver, sender = context.Pipe(duplex=False)
             channels.append(receiver)
-            child = make_process(_main, (program, rank, arguments, sender), daemon=False)
+            child = make_process(_main, (program, rank, arguments, sender, asks), daemon=False)
             if not start_process(child):
                 raise ContenderError("the fork server was killed")
             children.append(child)
@@ -88,9 +92,10 @@ def _death(child: BaseProcess) -> str:
 # --- in the child
 
 
-def _main(program: Callable[..., Any], rank: int, arguments: Sequence[Any], channel: Channel) -> None:
+def _main(program: Callable[..., Any], rank: int, arguments: Sequence[Any], channel: Channel, asks: bool) -> None:
     begin_with_parent()
-    refuse_huge_pages()  # which the fork server's torch asks for, and that of most programs does not
+    if not asks:
+        refuse_huge_pages()
     try:
         channel.send((True, program(rank, *arguments)))
     except BaseException:

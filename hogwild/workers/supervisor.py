@@ -90,13 +90,13 @@ class Supervisor:
             for index in range(self._control.workers):
                 self._start(index)
             while True:
-                ended = not self._team.running()  # before the poll, which then hears all that they told
-                self._poll(0.0 if ended and not self._dead else self._pause)
-                if not ended or self._dead:
-                    continue
-                if not self._unfinished():
+                # Before the poll, which then hears all that they told, and may put others in the place of the dead.
+                ended = not self._dead and not self._team.running()
+                self._poll(0.0 if ended else self._pause)
+                if ended and not self._unfinished():
                     return
-                self._replace(self._some_dead_worker(), "no worker is left, and work is")
+                if ended:
+                    self._replace(self._some_dead_worker(), "no worker is left, and work is")
         except BaseException:
             self._stop_all()
             raise
@@ -159,18 +159,21 @@ class Supervisor:
         return self._ending.pop(death.worker, None) or self._failure(death.worker, f"died of {_cause(death)}")
 
     def _settle_the_dead(self) -> None:
-        while self._dead and self._settle(*self._dead[0]):
+        while self._dead and self._settle_death(*self._dead[0]):
             pass
 
-    def _settle(self, worker: int, failure: Failure) -> bool:
+    def _settle_death(self, worker: int, failure: Failure) -> bool:
         """The worker has ended for certain: settle what it owned, then apply the policy.
 
         False: not now, for somebody holds the lock, who may hang and is to be ended first.
         """
         dealt_with = self._control.owner_died(worker, partial(self._rule.settle, self._state))
-        if dealt_with is None:
+        if dealt_with is None and self._config.on_worker_failure != "raise":
             return False
         self._dead.popleft()
+        if dealt_with is None:
+            self._note_death(worker, failure)
+            raise failure.as_error()
         ticket, settled = dealt_with
         if settled is Settled.AGAIN:
             self.history.undo(failure)

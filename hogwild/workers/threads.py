@@ -79,11 +79,7 @@ class ThreadTeam:
         self._threads: dict[int, threading.Thread] = {}
         self._told: deque[Event] = deque()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # an interruption takes no lock of it away
-        self._thread_locks = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
-        self._locks: list[Lock] = [*self._thread_locks]
-        if state.plan.dealing.nodes > 1:  # the courier is a process, and takes these locks too
-            self._locks[:2] = map(PairedLock, self._locks, (state.locks.ticket, state.locks.commit))
-        self._give_locks(state)
+        self._make_locks()
         self._lent = False
 
     def start(self, index: int) -> None:
@@ -149,14 +145,15 @@ class ThreadTeam:
         for thread in left:
             _raise_in(thread)
         deadline = time.monotonic() + _LEAVING
-        while left:
+        while left and time.monotonic() < deadline:
             self._free_locks()
-            left = [thread for thread in left if thread.is_alive()] if time.monotonic() < deadline else []
             self._wait(_BETWEEN)
+            left = [thread for thread in left if thread.is_alive()]
+        self._make_locks()  # for who saves what there is, and waits for nobody
 
     def _free_locks(self) -> None:
         """Take the locks from threads that were ended as they took one, or hang with it: those that wait for it end in
-        their turn, and the caller, who is to save what there is, waits for nobody."""
+        their turn."""
         for lock in self._thread_locks:
             with suppress(RuntimeError):  # nobody has it
                 lock.release()
@@ -201,6 +198,14 @@ class ThreadTeam:
                 self._own_task(), *make_replica(self._model, self._trained, self._constant, state)
             ),
         )
+
+    def _make_locks(self) -> None:
+        state = self._state
+        self._thread_locks = [threading.Lock() for _ in range(2 + len(state.plan.shards))]
+        self._locks: list[Lock] = [*self._thread_locks]
+        if state.plan.dealing.nodes > 1:  # the courier is a process, and takes these locks too
+            self._locks[:2] = map(PairedLock, self._locks, (state.locks.ticket, state.locks.commit))
+        self._give_locks(state)
 
     def _give_locks(self, state: SharedState) -> None:
         state.control.ticket_lock, state.control.commit_lock, *state.control.shard_locks = self._locks

@@ -110,6 +110,35 @@ def test_a_process_that_hangs_with_the_lock_while_another_is_killed():
     assert run.digest == problems.train(**settings).digest
 
 
+def settled_late(monkeypatch, tries):
+    """The lock that a death is settled with is held at so many tries."""
+    settle, tried = Control.owner_died, []
+
+    def owner_died(self, worker, how):
+        tried.append(worker)
+        return settle(self, worker, how) if len(tried) > tries else None
+
+    monkeypatch.setattr(Control, "owner_died", owner_died)
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3, 4])
+def test_the_last_worker_whose_death_is_settled_late_is_replaced_once(tries, monkeypatch):
+    settled_late(monkeypatch, tries)
+    fault, settings = PlantedFault(Fault.KILL, Hook.COMPUTING, 9), {"update": "ordered", "updates": 40}
+    with planted(fault):
+        run = problems.train(kind="processes", workers=1, max_restarts=1, **settings)
+    (failure,) = run.failures
+    assert "died of SIGKILL" in failure and "at update 9" in failure
+    assert sorted(run.journal["update"]) == list(range(40))
+    assert run.digest == problems.train(**settings).digest
+
+
+def test_a_death_that_ends_the_run_is_told_before_it_is_settled(monkeypatch):
+    settled_late(monkeypatch, tries=10**6)
+    with planted(PlantedFault(Fault.KILL, Hook.COMPUTING, 9)), pytest.raises(hogwild.WorkerError, match="SIGKILL"):
+        problems.train(update="ordered", kind="processes", workers=1, on_worker_failure="raise", updates=40)
+
+
 def stopping_the_other(done, begun):
     """A loss whose update 9 takes half a second, in which the other worker comes to wait, and is stopped, once."""
     program = os.getpid()
@@ -261,8 +290,16 @@ def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
         released.set()
 
 
+@pytest.fixture
+def ctrl_c():
+    """Interrupts, also in a program in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("update", ["ordered", "locked"])
-def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(update, tmp_path):
+def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(update, tmp_path, ctrl_c):
     """The parent goes on without that lock, too: it saves what there is."""
     released, threads_of_run = threading.Event(), {}
 

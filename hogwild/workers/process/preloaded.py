@@ -1,4 +1,4 @@
-"""What workers find imported: torch, the rules, and all that they stand on; and done, what is done once for all."""
+"""What workers find imported: torch, the rules, and all that they stand on; and torch asks for huge pages."""
 
 import pickle
 
@@ -8,10 +8,8 @@ import hogwild.workers.loop
 import hogwild.workers.process.process_main  # noqa: F401
 from hogwild.rules.registry import NAMES, rule_class
 from hogwild.workers.surroundings.allocator import ask_for_huge_pages
-from hogwild.workers.surroundings.vector_math import call_vector_functions
 
 ask_for_huge_pages()
-call_vector_functions()
 for name in NAMES:
     rule_class(name)
 pickle.loads(pickle.dumps(torch.zeros(1)))  # for which torch imports more

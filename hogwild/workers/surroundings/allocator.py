@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
+from pathlib import Path
 
 import torch
 
 _SWITCH = "THP_MEM_ALLOC_ENABLE"
+_GIVEN = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _DISABLE_HUGE_PAGES = 41  # PR_SET_THP_DISABLE of prctl(2)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of mallopt(3)
 _KEPT = 512 << 20  # bytes free at the end of the heap before some are given back
@@ -31,14 +32,16 @@ def ask_for_huge_pages() -> None:
     """
     is_set = _SWITCH in os.environ
     os.environ.setdefault(_SWITCH, "1")
-    torch.empty(1)
-    if not is_set:
-        del os.environ[_SWITCH]
+    try:
+        torch.empty(1)
+    finally:
+        if not is_set:
+            os.environ.pop(_SWITCH, None)
 
 
 def refuse_huge_pages() -> None:
-    """Let this process have none of them from here on, as one has whose torch asks for none."""
-    if sys.platform == "linux":
+    """Let this process, whose torch asks for them, have none from here on where the kernel gives them on request."""
+    if _GIVEN.exists() and "[madvise]" in _GIVEN.read_text():
         ctypes.CDLL(None).prctl(_DISABLE_HUGE_PAGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
 
 
