@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -44,6 +45,14 @@ def fonts() -> None:
     drawn.add_subplot().plot([1.0, 1e6])
     drawn.axes[0].set_yscale("log")
     drawn.savefig(io.BytesIO())
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """It interrupts, also where the tests are a program in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _threads() -> set[str]:

@@ -290,14 +290,6 @@ def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
         released.set()
 
 
-@pytest.fixture
-def ctrl_c():
-    """Interrupts, also in a program in the background of a shell, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("update", ["ordered", "locked"])
 def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(update, tmp_path, ctrl_c):
     """The parent goes on without that lock, too: it saves what there is."""

@@ -266,10 +266,9 @@ def test_an_interruption_while_something_logged_is_taken_in_loses_nothing(noted)
     assert history.logged == rows and left == [Died(0, 1)] and not told
 
 
-def test_a_message_is_read_whole_though_a_signal_comes():
+def test_a_message_is_read_whole_though_a_signal_comes(ctrl_c):
     """Half a message left in the pipe would be read as the next one."""
     ours, theirs = connection.Pipe()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background ignores it
     team = ProcessTeam.__new__(ProcessTeam)
     team._told = deque()
 
@@ -287,6 +286,5 @@ def test_a_message_is_read_whole_though_a_signal_comes():
     with pytest.raises(KeyboardInterrupt), HeldSignals():
         team._receive(Slow)
     assert [event.update for event in team._told] == [0, 1]
-    signal.signal(signal.SIGINT, before)
     ours.close()
     theirs.close()
