@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -64,10 +65,12 @@ def test_under_the_findings_of_a_study(out: Path, offer: Offer, capsys: pytest.C
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of a file's size is as a full disk, there")
 def test_under_a_checkpoint(tmp_path: Path) -> None:
+    """Nor is a module's compiled text written, of which the import system would leave a part for all programs."""
     limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
     limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); from hogwild.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", limited, "run", "digits", *SHORT, "--checkpoint-every", "5", "--out", "out"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 3 and "File too large" in done.stderr, done.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 import threading
 import warnings
 from contextlib import contextmanager
@@ -35,6 +36,27 @@ def limited(which, most):
         resource.setrlimit(which, (soft, hard))
 
 
+@contextmanager
+def files_limited(most=None):
+    """What limits files inside, from the beginning or from a call of `limit_files` on, is no limit afterwards."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    compiles = sys.dont_write_bytecode
+    try:
+        if most is not None:
+            limit_files(most)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = compiles
+
+
+def limit_files(most):
+    """No file of this process may grow beyond that; nor is a module's compiled text written, of which the import system
+    would leave a part, and take it for the whole in all programs to come."""
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
 def one_line(caught):
     message = str(caught.value)
     assert "\n" not in message and len(message) < 400, message
@@ -51,17 +73,14 @@ def nothing_half_written(folder: Path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_fills_while_the_run_is_saved(kind, tmp_path):
     """A file may grow to 300 bytes: config.toml may, the model may not."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def evaluate(model):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
+        limit_files(300)
         return {}
 
-    try:
-        with pytest.raises(hogwild.RunDirectoryError, match="the run cannot be saved in .*File too large") as caught:
-            problems.train(kind=kind, evaluate=evaluate, evaluate_every=40, out=tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    wanted = "the run cannot be saved in .*File too large"
+    with files_limited(), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
+        problems.train(kind=kind, evaluate=evaluate, evaluate_every=40, out=tmp_path)
     one_line(caught)
     assert nothing_half_written(tmp_path)
     with pytest.raises(hogwild.RunDirectoryError, match=r"holds no run\.json; it is not the directory of a whole run"):
@@ -72,7 +91,7 @@ def test_a_run_that_cannot_be_saved_leaves_the_one_before_it_whole(tmp_path):
     run = problems.train(update="ordered", updates=8, out=tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = problems.train(update="ordered", updates=9)
-    with limited(resource.RLIMIT_FSIZE, 300), pytest.raises(hogwild.RunDirectoryError, match="cannot be saved"):
+    with files_limited(300), pytest.raises(hogwild.RunDirectoryError, match="cannot be saved"):
         other.save(tmp_path, overwrite=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert read_record(tmp_path).digest == run.digest
@@ -80,35 +99,27 @@ def test_a_run_that_cannot_be_saved_leaves_the_one_before_it_whole(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_fills_while_a_checkpoint_is_saved(kind, tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def loss(model, batch):
         info = hogwild.worker_info()
         if info.update == 12:  # of the process that is about to save; under threads that is this one
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
+            limit_files(300)
         return problems.cross_entropy(model, batch)
 
-    try:
-        with pytest.raises(
-            hogwild.RunDirectoryError, match="no checkpoint of version .* in .*File too large"
-        ) as caught:
-            problems.train(
-                update="ordered", workers=1, kind=kind, loss=loss, updates=20, out=tmp_path, checkpoint_every=10
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    settings = {"update": "ordered", "workers": 1, "updates": 20}
+    wanted = "no checkpoint of version .* in .*File too large"
+    with files_limited(), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
+        problems.train(kind=kind, loss=loss, out=tmp_path, checkpoint_every=10, **settings)
     one_line(caught)
     assert nothing_half_written(tmp_path)
-    resumed = problems.train(update="ordered", workers=1, updates=20, resume=tmp_path)
-    assert resumed.digest == problems.train(update="ordered", workers=1, updates=20).digest, "from the one before"
+    resumed = problems.train(resume=tmp_path, **settings)
+    assert resumed.digest == problems.train(**settings).digest, "from the one before"
 
 
 def test_a_place_that_cannot_be_written_is_told_before_training(tmp_path):
     trained = []
-    with (
-        limited(resource.RLIMIT_FSIZE, 10),
-        pytest.raises(hogwild.RunDirectoryError, match="a run cannot be saved in .*File too large") as caught,
-    ):
+    wanted = "a run cannot be saved in .*File too large"
+    with files_limited(10), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
         begin_directory(tmp_path, RunConfig(updates=1))
     one_line(caught)
     (tmp_path / "file").write_text("")
