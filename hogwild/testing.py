@@ -11,15 +11,16 @@ For instance:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from hogwild._moved import names_from
-from hogwild.determinism.check import check
-from hogwild.determinism.verdict import Verdict
 from hogwild.shared.words import Hook
 from hogwild.workers.planting import Fault, PlantedError, PlantedFault, RandomDelays, both, planted
+
+if TYPE_CHECKING:
+    from hogwild.determinism.verdict import Verdict
 
 __all__ = [
     "Fault",
@@ -53,6 +54,8 @@ def assert_deterministic(
         ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
+    from hogwild.determinism.check import check  # here: what a test module imports, each process of workers does
+
     verdict = check(train, *data_and_loss, runs=runs, **{"controls": False, **arguments})
     if not verdict.identical:
         raise AssertionError(f"the training is not deterministic\n\n{verdict}")
@@ -82,6 +85,8 @@ def assert_divergence_below(
         ArgumentError, WorkerError: a run could not be made; nothing is asserted then.
     """
     __tracebackhide__ = True
+    from hogwild.determinism.check import check
+
     settings = {"controls": False, **arguments, "tolerance": limit, "measure": measure}
     verdict = check(train, *data_and_loss, runs=runs, **settings)
     if not verdict.passed:

@@ -111,7 +111,7 @@ def _run(
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
     sys.argv = ["-c", *arguments]
-    spawn._COMPILER = "no module of this name"  # the tests have imported it, no run does: its server starts sooner
+    spawn._AHEAD = ()  # the tests have imported that, no run does: its server starts sooner
     os.environ.update(environment)
     if warm:
         fork_server("processes")

@@ -325,8 +325,12 @@ def test_several_workers_make_one_version(stepped):
 @SHARDED
 def test_where_a_core_is_idle_a_version_is_made_by_several(stepped, monkeypatch):
     monkeypatch.setattr("hogwild.rules.in_shards.usable_cores", lambda: 3.0)
+    all_have_begun, begun = threading.Barrier(3), set()
 
     def slow(hook: Hook, seat: Any) -> None:
+        if seat.index not in begun:
+            begun.add(seat.index)
+            all_have_begun.wait(60)
         if hook in (Hook.STEPPING, Hook.PUBLISHING):
             time.sleep(0.005)
 

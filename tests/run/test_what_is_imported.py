@@ -69,6 +69,34 @@ def test_an_optimizer_is_as_torch_makes_it_afterwards(tmp_path):
     assert printed_by(script, tmp_path) == ["0.0", "False", "True"]
 
 
+PYTEST = """
+import sys
+{first}
+sys.path.insert(0, {tests!r})
+import problems
+
+def imported(model, batch):
+    import sys
+    import hogwild
+    hogwild.worker_info().log(found=float("pytest" in sys.modules))
+    return problems.cross_entropy(model, batch)
+
+print(*sorted({{row["found"] for row in problems.train(loss=imported, kind="processes", updates=4).logged}}))
+"""
+
+
+@pytest.mark.parametrize(("first", "found"), [("import pytest", "1.0"), ("", "0.0")])
+def test_workers_find_pytest_where_the_program_has_imported_it(first, found, tmp_path):
+    """A module of tests imports it, and each worker that is given a function of one would, anew."""
+    script = PYTEST.format(first=first, tests=str(Path(problems.__file__).parent))
+    assert printed_by(script, tmp_path) == [found]
+
+
+def test_a_module_of_tests_imports_no_checker_with_what_it_asserts_by(tmp_path):
+    script = "import sys, hogwild.testing; print([name for name in sys.modules if name.startswith('hogwild.determ')])"
+    assert printed_by(script, tmp_path) == ["[]"]
+
+
 TWO_AT_ONCE = """
 import sys, threading
 import torch

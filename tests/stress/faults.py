@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -258,21 +259,15 @@ def tried(case: Case) -> Verdict:
         arguments["on_nonfinite"] = NONFINITE[case.fault][1]
     if case.fault in (HANG, HANG_ANYWHERE):
         arguments["worker_timeout"] = TIMEOUT
-    if killer is not None:
-        arguments["progress"] = killer.begin
-        killer.start()
     delays = RandomDelays(case.seed, share=0.05)
     run, error = None, None
     try:
-        with planted(both(plant, delays) if plant is not None else delays):
+        with planted(both(plant, delays) if plant is not None else delays), killer or nullcontext():
             run = train(case, **arguments)
     except hogwild.HogwildError as raised:
         error = f"{type(raised).__name__}: {raised}"
     finally:
         release.set()
-        if killer is not None:
-            killer.began.set()
-            killer.join()
     unmet = (plant is not None and not plant.fired) or (killer is not None and run is not None and not run.failures)
     return Verdict(met=False) if unmet and error is None else judge(case, run, error)
 

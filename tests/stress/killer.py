@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 
 import psutil
-
-import hogwild
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -20,22 +17,31 @@ def worker_processes() -> list[psutil.Process]:
 
 
 class Killer(threading.Thread):
-    """Kills one worker at a random instant of the `longest` seconds after the run has begun."""
+    """Inside, kills one worker at a random instant of the `longest` seconds after the first worker has come.
+
+    It looks for workers itself: a run may be over before it reports that it has begun.
+    """
 
     def __init__(self, choices: random.Random, longest: float) -> None:
         super().__init__(name="killer")
         self.delay = choices.uniform(0, longest)
         self.choices = choices
-        self.began = threading.Event()
+        self.over = threading.Event()
         self.killed = 0
 
-    def begin(self, progress: hogwild.Progress) -> None:
-        """The run's first report."""
-        self.began.set()
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join()
 
     def run(self) -> None:
-        self.began.wait()
-        time.sleep(self.delay)
+        while not worker_processes():
+            if self.over.wait(0.001):
+                return
+        if self.over.wait(self.delay):
+            return
         for worker in self.choices.sample(found := worker_processes(), len(found)):
             try:
                 worker.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -63,18 +64,17 @@ class Setting:
     def digest(self) -> str:
         return plain(self.build(), OPTIMIZERS[self.method], **self.arguments)
 
-    def train(self, workers: int, kind: str, killer: Killer | None) -> hogwild.Run:
-        told = {"progress": killer.begin} if killer is not None else {}
+    def train(self, workers: int, kind: str) -> hogwild.Run:
         optimizer = OPTIMIZERS[self.method]
         return problems.train(
-            self.build(), optimizer=optimizer, workers=workers, kind=kind, recheck=0.1, **self.arguments, **told
+            self.build(), optimizer=optimizer, workers=workers, kind=kind, recheck=0.1, **self.arguments
         )
 
 
-def drawn(choices: random.Random) -> tuple[int, str, Killer | None]:
+def drawn(choices: random.Random) -> tuple[int, str, AbstractContextManager[None]]:
     """How many workers of which kind, and who kills one of them: only processes can be killed."""
     if choices.random() < 0.25:
-        return choices.randint(1, MOST), "threads", None
+        return choices.randint(1, MOST), "threads", nullcontext()
     return choices.randint(1, MOST), "processes", Killer(choices, longest=0.1)
 
 
@@ -90,13 +90,8 @@ def test_one_digest_whoever_trains_and_dies(update):
         assert runs < 10 * KILLS, f"only {met} kills met a worker at work in {runs} runs"
         setting = settings[runs % len(settings)]
         workers, kind, killer = drawn(choices)
-        if killer is not None:
-            killer.start()
-        with planted(RandomDelays(seed=choices.randrange(1 << 30), share=0.05)):
-            run = setting.train(workers, kind, killer)
-        if killer is not None:
-            killer.began.set()
-            killer.join()
+        with planted(RandomDelays(seed=choices.randrange(1 << 30), share=0.05)), killer:
+            run = setting.train(workers, kind)
         runs += 1
         met += len(run.failures)
         told = f"{setting}, {workers} {kind}, failures: {run.failures}"

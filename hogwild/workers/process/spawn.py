@@ -33,7 +33,7 @@ SAFE = "PYTHONSAFEPATH"
 CALLERS_SAFE = "HOGWILD_CALLERS_PYTHONSAFEPATH"
 """What the caller's environment has in place of the former, while the fork server starts."""
 _DEAF = "_begins_deaf"  # which attribute says so
-_COMPILER = "torch._dynamo"  # a step of torch's own imports it, and so has the one that was tried here
+_AHEAD = ("torch._dynamo", "pytest")  # a step of torch's own imports the one, a module of tests the other
 SERVER_LOST = 255  # what multiprocessing takes for the exit status of all that a fork server forked, when that dies
 start_lock = threading.Lock()
 """Held while a process is being started: what is set for the start is the whole program's."""
@@ -141,8 +141,8 @@ def _deaf() -> Iterator[None]:
 def start_context() -> BaseContext:
     """The way in which processes are started here."""
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    compiler = [_COMPILER] if _COMPILER in sys.modules else []
-    context.set_forkserver_preload([*compiler, _PRELOAD])  # which lets go of the signals that are held back
+    ahead = [name for name in _AHEAD if name in sys.modules]  # the workers of this program may need it, too
+    context.set_forkserver_preload([*ahead, _PRELOAD])  # which lets go of the signals that are held back
     return context
 
 
