@@ -29,8 +29,9 @@ def test_a_run_imports_its_own_rule_alone(update):
     assert {*done.stdout.split()} & {*NAMES} == {update}
 
 
-COMPILER = """
+IMPORTED = """
 import sys
+{first}
 sys.path.insert(0, {tests!r})
 import problems
 import torch
@@ -38,22 +39,23 @@ import torch
 def imported(model, batch):
     import sys
     import hogwild
-    hogwild.worker_info().log(compiler=float("torch._dynamo" in sys.modules))
+    hogwild.worker_info().log(found=float({module!r} in sys.modules))
     return problems.cross_entropy(model, batch)
 
 run = problems.train(
     loss=imported, optimizer=getattr(problems, {optimizer!r}), kind={kind!r}, update="ordered", updates=4, out="saved"
 )
-print(*sorted({{row["compiler"] for row in run.logged}}), "torch._dynamo" in sys.modules)
+print(*sorted({{row["found"] for row in run.logged}}), {module!r} in sys.modules)
+{then}
 """
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "MOMENTUM", "ADAM"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_run_imports_torchs_compiler_for_its_optimizer(kind, optimizer, tmp_path):
-    """Nor for its record, of which the numerical fingerprint takes steps of its own."""
-    script = COMPILER.format(tests=str(Path(problems.__file__).parent), kind=kind, optimizer=optimizer)
-    assert printed_by(script, tmp_path) == ["0.0", "False"]
+def found(
+    module: str, folder: Path, *, kind: str, optimizer: str = "SGD", first: str = "", then: str = ""
+) -> list[str]:
+    """Whether that module is imported where a loss is computed, and in the program; and what is printed `then`."""
+    told = {"kind": kind, "optimizer": optimizer, "first": first, "then": then}
+    return printed_by(IMPORTED.format(module=module, tests=str(Path(problems.__file__).parent), **told), folder)
 
 
 def printed_by(script: str, folder: Path) -> list[str]:
@@ -62,34 +64,23 @@ def printed_by(script: str, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", "MOMENTUM", "ADAM"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_run_imports_torchs_compiler_for_its_optimizer(kind, optimizer, tmp_path):
+    """Nor for its record, of which the numerical fingerprint takes steps of its own."""
+    assert found("torch._dynamo", tmp_path, kind=kind, optimizer=optimizer) == ["0.0", "False"]
+
+
 def test_an_optimizer_is_as_torch_makes_it_afterwards(tmp_path):
     """What was told to a method of `Optimizer`, so that it does not import the compiler, is taken back."""
-    script = COMPILER.format(tests=str(Path(problems.__file__).parent), kind="threads", optimizer="SGD")
-    script += "torch.optim.SGD([torch.zeros(1)], lr=0.1)\nprint('torch._dynamo' in sys.modules)\n"
-    assert printed_by(script, tmp_path) == ["0.0", "False", "True"]
+    then = "torch.optim.SGD([torch.zeros(1)], lr=0.1)\nprint('torch._dynamo' in sys.modules)"
+    assert found("torch._dynamo", tmp_path, kind="threads", then=then) == ["0.0", "False", "True"]
 
 
-PYTEST = """
-import sys
-{first}
-sys.path.insert(0, {tests!r})
-import problems
-
-def imported(model, batch):
-    import sys
-    import hogwild
-    hogwild.worker_info().log(found=float("pytest" in sys.modules))
-    return problems.cross_entropy(model, batch)
-
-print(*sorted({{row["found"] for row in problems.train(loss=imported, kind="processes", updates=4).logged}}))
-"""
-
-
-@pytest.mark.parametrize(("first", "found"), [("import pytest", "1.0"), ("", "0.0")])
-def test_workers_find_pytest_where_the_program_has_imported_it(first, found, tmp_path):
+@pytest.mark.parametrize(("first", "wanted"), [("import pytest", ["1.0", "True"]), ("", ["0.0", "False"])])
+def test_workers_find_pytest_where_the_program_has_imported_it(first, wanted, tmp_path):
     """A module of tests imports it, and each worker that is given a function of one would, anew."""
-    script = PYTEST.format(first=first, tests=str(Path(problems.__file__).parent))
-    assert printed_by(script, tmp_path) == [found]
+    assert found("pytest", tmp_path, kind="processes", first=first) == wanted
 
 
 def test_a_module_of_tests_imports_no_checker_with_what_it_asserts_by(tmp_path):

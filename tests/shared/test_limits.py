@@ -26,35 +26,24 @@ from hogwild.shared.arena import Arena
 
 
 @contextmanager
-def limited(which, most):
-    """Inside, this process has that soft limit."""
+def limited(which, most=None):
+    """Inside, this process has that soft limit, or one that `limit` gives it there."""
     soft, hard = resource.getrlimit(which)
-    resource.setrlimit(which, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(which, (soft, hard))
-
-
-@contextmanager
-def files_limited(most=None):
-    """What limits files inside, from the beginning or from a call of `limit_files` on, is no limit afterwards."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     compiles = sys.dont_write_bytecode
     try:
         if most is not None:
-            limit_files(most)
+            limit(which, most)
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.setrlimit(which, (soft, hard))
         sys.dont_write_bytecode = compiles
 
 
-def limit_files(most):
-    """No file of this process may grow beyond that; nor is a module's compiled text written, of which the import system
-    would leave a part, and take it for the whole in all programs to come."""
+def limit(which, most):
+    """Give this process that soft limit. It writes no module's compiled text then: of one that a limit on files cut off
+    the import system would leave a part, and take it for the whole in all programs to come."""
     sys.dont_write_bytecode = True
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    resource.setrlimit(which, (most, resource.getrlimit(which)[1]))
 
 
 def one_line(caught):
@@ -75,11 +64,11 @@ def test_a_disk_that_fills_while_the_run_is_saved(kind, tmp_path):
     """A file may grow to 300 bytes: config.toml may, the model may not."""
 
     def evaluate(model):
-        limit_files(300)
+        limit(resource.RLIMIT_FSIZE, 300)
         return {}
 
     wanted = "the run cannot be saved in .*File too large"
-    with files_limited(), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
+    with limited(resource.RLIMIT_FSIZE), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
         problems.train(kind=kind, evaluate=evaluate, evaluate_every=40, out=tmp_path)
     one_line(caught)
     assert nothing_half_written(tmp_path)
@@ -91,7 +80,7 @@ def test_a_run_that_cannot_be_saved_leaves_the_one_before_it_whole(tmp_path):
     run = problems.train(update="ordered", updates=8, out=tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = problems.train(update="ordered", updates=9)
-    with files_limited(300), pytest.raises(hogwild.RunDirectoryError, match="cannot be saved"):
+    with limited(resource.RLIMIT_FSIZE, 300), pytest.raises(hogwild.RunDirectoryError, match="cannot be saved"):
         other.save(tmp_path, overwrite=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert read_record(tmp_path).digest == run.digest
@@ -103,12 +92,12 @@ def test_a_disk_that_fills_while_a_checkpoint_is_saved(kind, tmp_path):
     def loss(model, batch):
         info = hogwild.worker_info()
         if info.update == 12:  # of the process that is about to save; under threads that is this one
-            limit_files(300)
+            limit(resource.RLIMIT_FSIZE, 300)
         return problems.cross_entropy(model, batch)
 
     settings = {"update": "ordered", "workers": 1, "updates": 20}
     wanted = "no checkpoint of version .* in .*File too large"
-    with files_limited(), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
+    with limited(resource.RLIMIT_FSIZE), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
         problems.train(kind=kind, loss=loss, out=tmp_path, checkpoint_every=10, **settings)
     one_line(caught)
     assert nothing_half_written(tmp_path)
@@ -119,7 +108,7 @@ def test_a_disk_that_fills_while_a_checkpoint_is_saved(kind, tmp_path):
 def test_a_place_that_cannot_be_written_is_told_before_training(tmp_path):
     trained = []
     wanted = "a run cannot be saved in .*File too large"
-    with files_limited(10), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
+    with limited(resource.RLIMIT_FSIZE, 10), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
         begin_directory(tmp_path, RunConfig(updates=1))
     one_line(caught)
     (tmp_path / "file").write_text("")

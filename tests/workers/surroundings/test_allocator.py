@@ -92,17 +92,22 @@ def kernel_gives_them():
         return huge_pages() > 0
 
 
+@pytest.fixture
+def _asked_for():
+    if not kernel_gives_them():
+        pytest.skip("the kernel has no huge pages for who asks, or gives them to all")
+
+
 def huge_pages():
     """Those of this process, in kB."""
     return int(Path("/proc/self/smaps_rollup").read_text().split("AnonHugePages:")[1].split()[0])
 
 
+@pytest.mark.usefixtures("_asked_for")
 @pytest.mark.parametrize("switch", [None, "0"])
 @pytest.mark.parametrize("how", ["own.py", "-m hogwild run own.py --updates 2 --kind processes", OF_THREADS])
 def test_a_worker_is_given_huge_pages_unless_the_caller_says_no(how, switch, tmp_path):
     """Torch hears it once, so the fork server's is to hear it, also where that is a fork of the command line."""
-    if not kernel_gives_them():
-        pytest.skip("the kernel has no huge pages for who asks, or gives them to all")
     (tmp_path / "own.py").write_text(OWN_FILE)
     before = {name: value for name, value in os.environ.items() if name != SWITCH}
     environment = {**before, **({} if switch is None else {SWITCH: switch})}
@@ -118,9 +123,8 @@ def huge_pages_beside_a_block(rank):
     return huge_pages() if len(block) else None
 
 
+@pytest.mark.usefixtures("_asked_for")
 def test_what_a_training_is_compared_with_is_given_none():
     """It is to be what most programs are."""
-    if not kernel_gives_them():
-        pytest.skip("the kernel has no huge pages for who asks, or gives them to all")
     assert in_children(huge_pages_beside_a_block, 1, (), 60.0, asks=False) == [0]
     assert in_children(huge_pages_beside_a_block, 1, (), 60.0) > [0]
