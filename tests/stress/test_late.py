@@ -1,0 +1,35 @@
+"""Runs whose workers are late: they are, and the bits are those of workers that never were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from late import late
+
+pytestmark = pytest.mark.stress
+
+LATE = [sys.executable, str(Path(__file__).with_name("late.py"))]
+RUN = [sys.executable, "-m", "hogwild", "run", "digits", "--update", "ordered", "--updates", "50", "--json", "--quiet"]
+
+
+def test_the_workers_are_late_and_the_bits_are_the_same(tmp_path: Path) -> None:
+    plain, *slow = (
+        json.loads(subprocess.check_output([*under, *RUN, "--kind", kind, *given], cwd=tmp_path, timeout=120))
+        for kind, under, given in (
+            ("threads", [], ["--workers", "2", "--out", "plain"]),
+            ("threads", [*LATE, "--first", "3", "--often", "1"], ["--workers", "1", "--staleness", "1"]),
+            ("processes", [*LATE, "--first", "3", "--often", "1"], ["--workers", "1", "--staleness", "1"]),
+        )
+    )
+    for one in slow:
+        assert one["digest"] == plain["digest"]
+        assert one["startup_seconds"] >= 3  # until the first claim, which the worker that is late makes
+        assert one["seconds"] > 1  # 50 waits of 0.05 s on average
+
+
+def test_the_exit_status_is_the_commands() -> None:
+    assert late([sys.executable, "-c", "import sys; sys.exit(7)"], first=0, often=0, longest=0) == 7
