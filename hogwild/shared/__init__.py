@@ -10,5 +10,6 @@ alarms, bell                waiting without spinning
 locks, process_locks, mutex locks that a dead worker cannot hold
 journal, totals             what happened, update by update, and the sums of an audit
 exchange                    the values that machines average
-copying, hashing, limits    tensors into others, the digest of a state, what this machine lets a run have
+copying, placement          tensors into others, copies for workers; where in memory they lie, which bits may hang on
+hashing, limits             the digest of a state, what this machine lets a run have
 """

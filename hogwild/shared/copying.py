@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ArgumentError, one_line
+from hogwild.shared.placement import as_it_lies, is_plain_array, is_plain_tensor, lies_as_new
 
 T = TypeVar("T")
 _MOST = 10_000  # lists and dicts that are looked into
@@ -59,25 +60,37 @@ def copy_for_worker(
 def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, dict[int, Any]]:
     """(a deep copy, all copies by the id of their object); where there is none, what `copy.deepcopy` cannot copy of
     what its holders own, and nobody trains, is looked for."""
-    made = dict(kept)
+    parts = [*_parts_of(own)]
+    lying = {id(one): as_it_lies(one) for one in parts if _would_move(one)}
+    made = {**lying, **kept}
     try:
         return copy.deepcopy(value, made), made
     except Exception:
-        others = {id(one): one.clone() if isinstance(one, Tensor) else one for one in _parts_of(own)}
+        others = {id(one): one.clone() if isinstance(one, Tensor) else one for one in parts if _cannot_be_copied(one)}
         if not others:
             raise
-    made = {**others, **kept}
+    made = {**lying, **others, **kept}
     return copy.deepcopy(value, made), made
 
 
+def _would_move(one: Any) -> bool:
+    """True for what `copy.deepcopy` would lay out anew."""
+    return (is_plain_tensor(one) or is_plain_array(one)) and not lies_as_new(one)
+
+
+def _cannot_be_copied(one: Any) -> bool:
+    """True for a module of Python, and for a tensor that `copy.deepcopy` cannot copy."""
+    return isinstance(one, ModuleType) or (isinstance(one, Tensor) and one.layout not in _COPIED)
+
+
 def _parts_of(values: Iterable[Any]) -> Iterator[Any]:
-    """The modules of Python, and tensors that `copy.deepcopy` cannot copy, in them and in their lists and dicts."""
+    """They themselves and what their lists and dicts hold, which are none."""
     found, seen = [*values], set[int]()
     while found and len(seen) < _MOST:
         one = found.pop()
-        if isinstance(one, ModuleType) or (isinstance(one, Tensor) and one.layout not in _COPIED):
+        if not isinstance(one, dict | list | tuple):
             yield one
-        elif isinstance(one, dict | list | tuple) and id(one) not in seen:
+        elif id(one) not in seen:
             seen.add(id(one))
             found += dict.values(one) if isinstance(one, dict) else one
 

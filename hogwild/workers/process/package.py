@@ -8,6 +8,9 @@ or must stay shared does not go through the pickle:
     other large tensors, arrays   lie once, each storage whole, in an arena of their own, which every worker maps
                                   copy-on-write
 
+Each begins as far from a multiple of 16 bytes as it does here, and has its strides, for what a kernel rounds to may
+hang on them (`hogwild.shared.placement`); so has a small one that pickle would move.
+
 A module with a parametrization (`torch.nn.utils.parametrizations`) is of a class that torch has made for it alone, and
 that refuses to be pickled; the worker makes one like it.
 """
@@ -18,12 +21,11 @@ import functools
 import io
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -31,6 +33,19 @@ from torch.nn.utils import parametrize
 from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space, aligned
 from hogwild.shared.copying import is_in_shared_memory
+from hogwild.shared.placement import (
+    Array,
+    Bytes,
+    address_of,
+    array_in,
+    copy_alike,
+    is_plain_array,
+    is_plain_tensor,
+    lies_as_new,
+    memory_of,
+    phase_of,
+    storage_of,
+)
 from hogwild.workers.process.named_by import is_importable
 
 # What torch's pickle of a tensor can be read again of: of uint32 and float8, say, it cannot.
@@ -60,19 +75,15 @@ class Package:
         self.shared = pickler.shared
         self._lay_out(blob, pickler.large)
 
-    def _lay_out(self, blob: bytes, large: list[Tensor | np.ndarray[Any, Any]]) -> None:
+    def _lay_out(self, blob: bytes, large: Sequence[Bytes]) -> None:
         space = Space()
         self._blob = (space.reserve(len(blob)), len(blob))
-        self._large: list[tuple[int, Any, tuple[int, ...]]] = [
-            (space.reserve(value.nbytes), value.dtype, tuple(value.shape)) for value in large
-        ]
+        phases = [phase_of(memory) for memory in large]
+        self._large = [(space.reserve(p + len(m)) + p, len(m)) for m, p in zip(large, phases, strict=True)]
         self.arena = Arena(aligned(space.nbytes), private=True)
         self.arena.bytes(*self._blob)[:] = blob
-        for value, (offset, dtype, _) in zip(large, self._large, strict=True):
-            if isinstance(value, Tensor):
-                self.arena.tensor(offset, value.numel(), dtype).copy_(value)
-            else:
-                self.arena.array(offset, value.size, dtype)[:] = value.reshape(-1)
+        for memory, place in zip(large, self._large, strict=True):
+            self.arena.bytes(*place)[:] = memory.data
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_stand_ins"}
@@ -94,15 +105,14 @@ class Package:
         if kind == "storage":
             return self._view(number, *form)
         if kind == "array":
-            offset, dtype, shape = self._large[number]
-            return self.arena.array(offset, int(np.prod(shape)), dtype).reshape(shape)
+            return array_in(self.arena.bytes(*self._large[number]), *form)
         return found[kind, number]
 
     def _view(
         self, number: int, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
     ) -> Tensor:
         """A tensor on storage `number`; tensors on one storage share it here as they did there."""
-        start, _, (nbytes,) = self._large[number]
+        start, nbytes = self._large[number]
         return self.arena.tensor(start, nbytes // dtype.itemsize, dtype).as_strided(shape, stride, offset)
 
     def close(self) -> None:
@@ -117,9 +127,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._file = file
         self._stand_ins = stand_ins
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[Hashable, int] = {}
         self.shared: list[Tensor] = []
-        self.large: list[Tensor | np.ndarray[Any, Any]] = []
+        self.large: list[Bytes] = []
 
     def dumped(self, value: Any) -> bytes:
         """The whole pickle of one value."""
@@ -132,13 +142,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._stand_ins[id(value)]
         if is_in_shared_memory(value) and value.device.type == "cpu":
             return "shared", self._number(id(value), value, self.shared)
-        if _is_plain(value) and (value.dtype not in _PICKLED or value.untyped_storage().nbytes() >= _LARGE):
-            storage = value.untyped_storage()
-            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-            number = self._number(storage.data_ptr(), whole, self.large)
-            return "storage", number, value.dtype, value.storage_offset(), tuple(value.shape), value.stride()
-        if type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes >= _LARGE:
-            return "array", self._number(id(value), value, self.large)
+        if is_plain_tensor(value):
+            large = value.untyped_storage().nbytes() >= _LARGE
+            if large or value.dtype not in _PICKLED or not lies_as_new(value):
+                form = value.dtype, value.storage_offset(), tuple(value.shape), value.stride()
+                return "storage", self._beside(storage_of(value)), *form
+        if is_plain_array(value) and (value.nbytes >= _LARGE or not lies_as_new(value)):
+            memory, place = memory_of(value)
+            if memory.nbytes >= _LARGE:
+                return "array", self._beside(memory), value.dtype, value.shape, place, value.strides
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -153,9 +165,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return getattr, within
         if type(value).__name__ == "pybind11_type" and (name := _name_in_its_module(value)) is not None:
             return getattr, (sys.modules[value.__module__], name)
+        if is_plain_array(value) and not lies_as_new(value):
+            memory, place = memory_of(value)
+            form = value.dtype, value.shape, place, value.strides
+            return _array_again, (memory.tobytes(), phase_of(memory), *form)
         return super().reducer_override(value)
 
-    def _number(self, key: int, value: Any, held: list[Any]) -> int:
+    def _beside(self, memory: Bytes) -> int:
+        return self._number((address_of(memory), memory.nbytes), memory, self.large)
+
+    def _number(self, key: Hashable, value: Any, held: list[Any]) -> int:
         """The place of a value in a list that holds each one once, and keeps it alive while its key is in use."""
         if key not in self._numbers:
             self._numbers[key] = len(held)
@@ -209,12 +228,8 @@ class _Unpickler(pickle.Unpickler):
         return self._package.look_up(key, self._found)
 
 
-def _is_plain(value: Any) -> bool:
-    """True for a dense tensor of the CPU that is nothing but its values."""
-    if type(value) is not Tensor:
-        return False
-    plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
-    return plain and not value.is_conj() and not value.is_neg()
+def _array_again(memory: bytes, phase: int, *form: Any) -> Array:
+    return array_in(copy_alike(memory, phase), *form)
 
 
 _ADVICE = "kind='threads' sends nothing"

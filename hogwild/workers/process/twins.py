@@ -9,10 +9,10 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from hogwild.shared.placement import address_of, array_in, copy_alike, phase_of
 from hogwild.workers.process.package import Pickler
 
 _LARGEST_TWIN = 1 << 26  # bytes of a pickle
@@ -28,7 +28,7 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
     try:
         of_source = _TwinPickler(_Limited(), keys)
         of_source.dumped(source)
-        kept = {id(part) if isinstance(part, np.ndarray) else part.data_ptr() for part in of_source.large}
+        kept = {address_of(memory) for memory in of_source.large}
         pickler = _TwinPickler(_Limited(), keys)
         blob = pickler.dumped(dict(objects))
         data = {id(one) for one in of_source.left}
@@ -89,13 +89,9 @@ class _Here(pickle.Unpickler):
     def __init__(self, blob: bytes, pickler: _TwinPickler, kept: set[int], found: Mapping[int, Any]) -> None:
         super().__init__(io.BytesIO(blob))
         self._shared, self._left, self._found = pickler.shared, pickler.left, found
-        self._large = [self._own(part, kept) for part in pickler.large]
-
-    @staticmethod
-    def _own(part: Any, kept: set[int]) -> Any:
-        if isinstance(part, np.ndarray):
-            return part if id(part) in kept else part.copy()
-        return part if part.data_ptr() in kept else part.clone()
+        self._large = [
+            memory if address_of(memory) in kept else copy_alike(memory, phase_of(memory)) for memory in pickler.large
+        ]
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
         kind, number, *form = key
@@ -103,5 +99,6 @@ class _Here(pickle.Unpickler):
             return (self._shared if kind == "shared" else self._left)[number]
         if kind == "storage":
             dtype, offset, shape, stride = form
-            return torch.empty(0, dtype=dtype).set_(self._large[number].untyped_storage(), offset, shape, stride)
-        return self._large[number] if kind == "array" else self._found[number]
+            storage = torch.from_numpy(self._large[number]).untyped_storage()
+            return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
+        return array_in(self._large[number], *form) if kind == "array" else self._found[number]
