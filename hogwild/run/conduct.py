@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from hogwild.errors import NonFiniteError, some_of, warn_caller
+from hogwild.errors import HogwildError, NonFiniteError, some_of, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import leaving_together
 from hogwild.run.audit import Audit, close_account
@@ -139,8 +139,10 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             evaluator.take_newest()
             ending.run = _saved_interrupted(run, supervisor.history, machines, began)
             raise
-        except BaseException:
+        except BaseException as error:
             evaluator.take_newest()
+            if isinstance(error, Exception) and machines is None:
+                _leave_checkpoint(run, error)
             raise
         evaluator.take_newest()  # an evaluation in training mode moves running averages
         stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
@@ -258,6 +260,20 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
     result.write(run.job.out)
     checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)
     return result
+
+
+def _leave_checkpoint(run: OpenRun, error: Exception) -> None:
+    """Save what a run that failed by that error has come to, so that it can be gone on with once that is mended."""
+    checkpointer = run.checkpointer()
+    version, slot = run.job.rule.newest(run.state)
+    if checkpointer is None or version == run.start.version:
+        return
+    shown = version if run.job.rule.versioned else run.evaluator.seen
+    try:
+        run.evaluator.keeper.forget_after(shown)
+        checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)
+    except HogwildError as failure:
+        error.add_note(f"what was trained so far could not be saved: {failure}")
 
 
 def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: float) -> Run:

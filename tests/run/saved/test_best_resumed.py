@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from traits import IN_PLACE, KINDS, SAME_BITS, VERSIONED
 
 import hogwild
 from hogwild.run.saved.best import load_best
-from hogwild.run.saved.directory import RUN_FILES
+from hogwild.run.saved.directory import LOCK, RUN_FILES
 from hogwild.shared.words import Hook
 from hogwild.testing import Fault, PlantedFault, planted
 
@@ -46,20 +47,21 @@ def test_a_resumed_run_has_the_best_of_the_run_that_was_never_stopped(update, ki
 @pytest.mark.parametrize("update", [*VERSIONED, *IN_PLACE])
 def test_what_was_best_after_the_checkpoint_is_forgotten(update, tmp_path):
     """A copy of the folder, as a kill would leave it, whose best version came after its checkpoint."""
-    checkpoint = 10
+    checkpoint, out, killed = 10, tmp_path / "out", tmp_path / "killed"
 
     class Kill(hogwild.Callback):
         def on_evaluation(self, progress):
-            kept = load_best(tmp_path)
+            kept = load_best(out)
             if kept is not None and kept.update > checkpoint + 5:
-                raise KeyError("as if killed")
+                shutil.copytree(out, killed, ignore=shutil.ignore_patterns(LOCK))
+                raise KeyError("no more is needed")
 
     settings = {**SETTINGS, "checkpoint_every": checkpoint, "updates": 60}
     with pytest.raises(KeyError):
-        problems.train(update=update, out=tmp_path, callbacks=[Kill()], **settings, workers=1)
-    kept = load_best(tmp_path)
+        problems.train(update=update, out=out, callbacks=[Kill()], **settings, workers=1)
+    kept = load_best(killed)
     assert kept is not None and kept.update > checkpoint
-    at = best_in_checkpoint(tmp_path)
+    at = best_in_checkpoint(killed)
     assert at["update"] < kept.update, "the checkpoint knows the best up to itself"
 
     def low(model):
@@ -67,14 +69,14 @@ def test_what_was_best_after_the_checkpoint_is_forgotten(update, tmp_path):
 
     class Look(hogwild.Callback):
         def on_begin(self, info):
-            self.found = load_best(tmp_path)
+            self.found = load_best(killed)
 
     look = Look()
     again = {**settings, "evaluate": low, "callbacks": [look]}
-    run = problems.train(update=update, out=tmp_path, resume=tmp_path, **again)
+    run = problems.train(update=update, out=killed, resume=killed, **again)
     assert look.found == run.best, "from the beginning: the next checkpoint takes it from there"
     assert (run.best.update, run.best.value) == (at["update"], at["value"])
-    assert run.best == load_best(tmp_path)
+    assert run.best == load_best(killed)
 
 
 def test_the_best_of_an_interrupted_run_is_no_version_that_nobody_published(tmp_path):

@@ -180,11 +180,12 @@ def test_overwriting_leaves_nothing_of_the_run_before(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     old = identities(tmp_path)[0]
 
-    def progress(_):
-        raise KeyError("killed before its first checkpoint")
+    class Failing(hogwild.Callback):
+        def on_begin(self, info):
+            raise KeyError("before its first update")
 
     with pytest.raises(KeyError):
-        train(tmp_path, seed=1, overwrite=True, progress=progress)
+        train(tmp_path, seed=1, overwrite=True, callbacks=[Failing()])
     assert {path.name for path in tmp_path.iterdir()} == {"config.toml", "origin.json", "notes.txt", "failure.json"}
     with pytest.raises(hogwild.RunDirectoryError, match=f"holds no {CHECKPOINT}"):
         train(seed=1, resume=tmp_path)
