@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,21 @@ def baseline_of_the_first_batch() -> Arguments:
         return value * seen[0]
 
     return {"loss": loss}
+
+
+def teacher_that_follows() -> Arguments:
+    """Which is what the model is at first, and moves to what the model is later."""
+    model = problems.mlp()
+    teacher = copy.deepcopy(model).requires_grad_(False)
+
+    def loss(student: nn.Module, batch: Any) -> Tensor:
+        with torch.no_grad():
+            for own, followed in zip(teacher.parameters(), student.parameters(), strict=True):
+                own.lerp_(followed, 0.05)
+            target = teacher(batch[0])
+        return problems.cross_entropy(student, batch) + nn.functional.mse_loss(student(batch[0]), target)
+
+    return {"model": model, "loss": loss}
 
 
 def generator_in_a_closure() -> Arguments:
@@ -302,6 +318,7 @@ SEEN: dict[Callable[[], Arguments], str] = {
     stateful_gradient_hook: "the gradient of 0.weight",
     running_baseline: "loss",
     baseline_of_the_first_batch: "loss",
+    teacher_that_follows: "loss",
     generator_in_a_closure: "loss",
     numpy_generator_in_a_closure: "loss",
     loss_that_switches_the_mode: "loss",

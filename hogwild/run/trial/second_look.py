@@ -3,9 +3,11 @@
     first    the caller's own model, loss, data and schedule, after the trial step        batches 0, k, 0
     second   copies made before the trial step, as another worker would have them         batches k, 0
 
-A batch has to have one loss, one gradient and one set of buffers, to the bit, whoever computes it and when. The same
-holds for the factors of the schedule, and for the steps of an optimizer that is not one of torch's own. Five gradients
-are computed, with the threads and the generators of a worker. State that shows in none of them is not seen.
+A batch has to have one loss, one gradient and one set of buffers, to the bit, whoever computes it and when. Batch k is
+computed on other parameters, as after a step, for what the loss keeps of the model, as a teacher that follows it, may
+be equal to it at first. The same holds for the factors of the schedule, and for the steps of an optimizer that is not
+one of torch's own. Five gradients are computed, with the threads and the generators of a worker. State that shows in
+none of them is not seen.
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
     k = min(1, job.batches - 1)
     try:
         first = Trainee(job, anatomy, own_parts(job), 0)
-        zero, other, again = first.compute(0), first.compute(k), first.compute(0)
+        zero, other, again = first.compute(0), first.compute(k, moved=True), first.compute(0)
         second = Trainee(job, anatomy, copies, min(1, job.config.workers - 1))
-        others_other, others_zero = second.compute(k), second.compute(0)
+        others_other, others_zero = second.compute(k, moved=True), second.compute(0)
     except Exception:
         return
     names = list(anatomy.trained), list(anatomy.buffers)
@@ -69,7 +71,8 @@ def _refuse(job: Job, number: int, difference: str | None, how: str) -> None:
     if difference is not None:
         raise NotReproducible(
             f"batch {number}: the {difference} {how}, so {job.rule.name} cannot give the same bits; the model, the "
-            f"loss or the data keeps something from call to call; {_ADVICE}"
+            f"loss or the data keeps something from call to call, or reads by a closure the model that was given; "
+            f"{_ADVICE}"
         )
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hogwild.data.seeding import seed_generators
@@ -22,6 +23,8 @@ from hogwild.workers.process.twins import twins_of
 from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
 
 Factors = Callable[[int], float]
+
+_STEP = 2.0**-7  # by which values are moved, as a part of them
 
 
 @dataclass(frozen=True)
@@ -95,17 +98,18 @@ class Trainee:
         return self._binding.parameters
 
     @contextmanager
-    def losing(self, ticket: Ticket) -> Iterator[Any]:
-        """Inside, as a worker at the batch of that ticket: what the loss returns."""
+    def losing(self, ticket: Ticket, values: Sequence[Tensor] | None = None) -> Iterator[Any]:
+        """Inside, as a worker at the batch of that ticket: what the loss returns, on the caller's values if None."""
         parts = self._parts
         with informed(self._info):
             seed_generators(self._info.start(ticket.update, ticket.batch))
-            replica = self._binding.point_at(self._values, self._buffers)
+            replica = self._binding.point_at(self._values if values is None else values, self._buffers)
             yield parts.loss(replica, parts.source.batch(ticket.batch, self._info.generator))
 
-    def compute(self, number: int) -> Computed:
-        """The batch of the ticket of that number."""
-        with self.losing(self._job.rule.deal(number, self._job.tickets)) as output:
+    def compute(self, number: int, *, moved: bool = False) -> Computed:
+        """The batch of the ticket of that number, on the caller's values, or on such as a step may make of them."""
+        values = [torch.where(value == 0, _STEP, value * (1 + _STEP)) for value in self._values] if moved else None
+        with self.losing(self._job.rule.deal(number, self._job.tickets), values) as output:
             value, gradients = gradients_of(output, self.parameters, self._names, self._job.rule.gradient_by)
         own = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
         return Computed(value, own, [buffer.clone() for buffer in self._binding.changed_buffers()])

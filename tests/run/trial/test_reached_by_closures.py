@@ -93,16 +93,30 @@ def test_one_that_is_sent_as_it_is_written_reaches_the_shared_model() -> None:
     assert one.digest == problems.train(update="ordered", kind="processes", updates=20).digest
 
 
-@pytest.mark.parametrize("update", [*SAME_BITS, OTHER_BITS[-1]])
-def test_what_is_read_without_a_gradient_may_be_reached(update: str) -> None:
-    model, teacher = problems.mlp(), problems.mlp().requires_grad_(requires_grad=False)
+def drawn_to(start: nn.Module) -> Any:
+    """A loss that is drawn to what another model says, without a gradient of it."""
 
     def loss(given: nn.Module, batch: Any) -> Tensor:
         with torch.no_grad():
-            initial = model(batch[0]) + teacher(batch[0])
+            initial = start(batch[0])
         return problems.cross_entropy(given, batch) + 0.01 * (given(batch[0]) - initial).square().mean()
 
-    assert problems.train(model, loss=loss, update=update, kind="threads", updates=10).updates == 10
+    return loss
+
+
+@pytest.mark.parametrize("update", [*SAME_BITS, OTHER_BITS[-1]])
+def test_what_is_read_without_a_gradient_may_be_reached(update: str) -> None:
+    model = problems.mlp()
+    for start in (problems.mlp().requires_grad_(requires_grad=False), copy.deepcopy(model)):
+        assert problems.train(model, loss=drawn_to(start), update=update, kind="threads", updates=10).updates == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_the_model_that_was_given_is_in_threads_its_start_and_in_processes_the_newest(update: str, kind: str) -> None:
+    model = problems.mlp()
+    with pytest.raises(hogwild.NotReproducible, match="or reads by a closure the model that was given"):
+        problems.train(model, loss=drawn_to(model), update=update, kind=kind)
 
 
 # --- the start of a run, beside the copy
