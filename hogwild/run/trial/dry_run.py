@@ -22,6 +22,7 @@ from hogwild.data.sources import Source
 from hogwild.errors import ArgumentError, some_of
 from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.holes import WAYS_OUT, hole_in
+from hogwild.run.trial.left_out import left_out
 from hogwild.run.trial.one_step import Trial, TriedStep, first_step
 from hogwild.run.trial.reached_by_layers import ReachedByLayers
 from hogwild.workers.surroundings.interpreter import Measured
@@ -40,7 +41,8 @@ class DryRun:
     `beyond`: the names of those that are computed with in the model that was copied, in place of those of the copy, or
     by a layer of it; `beside`: of those that the loss computes with beside those of the copy, as where a penalty keeps
     these near where they began. `kept`: what threads must not share of the loss, in words. `apart`: the class of what
-    the model and the loss have in common, by which the loss is another where the model alone is copied.
+    the model and the loss have in common, by which the loss is another where the model alone is copied. `left_out`:
+    what the loss computes with that nobody will train, in words.
     """
 
     sparse: frozenset[int]
@@ -54,6 +56,7 @@ class DryRun:
     beside: tuple[str, ...] = ()
     kept: str = ""
     apart: str = ""
+    left_out: str = ""
 
 
 def dry_run(
@@ -106,6 +109,7 @@ def dry_run(
         beside=tuple(name for name in beyond if name in both),
         kept=step.kept.why_not_shared(),
         apart=apart,
+        left_out=left_out(loss, step.trial.beside, [*model.parameters()]),
     )
 
 

@@ -25,6 +25,7 @@ from hogwild.rules.row_gradients import is_told
 from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.batch_digest import batch_digest
 from hogwild.run.trial.kept_by_loss import KeptByLoss
+from hogwild.run.trial.left_out import parameters_beside
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.process.twins import twins_of
 from hogwild.workers.surroundings.interpreter import Measured, measured
@@ -38,7 +39,8 @@ class Trial:
     """What one who tries a step has: a source, a loss, and a replica with memory of its own, which a loss may write to.
 
     `stand_ins` are by the id of the caller's parameter, and the `trained` ones by name, as those of the `callers` are.
-    `copies`: of what the model holds, those in the replica, by the id of the model's own.
+    `copies`: of what the model holds, those in the replica, by the id of the model's own. `beside`: parameters in the
+    graph of the loss that are neither the replica's nor the caller's, once a gradient was computed.
     """
 
     source: Source
@@ -48,6 +50,7 @@ class Trial:
     trained: Mapping[str, nn.Parameter]
     callers: Mapping[str, nn.Parameter]
     copies: Mapping[int, Any] = field(default_factory=dict)
+    beside: list[nn.Parameter] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -104,6 +107,7 @@ class Trial:
         output = None
         try:
             output = self.loss(self.replica, batch)
+            self.beside[:] = parameters_beside(output, {*map(id, self.stand_ins.values()), *self.stand_ins})
             callers = [] if is_told(output) else [*self.callers.values()]
             value, gradients = gradients_of(output, [*own, *callers], [*self.trained], by)
         except HogwildError:

@@ -41,6 +41,8 @@ def try_job(job: Job, anatomy: Anatomy) -> DryRun:
     if job.data_before is not None:
         job.data_before.note_files()
     _refuse_writes(job, anatomy, tried.written)
+    if tried.left_out:
+        warn_caller(tried.left_out)
     return tried
 
 
