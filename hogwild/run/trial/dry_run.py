@@ -91,6 +91,7 @@ def dry_run(
     if by == "grad" and (missing := [n for n, g in zip(trained, step.gradients, strict=True) if g is None]):
         with at_batch(seed, workers) as info:
             _refuse_unreached(missing, (make().as_sent(model) if apart else None) or make(), info)
+    _refuse_made(model, step.trial.replica)
     written = tuple(step.written(model))
     step.trial.let_go()
     beyond = [name for name, gradient in zip(trained, step.callers, strict=False) if gradient is not None]
@@ -111,6 +112,22 @@ def dry_run(
         apart=apart,
         left_out=left_out(loss, step.trial.beside, [*model.parameters()]),
     )
+
+
+def _refuse_made(model: nn.Module, replica: nn.Module) -> None:
+    """Refuse buffers that the forward pass of a replica has made and that are to be saved: no other worker would have
+    them. Those that are not persistent are caches."""
+    before = {name for name, _ in model.named_buffers()}
+    caches = {
+        f"{path}.{name}" if path else name
+        for path, module in replica.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    if made := [name for name, _ in replica.named_buffers() if name not in before | caches]:
+        raise ArgumentError(
+            f"the first forward pass makes the buffer {some_of(made)}, of which each worker would have one of its own; "
+            f"run one batch through the model first, or register it with its values"
+        )
 
 
 def _reached_by_the_loss(model: nn.Module, make: Callable[[], Trial], seed: int, workers: int, by: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from traits import OTHER_BITS, SAME_BITS
+from traits import KINDS, NAMES, OTHER_BITS, SAME_BITS
 
 import hogwild
 from hogwild import ArgumentError, NotReproducible
@@ -277,3 +278,52 @@ def test_a_first_batch_that_is_not_finite_is_left_out_where_that_is_asked_for(po
         problems.train(**settings)
     run = problems.train(on_nonfinite=policy, **settings)
     assert math.isnan(run.losses[0]) and math.isfinite(run.losses[-1]) == (policy == "skip")
+
+
+class Centred(nn.Module):
+    """Has a buffer that is made, or registered, when it is needed."""
+
+    def __init__(self, *, registered: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        if registered:
+            self.register_buffer("mean", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found, mean = getattr(self, "mean", None), x.detach().mean(0)
+        if "mean" not in self._buffers:
+            self.register_buffer("mean", mean)
+        self.mean = mean if found is None else 0.9 * found + 0.1 * mean
+        return self.layer(x - self.mean)
+
+
+@pytest.mark.parametrize("update", NAMES)
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_buffer_that_the_first_forward_pass_makes_is_refused(registered, update):
+    model = Centred(registered=registered)
+    with pytest.raises(
+        hogwild.ArgumentError, match="makes the buffer mean, of which each worker would have one of its"
+    ):
+        problems.train(model, update=update, updates=4)
+    model(problems.data()[0])
+    problems.train(model, update=update, updates=4)
+    assert "mean" in model.state_dict()
+
+
+class Cached(nn.Module):
+    """Keeps what it would compute again, as layers do that encode positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "positions"):
+            self.register_buffer("positions", torch.linspace(0, 1, 8), persistent=False)
+        return self.layer(x + self.positions)
+
+
+def test_a_cache_that_is_not_saved_may_be_made():
+    model = Cached()
+    digests = {problems.train(copy.deepcopy(model), update="ordered", kind=kind, updates=8).digest for kind in KINDS}
+    assert len(digests) == 1
