@@ -61,7 +61,8 @@ def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, d
     """(a deep copy, all copies by the id of their object); where there is none, what `copy.deepcopy` cannot copy of
     what its holders own, and nobody trains, is looked for."""
     parts = [*_parts_of(own)]
-    lying = {id(one): as_it_lies(one) for one in parts if _would_move(one)}
+    atoms = {id(one): one for one in parts if type(one) is object}  # which is nothing but itself
+    lying = {id(one): as_it_lies(one) for one in parts if _would_move(one)} | atoms
     made = {**lying, **kept}
     try:
         return copy.deepcopy(value, made), made

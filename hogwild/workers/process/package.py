@@ -165,6 +165,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return getattr, within
         if type(value).__name__ == "pybind11_type" and (name := _name_in_its_module(value)) is not None:
             return getattr, (sys.modules[value.__module__], name)
+        if type(value) is object and (held := _held_by_a_module(value)) is not None:
+            return getattr, held
         if is_plain_array(value) and not lies_as_new(value):
             memory, place = memory_of(value)
             form = value.dtype, value.shape, place, value.strides
@@ -203,6 +205,16 @@ def _name_in_its_module(one: type) -> str | None:
     """By which name a module of torch has a class that calls itself otherwise there, as `SDPBackend`; None: by none."""
     names = vars(sys.modules.get(one.__module__, object))
     return next((name for name, value in names.items() if value is one), None)
+
+
+def _held_by_a_module(one: object) -> tuple[ModuleType, str] | None:
+    """(module, name) by which a worker, too, finds what is nothing but itself; None where only this program has it."""
+    for name, module in [*sys.modules.items()]:
+        if name != "__main__" and getattr(module, "__spec__", None) is not None:
+            for attribute, value in [*getattr(module, "__dict__", {}).items()]:
+                if value is one:
+                    return module, attribute
+    return None
 
 
 def _nobody() -> None: ...

@@ -66,14 +66,19 @@ class _Watching(Pickler):
 
 class _TwinPickler(Pickler):
     """Leaves classes where they are: read in the same process, a class of a script would be written over. Likewise what
-    has a `__del__`, for the end of a copy would remove what belongs to it."""
+    has a `__del__`, for the end of a copy would remove what belongs to it, and an `object()`, which is nothing but
+    itself, and which a method of such a class would not find in a copy."""
 
     def __init__(self, file: io.BytesIO, stand_ins: Mapping[int, tuple[str, int]]) -> None:
         super().__init__(file, stand_ins)
         self.left: list[Any] = []
 
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
-        if isinstance(value, type) or (_has_finalizer(type(value)) and not isinstance(value, nn.Module)):
+        if (
+            isinstance(value, type)
+            or type(value) is object
+            or (_has_finalizer(type(value)) and not isinstance(value, nn.Module))
+        ):
             return "left", self._number(id(value), value, self.left)
         return super().persistent_id(value)
 

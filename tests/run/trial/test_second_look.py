@@ -114,7 +114,35 @@ class ByHelper(nn.Module):
         return self.helper.layer(x)
 
 
+MISSING = object()
+
+
+class WithMissing(nn.Module):
+    """A layer that knows what is missing by what stands in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shifts = [MISSING, 0.5]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + sum(shift for shift in self.shifts if shift is not MISSING)
+
+
+def labelled() -> tuple[list[Any], Any]:
+    """Samples of which some labels are missing, and what makes a batch of them."""
+    rows = [(x, MISSING if i % 3 == 0 else y) for i, (x, y) in enumerate(zip(*problems.data(), strict=True))]
+
+    class Collate:
+        def __call__(self, samples: list[Any]) -> tuple[Tensor, Tensor]:
+            labels = [-100 if y is MISSING else int(y) for _, y in samples]
+            return torch.stack([x for x, _ in samples]), torch.tensor(labels)
+
+    return rows, Collate()
+
+
 PURE: dict[str, Arguments] = {
+    "what stands for what is missing, in samples": dict(zip(("data", "collate"), labelled(), strict=True)),
+    "what stands for what is missing, in a layer": {"model": model_with(WithMissing())},
     "batch norm": {"model": problems.conv_bn()},
     "state in a buffer": {"model": model_with(InABuffer())},
     "a helper that has an end": {"model": model_with(ByHelper())},
