@@ -42,7 +42,8 @@ class DryRun:
     by a layer of it; `beside`: of those that the loss computes with beside those of the copy, as where a penalty keeps
     these near where they began. `kept`: what threads must not share of the loss, in words. `apart`: the class of what
     the model and the loss have in common, by which the loss is another where the model alone is copied. `left_out`:
-    what the loss computes with that nobody will train, in words.
+    what the loss computes with that nobody will train, in words. `assigned`: what all threads find, that functions
+    of the loss or the model assign to.
     """
 
     sparse: frozenset[int]
@@ -57,6 +58,7 @@ class DryRun:
     kept: str = ""
     apart: str = ""
     left_out: str = ""
+    assigned: tuple[str, ...] = ()
 
 
 def dry_run(
@@ -111,6 +113,7 @@ def dry_run(
         kept=step.kept.why_not_shared(),
         apart=apart,
         left_out=left_out(loss, step.trial.beside, [*model.parameters()]),
+        assigned=tuple(step.kept.set_for_all()),
     )
 
 

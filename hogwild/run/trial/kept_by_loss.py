@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from hogwild.data.holders import ATOMS, Budget, holders_of
-from hogwild.workers.process.named_by import Naming, called_code, named_by
+from hogwild.workers.process.named_by import Naming, called_code, named_by, set_by
 
 _OF_ALL = frozenset(vars(nn.Module()))
 _OBJECTS = 1000  # that are looked at, at most
@@ -87,6 +87,12 @@ class KeptByLoss:
         if any(_is_new(value, self._before.get(place)) for place, value in self._held(self._roots())):
             return "a tensor that the loss or a hook keeps of a step"
         return ""
+
+    def set_for_all(self) -> list[str]:
+        """Globals, and attributes of what is one, that functions of the loss and of the model assign to."""
+        roots = [self._loss, *self._replica.modules()]
+        reached = (one for one, _ in self._reached(roots, set(), code=True) if isinstance(one, FunctionType))
+        return [*dict.fromkeys(name for function in reached for name in set_by(function))]
 
     def in_common(self) -> str:
         """After the step, the class of what the model and the loss both hold, where the replica has a copy of its own

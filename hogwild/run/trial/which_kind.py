@@ -3,7 +3,7 @@
     threads     the GIL is off, or a step is long and leaves the interpreter to others
     processes   else; and wherever threads would share what a run cannot vouch for: a generator that the trial step drew
                 from, a data set or an optimizer of the user's own, a layer that is reached past the copy of the model,
-                what a loss keeps of a step
+                what a loss keeps of a step, or assigns to a class or a global
 
 It decides no bits: what is said of a rule holds for both kinds.
 """
@@ -63,6 +63,8 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
         return f"threads would have copies of the {tried.apart} that the model and the loss have in common"
     if tried.kept:
         return f"threads would share {tried.kept}"
+    if tried.assigned:
+        return f"threads would share {some_of(tried.assigned)}, which the loss or the model assigns to"
     if isinstance(source, DatasetSource) and type(source.dataset) not in (list, tuple):
         return f"threads would share its data set, a {type(source.dataset).__name__}"
     own = not is_torchs(optimizer) and not isinstance(source, Kernel)

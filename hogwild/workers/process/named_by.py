@@ -7,6 +7,7 @@ import sys
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -85,6 +86,21 @@ def named_by(function: FunctionType) -> list[Naming]:
             found.update({one.key: one for one in inner})
             modules += [one.value for one in inner]
     return [*found.values()]
+
+
+def set_by(function: FunctionType) -> list[str]:
+    """What a function of the user's, or one within it, assigns to where all of a program find it: globals, and
+    attributes of what is a global, as of a class."""
+    if _is_of_a_library(function.__module__):
+        return []
+    found: dict[str, None] = {}
+    for code in _codes_of(function.__code__):
+        for before, step in pairwise(dis.get_instructions(code)):
+            if step.opname == "STORE_GLOBAL":
+                found[step.argval] = None
+            elif step.opname == "STORE_ATTR" and before.opname == "LOAD_GLOBAL":
+                found[f"{before.argval}.{step.argval}"] = None
+    return [*found]
 
 
 @lru_cache(maxsize=1 << 12)

@@ -188,6 +188,51 @@ def test_what_a_loss_keeps_in_a_global_is_seen(gil, step):
     )
 
 
+class Reverse(torch.autograd.Function):
+    """Turns a gradient around, by as much as the class says."""
+
+    share = 0.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return -Reverse.share * gradient
+
+
+class Reversing(nn.Module):
+    def forward(self, x: Any) -> Any:
+        Reverse.share = hogwild.worker_info().update / 60
+        return Reverse.apply(x)
+
+
+FACTOR = 1.0
+
+
+def by_factor(model: nn.Module, batch: Any) -> Any:
+    global FACTOR
+    FACTOR = 1.0 + hogwild.worker_info().update
+    return problems.cross_entropy(model, batch) * FACTOR
+
+
+@either
+@pytest.mark.parametrize("step", [FREE], indirect=True)
+@pytest.mark.parametrize(
+    ("given", "assigned"),
+    [
+        ({"model": nn.Sequential(nn.Linear(8, 3), Reversing())}, "Reverse.share"),
+        ({"loss": by_factor}, "FACTOR"),
+        ({"loss": lambda model, batch: by_factor(model, batch)}, "FACTOR"),
+    ],
+    ids=["a layer", "a loss", "what a loss calls"],
+)
+def test_what_is_assigned_to_a_class_or_a_global_is_seen(gil, step, given, assigned):
+    because = f"threads would share {assigned}, which the loss or the model assigns to"
+    assert chosen(**given) == ("processes", because)
+
+
 @either
 @pytest.mark.parametrize("step", [FREE], indirect=True)
 @pytest.mark.filterwarnings("ignore:`torch.jit")
