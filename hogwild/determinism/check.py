@@ -33,6 +33,7 @@ from hogwild.model.computed import copy_of_model
 from hogwild.nodes.invitation import refuse_torchrun
 from hogwild.rules.registry import LEAST_OVERHEAD, SAME_BITS, make_rule, rule_class, rule_name
 from hogwild.run.averages import refuse_to_race_together
+from hogwild.run.training import refuse_swapped
 
 WINDOW = 100  # updates over which race damage is measured before chaos has grown
 _SEALED_EACH = 1 << 20  # bytes of a model below which the bits of every version of a checked run are noted
@@ -168,6 +169,7 @@ def own_training(
     """The training that `hogwild.train` would make of these arguments, to be repeated on copies of the model."""
     if data is None or loss is None or "optimizer" not in arguments:
         raise ArgumentError("check was given a model without data, loss and optimizer; give all, as to hogwild.train")
+    refuse_swapped(data, loss)
     update = arguments.pop("update", LEAST_OVERHEAD)
     optimizer, evaluate = arguments.pop("optimizer"), arguments.pop("evaluate", None)
     others: dict[str, Any] = {key: arguments.pop(key) for key in _OTHERS if key in arguments}

@@ -14,7 +14,7 @@ from torch import nn
 
 from hogwild.config import RunConfig
 from hogwild.data.sources import as_source
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, printable
 from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import Party, leaving_together
@@ -33,6 +33,8 @@ from hogwild.run.tensorboard import TensorBoard
 from hogwild.workers.kernel_loop import kernel_loop, step_again
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.loop import train_loop
+
+_SHOWN = 60  # letters of a value that is no function
 
 
 def train_config(
@@ -79,6 +81,7 @@ def train_config(
             missing = "loss" if loss is None else "optimizer"
             raise ArgumentError(f"no {missing} given; data that is no hogwild.Kernel needs one")
         else:
+            refuse_swapped(data, loss)
             refuse_uncallable(loss=loss)
             _refuse_loss_of_outputs(loss)
         schedule = schedule_of(lr_schedule)
@@ -166,7 +169,9 @@ def refuse_uncallable(**functions: Any) -> None:
     for name, value in functions.items():
         if value is not None and not callable(value):
             left_out = "" if name == "loss" else ", or leave it out"
-            raise ArgumentError(f"{name} is a {type(value).__name__}, {value!r}; pass a function{left_out}")
+            shown = printable(repr(value), _SHOWN) if isinstance(value, str | int | float) else ""
+            told = f"{type(value).__name__}{shown and f', {shown}'}"
+            raise ArgumentError(f"{name} is a {told}; pass a function{left_out}")
         yields = isgeneratorfunction(value) and name != "loss"  # which may give the parts of a mean
         if yields or iscoroutinefunction(value):
             sort = "yields" if yields else "is async"
@@ -188,6 +193,18 @@ def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"config holds what cannot be recorded as JSON: {error}; pass plain values") from error
     return found
+
+
+def refuse_swapped(data: Any, loss: Any) -> None:
+    """Refuse data where the loss should be, and the loss where data should be.
+
+    Raises:
+        ArgumentError: they are in each other's place.
+    """
+    if callable(data) and not callable(loss) and not hasattr(data, "__getitem__"):
+        raise ArgumentError(
+            f"loss is a {type(loss).__name__}, and data is a {type(data).__name__}; pass data, then loss"
+        )
 
 
 def _refuse_loss_of_outputs(loss: Loss) -> None:

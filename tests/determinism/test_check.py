@@ -273,6 +273,8 @@ def test_bad_arguments_are_named(arguments, words):
         check(**arguments)
     with pytest.raises(hogwild.ArgumentError):
         hogwild.check(3)
+    with pytest.raises(hogwild.ArgumentError, match="^loss is a tuple, .* pass data, then loss$"):
+        hogwild.check(problems.mlp(), problems.cross_entropy, problems.data(), optimizer=problems.SGD, updates=3)
     with pytest.raises(hogwild.ArgumentError, match="optimizer"):
         hogwild.check(problems.mlp())
     with pytest.raises(hogwild.ArgumentError):

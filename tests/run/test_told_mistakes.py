@@ -123,6 +123,18 @@ def test_a_tuple_of_losses():
     refused(r"loss returned a tuple.*a list, whose mean is taken", loss=loss)
 
 
+@pytest.mark.parametrize("data", [problems.data(), problems.data()[0], {"x": problems.data()[0]}])
+def test_data_and_loss_in_each_others_place(data):
+    told = f"^loss is a {type(data).__name__}, and data is a function; pass data, then loss$"
+    refused(told, data=problems.cross_entropy, loss=data)
+
+
+def test_of_what_is_no_function_the_type_is_told_and_no_more_of_it_than_fits():
+    refused("^loss is a tuple; pass a function$", loss=problems.data())
+    refused("^evaluate is a Tensor; pass a function, or leave it out$", evaluate=problems.data()[0])
+    refused(r"^loss is a str, 'm+…; pass a function$", loss=1000 * "m")
+
+
 # --- data
 
 
