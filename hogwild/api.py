@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import AUTO, RunConfig
+from hogwild.errors import short_traceback
 from hogwild.nodes.party import leaving_together, party_from_environment
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import LRSchedule, schedule_of
@@ -29,6 +30,7 @@ from hogwild.workers.worker import Worker
 _OBJECTS = ("data", "optimizer")  # of `train` and `launch`; as settings these are names
 
 
+@short_traceback
 def train(
     model: nn.Module,
     data: Any,
@@ -199,6 +201,7 @@ def train(
     )
 
 
+@short_traceback
 def launch(
     work: Callable[[Worker], None],
     model: nn.Module,
@@ -290,6 +293,7 @@ def launch(
     return run_job(job, began)
 
 
+@short_traceback
 def load_run(run_dir: str | Path) -> Run:
     """The run that was saved in a directory: what `train` gave back, with its settings, environment and journal.
 

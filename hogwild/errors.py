@@ -1,11 +1,20 @@
-"""Every failure a user can meet, one exception each; and how a user is warned and shown a text."""
+"""Every failure a user can meet, one exception each; and how a user is warned, and shown a text or a traceback."""
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
+from functools import wraps
 from html import escape
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_LIBRARIES = frozenset({"hogwild", "torch", "numpy", *sys.stdlib_module_names})
 
 
 class HogwildError(Exception):
@@ -81,6 +90,12 @@ def some_of(names: Sequence[str], most: int = 3, between: str = ", ") -> str:
     return between.join(map(printable, names[:most])) + more
 
 
+def guess(given: str, known: Collection[str]) -> str:
+    """The one of the known names that was surely meant, as a question before they are listed; empty where none was."""
+    close = get_close_matches(given, known, 1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
 def flag_of(setting: str) -> str:
     """The flag of a setting: --batch-size."""
     return "--group" if setting == "groups" else f"--{setting.replace('_', '-')}"  # one flag for each of them
@@ -97,3 +112,47 @@ def warn_caller(message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hogwild":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def short_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A public function whose errors of ours are shown below one frame of ours, and below no other but the caller's
+    code: what we call in between says nothing to who calls us. Other errors, which may be our mistakes, keep all; so
+    do ours where HOGWILD_TRACEBACK=full is in the environment."""
+
+    @wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except HogwildError as error:
+            if os.environ.get("HOGWILD_TRACEBACK") != "full":
+                _shorten(error)
+            raise
+
+    return called
+
+
+def _shorten(error: BaseException) -> None:
+    """Leave in its traceback the frame of the function that was called, and what follows from a frame of the caller's
+    on; and in those of its causes what follows from there."""
+    if error.__traceback__ is not None and (first := error.__traceback__.tb_next) is not None:
+        first.tb_next = _callers(first)
+        error.__traceback__ = first
+    seen, cause = {id(error)}, error.__cause__ or error.__context__
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        trace, ours = cause.__traceback__, isinstance(cause, HogwildError)
+        if trace is not None and _home(trace) == "hogwild":
+            cause.__traceback__ = _callers(trace) or (None if ours else trace)
+        cause = cause.__cause__ or cause.__context__
+
+
+def _callers(trace: TracebackType | None) -> TracebackType | None:
+    """What follows of a traceback from the first frame on that is neither ours nor a library's; None where none is."""
+    while trace is not None and _home(trace) in _LIBRARIES:
+        trace = trace.tb_next
+    return trace
+
+
+def _home(trace: TracebackType) -> str:
+    """The package whose code that frame is of."""
+    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

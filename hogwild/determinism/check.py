@@ -27,7 +27,7 @@ from hogwild.determinism.foreign import ForeignFunction
 from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject, Variation
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
-from hogwild.errors import ArgumentError, HogwildError, flag_of
+from hogwild.errors import ArgumentError, HogwildError, flag_of, short_traceback
 from hogwild.experiment import Problem
 from hogwild.model.computed import copy_of_model
 from hogwild.nodes.invitation import refuse_torchrun
@@ -83,6 +83,7 @@ class CheckSettings:
             raise ArgumentError(f"window {self.window} is below 1; {WINDOW} updates are usual")
 
 
+@short_traceback
 def check(
     make_run: Callable[[], Any] | nn.Module,
     *data_and_loss: Any,

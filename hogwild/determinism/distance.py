@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hogwild.determinism.measure import DistanceSums, compare_tensors
 from hogwild.determinism.states import OpenedState, StateEntry, StateLike, digest, opened
 from hogwild.determinism.ulp import FORMATS
-from hogwild.errors import ArgumentError, printable, some_of
+from hogwild.errors import ArgumentError, printable, short_traceback, some_of
 
 __all__ = ["Divergence", "Mismatch", "TensorDivergence", "digest", "distance"]
 
@@ -201,6 +201,7 @@ def refuse_limit(limit: float, measure: str) -> None:
         raise ArgumentError(f"tolerance {limit!r} is not a number from 0 on")
 
 
+@short_traceback
 def distance(a: StateLike, b: StateLike) -> Divergence:
     """Measure how far two states are apart, with float64 sums, one tensor in memory at a time.
 

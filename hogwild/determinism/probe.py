@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hogwild.config import RunConfig
 from hogwild.data.sources import Source
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, short_traceback
 from hogwild.model.computed import copy_of_model
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import LEAST_OVERHEAD, rule_for, rule_name
@@ -102,6 +102,7 @@ class NoProbe:
         return {**asdict(self), "exact": None}
 
 
+@short_traceback
 def probe(
     update: str | Rule = LEAST_OVERHEAD,
     kind: str = "processes",

@@ -19,7 +19,7 @@ from hogwild.config import RunConfig
 from hogwild.data.sources import as_source, batches_of
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
-from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.errors import ArgumentError, RunDirectoryError, printable, short_traceback
 from hogwild.experiment import Training, experiment_of, names
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import Factory
@@ -89,6 +89,7 @@ class Replay:
         return f"replay of {self.updates:,} updates: {self.conclusion}"
 
 
+@short_traceback
 def replay(
     run_dir: str | Path,
     *,

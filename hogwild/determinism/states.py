@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.determinism.ulp import FORMATS, Bits, Format
-from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable
+from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable, short_traceback
 from hogwild.shared.hashing import header, is_extra
 
 StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
@@ -129,6 +129,7 @@ def _entry_of_tensor(tensor: torch.Tensor) -> StateEntry:
     return StateEntry(dtype, tuple(tensor.shape), row_major.reshape(-1).view(torch.uint8).numpy())
 
 
+@short_traceback
 def digest(state: StateLike) -> str:
     """SHA-256 of a state: equal exactly when names, dtypes, shapes and bytes of all tensors are.
 

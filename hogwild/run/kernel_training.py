@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, short_traceback
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.invitation import refuse_torchrun
 from hogwild.rules.base import Rule
@@ -23,6 +23,7 @@ from hogwild.run.result import Run
 from hogwild.run.training import train_config
 
 
+@short_traceback
 def train_kernel(
     model: nn.Module,
     kernel: Kernel,
