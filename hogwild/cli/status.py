@@ -54,7 +54,7 @@ def _told_status_of(command: Callable[[], int]) -> int:
             return status
     except (ArgumentError, RunDirectoryError) as error:
         _tell(" ".join(str(error).split()))
-        return FAILED_TRAINING if _is_of_a_disk(error.__cause__) else WRONG_ARGUMENT
+        return FAILED_TRAINING if _is_of_a_disk(error.__cause__ or error.__context__) else WRONG_ARGUMENT
     except (WorkerError, NodeError, NonFiniteError, NotReproducible) as error:
         _tell(str(error))
         return FAILED_TRAINING

@@ -111,10 +111,13 @@ def test_a_place_that_cannot_be_written_is_told_before_training(tmp_path):
     with limited(resource.RLIMIT_FSIZE, 10), pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
         begin_directory(tmp_path, RunConfig(updates=1))
     one_line(caught)
+    assert caught.value.__suppress_context__
     (tmp_path / "file").write_text("")
-    with pytest.raises(hogwild.RunDirectoryError, match="a run cannot be saved in") as caught:
+    wanted = r"^a run cannot be saved in .*run \(Not a directory\); name another one$"
+    with pytest.raises(hogwild.RunDirectoryError, match=wanted) as caught:
         problems.train(out=tmp_path / "file" / "run", progress=trained.append)
     one_line(caught)
+    assert caught.value.__suppress_context__ and caught.value.__cause__ is None
     assert trained == []
 
 

@@ -64,7 +64,13 @@ def begin_directory(
                 (folder / name).write_text(text, encoding="utf-8")
                 (folder / name).replace(out / name)
     except OSError as error:
-        raise RunDirectoryError(f"a run cannot be saved in {out}: {printable(str(error))}") from error
+        raise _unsaveable(out, error) from None
+
+
+def _unsaveable(out: Path, error: OSError) -> RunDirectoryError:
+    """Why no run can be saved there, which is all that there is to say of it."""
+    why = printable(error.strerror or str(error))
+    return RunDirectoryError(f"a run cannot be saved in {out} ({why}); name another one")
 
 
 def remove_files(out: Path, but: Collection[str] = ()) -> None:
@@ -117,7 +123,7 @@ def occupied(out: Path | None) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder, out)
     except OSError as error:
-        raise RunDirectoryError(f"a run cannot be saved in {out}: {printable(str(error))}") from error
+        raise _unsaveable(out, error) from None
     try:
         yield
     finally:
