@@ -39,6 +39,7 @@ from hogwild.run.saved.directory import (
 )
 from hogwild.run.saved.environment import warn_of_another_place
 from hogwild.run.saved.failure import noted_failure
+from hogwild.run.saved.found import going_on_by
 from hogwild.run.saved.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
 from hogwild.run.saved.record import fill, has_ended, saved_run
 from hogwild.run.trial.holes import naming_holes
@@ -132,12 +133,15 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             if machines is not None:
                 machines.finish()
             signals.hold()
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit) as error:
             signals.hold()
             if machines is not None:
                 machines.call_off()
             evaluator.take_newest()
             ending.run = _saved_interrupted(run, supervisor.history, machines, began)
+            if ending.run is not None and job.shown is not None:
+                how = going_on_by(job.shown, run.origin)
+                error.add_note(f"the run was saved at update {ending.run.updates}: {how} goes on")
             raise
         except BaseException as error:
             evaluator.take_newest()

@@ -353,3 +353,14 @@ def test_what_a_run_was_made_with_and_when_it_was_resumed_is_told(tmp_path: Path
     table = next(table for table in sections(tmp_path)[0].tables if table.title == "All runs")
     place = list(table.headings).index("best accuracy")
     assert [row[place] for row in table.rows] == ["–", "0.1000 at 5"] and table.numeric[place], "on one line each"
+
+
+def test_what_goes_on_with_an_interrupted_run_is_told(tmp_path: Path) -> None:
+    def interrupted(model: Any) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        save_run(out, evaluate=interrupted, evaluate_every=5)
+    told = f"The run was interrupted; hogwild.train(..., resume={str(out)!r}, out={str(out)!r}) goes on."
+    assert told in sections(out)[0].verdict

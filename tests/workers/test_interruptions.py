@@ -130,6 +130,20 @@ def test_an_interrupt_in_the_last_evaluation_loses_nothing(tmp_path):
     assert (resumed.updates, resumed.digest) == (40, hogwild.digest(model))
 
 
+def test_an_interruption_says_where_the_run_is_saved_and_what_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        problems.train(update="ordered", evaluate=problems.interrupting(2), evaluate_every=8, out="cut")
+    (note,) = interrupted.value.__notes__
+    updates = json.loads((tmp_path / "cut/run.json").read_text())["updates"]
+    call = "hogwild.train(..., resume='cut', out='cut')"
+    assert note == f"the run was saved at update {updates}: {call} goes on"
+    assert problems.train(update="ordered", resume="cut", out="cut").updates == 40
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        problems.train(update="ordered", evaluate=problems.interrupting(2), evaluate_every=8)
+    assert not hasattr(interrupted.value, "__notes__")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_comes_after_the_stop_does_not_fail_the_run(kind):
     """Update 20 is computed beside the judging of version 20, diverges, and is never come to."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, duration, figure, is_loss, plural, size
 from hogwild.rules.registry import RULES, gives_same_bits
 from hogwild.run.result import INTERRUPTED, Run
-from hogwild.run.saved.found import DEFAULTS, FoundRun
+from hogwild.run.saved.found import DEFAULTS, FoundRun, going_on_by
 
 _UPDATES, _SECONDS = "updates", "seconds of training"
 _METRICS = 3  # that are drawn
@@ -66,8 +65,8 @@ def _verdict(run: Run) -> str:
     if run.best is not None:
         name, value = run.best.metric.replace("_", " "), figure(run.best.value)
         text += f" The best {name} was {value} at update {count(run.best.update)}, and that version is kept."
-    if run.stopped == INTERRUPTED:
-        text += f" The run was interrupted; hogwild run --resume {quote(str(run.out))} goes on."
+    if run.stopped == INTERRUPTED and run.out is not None:
+        text += f" The run was interrupted; {going_on_by(run.out, run.origin)} goes on."
     elif run.stopped:
         text += f" It ended early: {run.stopped}."
     if run.failures:

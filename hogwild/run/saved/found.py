@@ -277,11 +277,14 @@ def _not_ended(folder: Path, settings: Mapping[str, Any], interrupted: FoundRun 
 
 
 def _going_on(folder: Path, origin: Origin | None) -> str:
-    if not (folder / CHECKPOINT).exists():
-        return ""
+    return going_on_by(folder, origin) if (folder / CHECKPOINT).exists() else ""
+
+
+def going_on_by(folder: Path, origin: Origin | None) -> str:
+    """What goes on with a run in its folder, from its last checkpoint: a command, or a call."""
     if origin is None or origin.made_by_command:
         return f"hogwild run --resume {quote(str(folder))}"
-    return f"hogwild.{origin.maker}(..., resume={str(folder)!r})"
+    return f"hogwild.{origin.maker}(..., resume={str(folder)!r}, out={str(folder)!r})"
 
 
 def _text(value: Any) -> str | None:

@@ -108,7 +108,7 @@ def test_a_killed_run_shows_its_metrics_so_far(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"update": 5, "seconds": 0.1, "accuracy": 0.25}\n{"update": 10, "acc')
     found = read_found(run)
     assert (found.status, found.metrics, found.digest, found.whole) == (KILLED, {"accuracy": 0.25}, None, False)
-    assert found.go_on == f"hogwild.train(..., resume={str(run)!r})" and found.settings["lr"] == 0.2
+    assert found.go_on == f"hogwild.train(..., resume={str(run)!r}, out={str(run)!r})" and found.settings["lr"] == 0.2
 
 
 def test_a_run_whose_saver_was_killed_in_the_last_moment_is_whole(run: Path) -> None:

@@ -59,7 +59,7 @@ def test_what_it_failed_by_is_told_until_it_is_resumed(out: Path) -> None:
     found = read_found(out)
     assert found.status == FAILED and found.metrics == {"accuracy": 0.2} and not found.whole
     assert found.why == r"KeyError: 'no such\nlabel' (raised by evaluate=, which was given version 15)"
-    assert found.go_on == f"hogwild.train(..., resume={str(out)!r})"
+    assert found.go_on == f"hogwild.train(..., resume={str(out)!r}, out={str(out)!r})"
     save_run(out, resume=out, **settings)
     assert read_found(out).status == DONE and {path.name for path in out.iterdir()} <= set(RUN_FILES) - {FAILURE}
 
@@ -83,7 +83,7 @@ def test_an_interruption_is_no_failure_and_a_failure_after_it_is_one(out: Path) 
     with pytest.raises(KeyboardInterrupt):
         save_run(out, evaluate=failing(2, KeyboardInterrupt()), **settings)
     found = read_found(out)
-    assert found.status == INTERRUPTED and found.go_on == f"hogwild.train(..., resume={str(out)!r})"
+    assert found.status == INTERRUPTED and found.go_on == f"hogwild.train(..., resume={str(out)!r}, out={str(out)!r})"
     with pytest.raises(KeyError):
         save_run(out, evaluate=failing(1, KeyError("x")), resume=out, **settings)
     assert read_found(out).status == FAILED
