@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from hogwild.errors import ArgumentError, printable
+from hogwild.errors import ArgumentError, guess, printable
 from hogwild.groups import Group, groups_in
 from hogwild.own_code import OwnCode
 
@@ -378,7 +378,7 @@ def _check(one: Field[Any], value: Any) -> None:
     limits = one.metadata
     if limits["choices"] and value not in limits["choices"]:
         known = ", ".join(map(repr, limits["choices"]))
-        raise ArgumentError(f"{one.name} {value!r} is not known; {known} are")
+        raise ArgumentError(f"{one.name} {value!r} is not known; {guess(value, limits['choices'])}{known} are")
     if limits["least"] is not None and value < limits["least"]:
         raise ArgumentError(f"{one.name} {value} is below {limits['least']}; {limits['least']} or more works")
     if limits["most"] is not None and value > limits["most"]:

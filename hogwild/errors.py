@@ -90,10 +90,10 @@ def some_of(names: Sequence[str], most: int = 3, between: str = ", ") -> str:
     return between.join(map(printable, names[:most])) + more
 
 
-def guess(given: str, known: Collection[str]) -> str:
+def guess(given: str, known: Collection[str], shown: str = "{!r}") -> str:
     """The one of the known names that was surely meant, as a question before they are listed; empty where none was."""
     close = get_close_matches(given, known, 1)
-    return f"did you mean {close[0]!r}? " if close else ""
+    return f"did you mean {shown.format(close[0])}? " if close else ""
 
 
 def flag_of(setting: str) -> str:

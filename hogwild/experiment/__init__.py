@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any
 
 from hogwild._moved import names_from
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, printable, warn_caller
-from hogwild.experiment.code import Place, find_from, place_of
+from hogwild.errors import ArgumentError, guess, printable, warn_caller
+from hogwild.experiment.code import Place, files_in, find_from, place_of
 from hogwild.experiment.kinds import (
     Claim,
     Experiment,
@@ -81,8 +80,7 @@ def load(name: str) -> Experiment:
     if name not in points and module.isidentifier() and any(one.name == module for one in iter_modules(_package())):
         return _built_in(module)
     if name not in points:
-        close = get_close_matches(name, names(), 1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
+        meant = guess(name, names()) or guess(name, files_in(Path()), "the file {}.py")
         raise ArgumentError(f"no experiment is named {name!r}; {meant}there are {', '.join(names())}")
     return _checked(name, points[name].load())
 

@@ -23,7 +23,7 @@ from types import ModuleType
 import cloudpickle
 
 from hogwild.data.seeding import preserved_generators, seed_generators
-from hogwild.errors import ArgumentError, Terminated, one_line
+from hogwild.errors import ArgumentError, Terminated, guess, one_line
 
 _FILE = re.compile(r"(?P<file>.+\.py)(:(?P<builder>\w+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<builder>\w+)")
@@ -80,7 +80,8 @@ def run_code(place: Place) -> Code:
     except OSError as error:
         told = f"{path} cannot be read ({error.strerror})"
         if isinstance(error, FileNotFoundError):
-            told = f"{place.file or path}: No such file; hogwild new {path.name} writes one to start from"
+            meant = guess(path.stem, files_in(path.parent), "{}.py")
+            told = f"{place.file or path}: No such file; {meant}hogwild new {path.name} writes one to start from"
         raise ArgumentError(told) from error
     _found[place.file] = path
     sha256 = hashlib.sha256(content).hexdigest()
@@ -88,6 +89,11 @@ def run_code(place: Place) -> Code:
     if key not in _loaded:
         _loaded[key] = _import(place.module, path) if place.module else _run(path, content)
     return Code(_loaded[key], path, sha256)
+
+
+def files_in(folder: Path) -> list[str]:
+    """The files in a folder that may be somebody's own experiments, without their ending."""
+    return [path.stem for path in folder.glob("*.py")]
 
 
 def _file_of(place: Place) -> Path:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, guess
 
 if TYPE_CHECKING:
     from hogwild.rules.base import Rule
@@ -53,7 +53,7 @@ def rule_class(name: str) -> type[Rule]:
         ArgumentError: no rule has that name.
     """
     if name not in RULES:
-        raise ArgumentError(f"update {name!r} is not a rule; the rules are {', '.join(NAMES)}")
+        raise ArgumentError(f"update {name!r} is not a rule; {guess(name, NAMES)}the rules are {', '.join(NAMES)}")
     found: type[Rule] = getattr(import_module(RULES[name].module), RULES[name].class_name)
     return found
 

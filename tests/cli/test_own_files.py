@@ -133,6 +133,8 @@ WRONG = {
     "run nowhere.rings:build": ["no module 'nowhere.rings'"],
     "run digits --set lr": ["'lr' is not of the form KEY=VALUE"],
     "run digits --set lrr=1": ["'lrr' is no setting; did you mean lr?"],
+    "run digits --update orderd": ["did you mean 'ordered'? the rules are racing"],
+    "run digits --kind process": ["did you mean 'processes'? 'auto', 'threads', 'processes' are"],
     "run digits --set limit_updates=0": ["limit_updates 0", "1 or more"],
     "check digits --set checkpoint_every=3": ["'checkpoint_every' is no setting"],
     "new": ["no file named", "hogwild new train.py"],

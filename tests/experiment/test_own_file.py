@@ -339,6 +339,14 @@ def test_a_name_of_a_file_that_is_not_there(tmp_path, monkeypatch):
     rings(tmp_path)
     with pytest.raises(ArgumentError, match=r"no experiment is named 'rings'; did you mean the file rings.py\?"):
         find("rings")
+    with pytest.raises(
+        ArgumentError, match=r"no experiment is named 'rigns'; did you mean the file rings.py\? there are"
+    ):
+        find("rigns")
+    with pytest.raises(
+        ArgumentError, match=r"rigns.py: No such file; did you mean rings.py\? hogwild new rigns.py writes"
+    ):
+        find("rigns.py")
 
 
 def test_a_file_is_compiled_as_it_is_and_not_as_this_package_is(tmp_path):

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     # what a newcomer may get wrong
     "unknown rule": (
         {"update": "hogwild!"},
-        "update 'hogwild!' is not a rule; the rules are racing, hogwild, locked, ",
+        r"update 'hogwild!' is not a rule; did you mean 'hogwild'\? the rules are racing, hogwild, locked, ",
     ),
     "a rule that is not one": ({"update": 3}, "update 3 is not a rule; the rules are "),
     "no workers": ({"workers": 0}, "workers 0 is below 1; 1 or more works"),
