@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from hogwild.data.schedule import Schedule
 from hogwild.errors import ArgumentError, one_line
@@ -99,6 +99,7 @@ def as_source(
     is_data_set = hasattr(data, "__getitem__") and Source not in type(data).__mro__  # and may have a `batch`, too
     if isinstance(data, Source) and not is_data_set:
         return data
+    _refuse_iterated(data)
     if collate is None and _is_its_tensors(data):
         data = tuple(data.tensors)
     if type(data) is list and collate is None:
@@ -172,10 +173,28 @@ def _length_of(data: Any, tensors: Any) -> int:
         return lengths.pop()
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise ArgumentError(
-            f"data is a {type(data).__name__}; pass tensors, a data set with __getitem__ and __len__ "
-            f"(of a DataLoader: its dataset), or an object with batch(update, generator)"
+            f"data is a {type(data).__name__}; pass tensors, a data set with __getitem__ and __len__, or an object "
+            f"with batch(update, generator)"
         )
     return len(data)
+
+
+def _refuse_iterated(data: Any) -> None:
+    """Refuse what gives its batches one after the other, for a worker asks for one by its number."""
+    loads = isinstance(data, DataLoader)
+    inner = data.dataset if loads else data
+    if isinstance(inner, IterableDataset):
+        of = f"DataLoader of a {type(inner).__name__}" if loads else type(data).__name__
+        raise ArgumentError(
+            f"data is a {of}, which can only be iterated, and workers ask for a batch by its number; pass an object "
+            f"with batch(update, generator) (hogwild.Source), or a data set with __getitem__ and __len__"
+        )
+    if loads:
+        size = f"batch_size={data.batch_size}" if data.batch_size is not None else "batch_size"
+        raise ArgumentError(
+            f"data is a {type(data).__name__}, and workers make the batches; pass its dataset, and give {size}, "
+            f"shuffle and collate to train"
+        )
 
 
 def _refuse_side_by_side(data: list[Any]) -> None:

@@ -206,7 +206,7 @@ WRONG = {
     "sweep digits --sample-seed 4": ["--sample-seed 4 given without --sample"],
     "sweep digits --jobs 0": ["jobs 0 is below 1"],
     "sweep digits --lr 0.1 0.2 --update Ordered": [
-        "update 'Ordered' is not a rule; did you mean 'ordered'? the rules are racing, hog"
+        "update 'Ordered' is not a rule; did you mean 'ordered'? the rules are racing, hogwild"
     ],
     "sweep digits --update ordered foo --updates 3": ["update 'foo' is not a rule"],
     "sweep digits --lrr 1": ["'--lrr' is not a flag of hogwild sweep", "--lr"],

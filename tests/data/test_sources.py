@@ -51,6 +51,11 @@ class Endless(IterableDataset):
         return iter(range(10))
 
 
+class Ending(Endless):
+    def __len__(self) -> int:
+        return 10
+
+
 X, Y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
 
 
@@ -176,8 +181,17 @@ def test_collate_makes_the_batch():
         (None, "data is a NoneType; pass tensors"),
         (5, "data is a int; pass tensors"),
         ((n for n in range(10)), "data is a generator; pass tensors"),
-        (DataLoader(Rows()), r"data is a DataLoader; .*of a DataLoader: its dataset"),
-        (Endless(), "data is a Endless; pass tensors"),
+        (
+            DataLoader(Rows(), 3),
+            r"data is a DataLoader, .*; pass its dataset, and give batch_size=3, shuffle and collate to train$",
+        ),
+        (DataLoader(Rows(), None), "data is a DataLoader, .*; pass its dataset, and give batch_size, shuffle and"),
+        (
+            Endless(),
+            r"data is a Endless, which can only be iterated, .*; pass .* batch\(update, generator\) \(hogwild.Source\)",
+        ),
+        (Ending(), "data is a Ending, which can only be iterated"),
+        (DataLoader(Endless()), "data is a DataLoader of a Endless, which can only be iterated"),
         (torch.zeros(10, device="meta"), r"data lies on meta, .* pass data\.cpu\(\)"),
         ((X, Y.tolist()), r"data\[1\] is a list, beside tensors; a tuple is taken for tensors side by side"),
         (Pair(X, None), r"data\[1\] is a NoneType, beside tensors; a tuple is taken"),

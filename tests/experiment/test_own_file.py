@@ -339,13 +339,9 @@ def test_a_name_of_a_file_that_is_not_there(tmp_path, monkeypatch):
     rings(tmp_path)
     with pytest.raises(ArgumentError, match=r"no experiment is named 'rings'; did you mean the file rings.py\?"):
         find("rings")
-    with pytest.raises(
-        ArgumentError, match=r"no experiment is named 'rigns'; did you mean the file rings.py\? there are"
-    ):
+    with pytest.raises(ArgumentError, match=r"named 'rigns'; did you mean the file rings.py\? there are"):
         find("rigns")
-    with pytest.raises(
-        ArgumentError, match=r"rigns.py: No such file; did you mean rings.py\? hogwild new rigns.py writes"
-    ):
+    with pytest.raises(ArgumentError, match=r"rigns.py: No such file; did you mean rings.py\? hogwild new"):
         find("rigns.py")
 
 

@@ -123,6 +123,17 @@ def test_a_tuple_of_losses():
     refused(r"loss returned a tuple.*a list, whose mean is taken", loss=loss)
 
 
+@pytest.mark.parametrize("loss", [lambda model, x, y: x.sum(), lambda model: model, lambda: None])
+def test_a_loss_of_other_arguments(loss):
+    told = r"^loss raised at the first step: TypeError: .*argument.* \(it is called as loss\(model, batch\)\)$"
+    refused(told, loss=loss)
+
+
+@pytest.mark.parametrize("loss", [lambda model, batch: int([]), lambda model, batch: (lambda one: one)()])
+def test_a_type_error_in_the_loss_is_not_of_its_arguments(loss):
+    refused("^loss raised at the first step: TypeError: .*[^)]$", loss=loss)
+
+
 @pytest.mark.parametrize("data", [problems.data(), problems.data()[0], {"x": problems.data()[0]}])
 def test_data_and_loss_in_each_others_place(data):
     told = f"^loss is a {type(data).__name__}, and data is a function; pass data, then loss$"

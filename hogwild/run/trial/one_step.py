@@ -115,6 +115,8 @@ class Trial:
         except Exception as error:
             of_grad = by == "grad" and output is not None and self._goes_backward(batch)
             way_out = " (by gradient='backward' it does not)" if of_grad else ""
+            if output is None and isinstance(error, TypeError) and _is_of_the_call(error):
+                way_out = " (it is called as loss(model, batch))"
             raise ArgumentError(
                 f"loss raised at the first step: {type(error).__name__}: {one_line(error)}{way_out}"
             ) from error
@@ -139,6 +141,11 @@ class Trial:
         """Give the memory back now, and not with the garbage."""
         for stand_in in self.stand_ins.values():
             stand_in.data = stand_in.data.new_empty(0)
+
+
+def _is_of_the_call(error: TypeError) -> bool:
+    """True where no line of what was called here was run, for its arguments are others."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 @dataclass(frozen=True)
