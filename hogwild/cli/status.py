@@ -56,7 +56,7 @@ def _told_status_of(command: Callable[[], int]) -> int:
         _tell(" ".join(str(error).split()))
         return FAILED_TRAINING if _is_of_a_disk(error.__cause__ or error.__context__) else WRONG_ARGUMENT
     except (WorkerError, NodeError, NonFiniteError, NotReproducible) as error:
-        _tell(str(error))
+        _tell("\n".join([str(error), *getattr(error, "__notes__", ())]))
         return FAILED_TRAINING
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -43,6 +43,7 @@ from hogwild.run.saved.found import going_on_by
 from hogwild.run.saved.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
 from hogwild.run.saved.record import fill, has_ended, saved_run
 from hogwild.run.trial.holes import naming_holes
+from hogwild.run.trial.lone_samples import naming_lone_samples
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory
@@ -79,7 +80,7 @@ def run_job(job: Job, began: float) -> Run:
             return _as_it_ended(job)
         run = open_run(prepared)
         del prepared  # with the caller's optimizer, whose state may be as large as the model
-        with noted_failure(job.out), naming_holes(job):
+        with noted_failure(job.out), naming_holes(job), naming_lone_samples(job):
             return conduct(run, began)
 
 

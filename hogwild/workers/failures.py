@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hogwild.errors import WorkerError
+from hogwild.errors import WorkerError, some_of
 from hogwild.workers.team import Finished, Logged
 
 
@@ -25,12 +27,32 @@ class Failure:
     def __str__(self) -> str:
         return f"{self.what}\n\n{self.details}" if self.details else self.what
 
+    @property
+    def how(self) -> str:
+        """The line without who failed, and where."""
+        told = self.what.removeprefix(f"worker {self.worker} ")
+        return told.replace(f" at update {self.update} (batch {self.batch})", "", 1)
+
     def as_error(self, afterwards: str = "") -> WorkerError:
         """What the caller is to be told; `afterwards` is what became of it."""
         text = "\n\n".join(part for part in (self.what, afterwards, self.details) if part)
         error = WorkerError(text, worker=self.worker, update=self.update, batch=self.batch)
         error.__cause__ = self.error.with_traceback(None) if self.error is not None else None  # its frames hold tensors
         return error
+
+
+def told_after_the_first(failures: Sequence[Failure]) -> str:
+    """What the message of the first failure ends with for the others: that they were the same, or a line for each."""
+    later = failures[1:]
+    if not later:
+        return ""
+    if len({failure.how for failure in failures}) == 1:
+        batches = sorted({failure.batch for failure in failures if failure.batch is not None})
+        where = f", at batch{'es' if len(batches) > 1 else ''} {some_of([*map(str, batches)])}" if batches else ""
+        return f"; it was the same all {len(failures)} times{where}"
+    told = Counter(failure.what for failure in later)
+    lines = [f"  {what}{f' ({number} times)' if number > 1 else ''}" for what, number in told.items()]
+    return "\n".join(["; then", *lines])
 
 
 @dataclass

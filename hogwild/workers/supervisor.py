@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from hogwild.rules.base import Rule
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Control, Settled
 from hogwild.shared.words import FOR_A_LOCK, NOBODY, Field, Phase, Word
-from hogwild.workers.failures import Failure, WorkerHistory
+from hogwild.workers.failures import Failure, WorkerHistory, told_after_the_first
 from hogwild.workers.team import Died, Event, Failed, Finished, Logged, Team
 
 _SOON, _NOW_AND_THEN = 0.02, 0.1  # seconds between looks: where versions wait for them, and where none do
@@ -232,9 +232,7 @@ class Supervisor:
             if not failures:
                 advice = "a loop goes on until claim() gives None"
                 raise WorkerError(f"all workers ended before the work was done; {advice}; {tried}")
-            told = Counter(failure.what for failure in failures[1:])
-            later = [f"  {what}{f' ({number} times)' if number > 1 else ''}" for what, number in told.items()]
-            raise failures[0].as_error("\n".join([f"{tried}{'; then' if later else ''}", *later]))
+            raise failures[0].as_error(f"{tried}{told_after_the_first(failures)}")
         self.history.restarts += 1
         _log.warning("%s; worker %d is replaced (%d of at most %d)", why, index, self.history.restarts, most)
         self._start(index)

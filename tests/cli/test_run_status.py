@@ -17,6 +17,7 @@ from torch import nn
 
 from hogwild.cli import main
 from hogwild.cli.status import as_typed, status_of
+from hogwild.errors import WorkerError
 from hogwild.experiment import Problem, Training
 
 
@@ -141,3 +142,13 @@ def test_a_terminal_without_a_width_has_the_usual_one(
     monkeypatch.setenv("COLUMNS", told)
     assert status_of(lambda: 0) == 0
     assert os.environ.get("COLUMNS") == left
+
+
+def test_a_note_of_a_failed_training_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def failed() -> int:
+        error = WorkerError("worker 0 raised")
+        error.add_note("batch 2 has one sample")
+        raise error
+
+    assert status_of(failed) == 3
+    assert capsys.readouterr().err == "hogwild: worker 0 raised\nbatch 2 has one sample\n"

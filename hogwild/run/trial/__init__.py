@@ -9,4 +9,5 @@ left_out               parameters of a loss that nobody trains
 second_look            does a gradient or a step depend on what came before it? (trainee, same_steps)
 curvature              how curved the loss is where the run begins
 at_batch, batch_digest, holes      what all of them ask of a batch
+lone_samples           batches of one sample, where a run fails at one
 """
