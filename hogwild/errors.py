@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
@@ -124,11 +125,22 @@ def short_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **kwargs)
         except HogwildError as error:
-            if os.environ.get("HOGWILD_TRACEBACK") != "full":
+            if not _all_is_shown():
                 _shorten(error)
             raise
 
     return called
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of what was raised by code that we call, from a frame of the caller's on where it has one."""
+    trace = error.__traceback__
+    own = trace if _all_is_shown() else _callers(trace) or trace
+    return "".join(traceback.format_exception(type(error), error, own)).rstrip()
+
+
+def _all_is_shown() -> bool:
+    return os.environ.get("HOGWILD_TRACEBACK") == "full"
 
 
 def _shorten(error: BaseException) -> None:

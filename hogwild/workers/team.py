@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import ClassVar, Protocol
 
 import psutil
 
-from hogwild.errors import printable
+from hogwild.errors import printable, traceback_of
 from hogwild.workers.task import Task
 from hogwild.workers.worker import Worker
 
@@ -118,13 +117,12 @@ class Team(Protocol):
 
 
 def failure(worker: Worker | None, index: int, error: BaseException) -> Failed:
-    """The event that tells of an exception being handled now."""
+    """The event that tells of an exception that ends a worker."""
     try:
         message = printable(str(error))
     except Exception:
         message = ""
-    stack = traceback.format_exc().rstrip()
-    return Failed(index, error, type(error).__name__, message, stack, made=worker is not None)
+    return Failed(index, error, type(error).__name__, message, traceback_of(error), made=worker is not None)
 
 
 def usage(index: int, *, owns_process: bool) -> Finished:

@@ -115,6 +115,17 @@ def test_what_always_raises_ends_the_run(kind, policy):
     assert str(caught.value).endswith("KeyError: 'batch 7 is bad'")
 
 
+@pytest.mark.parametrize(("kind", "full"), [*((kind, False) for kind in KINDS), ("threads", True)])
+def test_what_a_worker_raised_is_shown_from_the_callers_code_on(kind, full, monkeypatch):
+    if full:
+        monkeypatch.setenv("HOGWILD_TRACEBACK", "full")
+    loss, _ = raising(7)
+    with pytest.raises(hogwild.WorkerError) as caught:
+        train("ordered", kind, loss=loss, on_worker_failure="raise")
+    first, *_ = [line for line in str(caught.value).splitlines() if line.startswith('  File "')]
+    assert ("in loss" in first) != full
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_last_batch_of_one_sample_is_told_once(kind, caplog):
     def told(samples):
