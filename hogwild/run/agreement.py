@@ -5,8 +5,9 @@ Each tells what it has, and is told what the others have; whoever differs from m
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,11 @@ END = "end"  # what each machine tells its final bits by
 _LOOKS = 16  # batches that are compared beside the first
 _LOOKING = 10.0  # seconds for all of them
 _BATCH = "batch "  # how the names of their digests begin
-_WHERE_IT_BEGAN = ("version", "model")
+_FIRST_BATCH, _FROZEN, _MODEL = "data.first_batch", "frozen parameters", "model"
+_WHERE_IT_BEGAN = ("version", _MODEL)
+_NAMES = {_FIRST_BATCH: "batch 0", _MODEL: "the initial model"}  # what a person calls them
+_HASH = re.compile("[0-9a-f]{64}")
+_SHORT = 8  # digits of a hash that are shown
 _OWN = ("data",)  # its folder may be elsewhere; what is in it is compared by the first batch
 _ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
 
@@ -66,9 +71,9 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         CURVATURE: prepared.curvature.largest if prepared.curvature is not None else None,
         CURVATURE_GROWS: prepared.curvature.grows if prepared.curvature is not None else None,
         "layout": form_of(prepared.plan, job.rule),
-        "frozen parameters": digest_bytes(dict(zip(frozen, state.constants, strict=True))).hex(),
+        _FROZEN: digest_bytes(dict(zip(frozen, state.constants, strict=True))).hex(),
         "version": version,
-        "model": digest_bytes(state.state_dict(version, job.rule.place(version))).hex(),
+        _MODEL: digest_bytes(state.state_dict(version, job.rule.place(version))).hex(),
     }
     if party.returns:
         of_first = party.hear_all("facts", PREPARING, [0])[0]
@@ -77,7 +82,8 @@ def agree(prepared: Prepared, party: Party, state: SharedState, version: int) ->
         party.tell("facts", facts)
         told = party.hear_all("facts", PREPARING)
     if found := differences(told):
-        raise ArgumentError(f"the machines do not train the same: {printable('; '.join(found), 600)}")
+        told_all = printable("; ".join(found), 600)
+        raise ArgumentError(f"the machines do not train the same: {told_all}{_remedy(told)}")
 
 
 def _batches(job: Job) -> dict[str, str]:
@@ -107,11 +113,49 @@ def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """What machines told that is not what machine 0 told, a short text each."""
     first = facts[0]
     return [
-        f"{name} is {facts[node].get(name)!r} on machine {node} and {first.get(name)!r} on machine 0"
+        f"{_NAMES.get(name, name)} is {_shown(facts[node].get(name))} on machine {node} and "
+        f"{_shown(first.get(name))} on machine 0"
         for node in sorted(facts)
-        for name in dict.fromkeys([*first, *facts[node]])
-        if differ(facts[node].get(name), first.get(name)) and _is_known(name, facts[node], first)
+        for name in _differing(facts[node], first)
     ]
+
+
+def _differing(facts: Mapping[str, Any], first: Mapping[str, Any]) -> Iterator[str]:
+    """The names of what differs; of batches only the first, and nothing that follows from another batch or model."""
+    found = [
+        name
+        for name in dict.fromkeys([*first, *facts])
+        if differ(facts.get(name), first.get(name)) and _is_known(name, facts, first)
+    ]
+    batches = [name for name in found if _is_batch(name)]
+    follow = {*batches[1:], *((CURVATURE, CURVATURE_GROWS) if any(map(_may_be_drawn, found)) else ())}
+    yield from (name for name in found if name not in follow)
+
+
+def _remedy(facts: Mapping[int, Mapping[str, Any]]) -> str:
+    """What to do where nothing differs but what a program may have drawn; else empty."""
+    if not all(_may_be_drawn(name) for one in facts.values() for name in _differing(one, facts[0])):
+        return ""
+    return (
+        "; all need the same data and model: seed what is random (torch.manual_seed(0)) before data and model are made, "
+        "the same on all machines"
+    )
+
+
+def _may_be_drawn(name: str) -> bool:
+    """True of the numbers in data and models, which a program may have drawn without a seed."""
+    return _is_batch(name) or name in (_FROZEN, _MODEL)
+
+
+def _is_batch(name: str) -> bool:
+    return name == _FIRST_BATCH or name.startswith(_BATCH)
+
+
+def _shown(value: Any) -> str:
+    """A value in a message; a hash by its first digits."""
+    if isinstance(value, str) and _HASH.fullmatch(value):
+        return repr(f"{value[:_SHORT]}…")
+    return repr(value)
 
 
 def _is_known(name: str, *facts: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import time
 
@@ -86,6 +87,25 @@ def test_data_that_are_others_after_the_first_batch_are_refused(tmp_path):
     """All machines would apply the same wrong gradients, and end with the same bits."""
     message = refusals(together(2, tmp_path, OTHER_LABELS, **SETTINGS))
     assert "the machines do not train the same: batch 7 is '" in message
+
+
+NO_SEED = """
+torch.manual_seed(40 + int(os.environ["RANK"]))
+torch.manual_seed, seeded = lambda seed: None, torch.manual_seed
+problems.mlp()
+made, problems.mlp = problems.mlp(), lambda: made
+torch.manual_seed = seeded
+extra = {"data": (torch.randn(200, 8), torch.randint(0, 3, (200,)))}
+"""
+
+
+def test_machines_that_nobody_seeded_are_told_to_seed(tmp_path):
+    message = refusals(together(2, tmp_path, NO_SEED, **SETTINGS))
+    one, other = (rf"'[0-9a-f]{{8}}…' on machine {node}" for node in (1, 0))
+    named = "; ".join(f"{name} is {one} and {other}" for name in ("batch 0", "the initial model"))
+    seed = r"seed what is random \(torch\.manual_seed\(0\)\) before data and model are made, the same on all machines"
+    told = rf"the machines do not train the same: {named}; all need the same data and model: {seed}"
+    assert re.fullmatch(told, message), message
 
 
 OTHER_LOSS = """
