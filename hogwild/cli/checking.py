@@ -33,7 +33,7 @@ def check_settings(tolerance: str, named: Mapping[str, Any]) -> CheckSettings:
     Raises:
         ArgumentError: one of them cannot work.
     """
-    return CheckSettings(tolerance=_tolerance(tolerance), **named)
+    return CheckSettings(tolerance=_tolerance(tolerance), typed=True, **named)
 
 
 def _tolerance(text: str) -> Tolerance | None:

@@ -1,7 +1,7 @@
 """What the parallelism did to a training: distances between states, digests, and replay.
 
 check, subject, foreign       a training, ours or any, repeated
-verdict                what was found, as data and in words
+verdict, advice        what was found, as data and in words
 first, explain, damage, controls      where runs differ first, why, and how bad that is
 distance, measure, ulp, states, predictions       how far two states are apart
 compare, interval      many pairs, and how well a mean is known

@@ -57,6 +57,7 @@ class CheckSettings:
         window: updates over which race damage is measured first.
         controls: measure controls, race damage, audit and remedy; without, only the runs are compared.
         nodes: train on 2 and more machines too, up to so many.
+        typed: it was asked for on the command line.
     """
 
     runs: int = 5
@@ -67,6 +68,7 @@ class CheckSettings:
     window: int = WINDOW
     controls: bool = True
     nodes: int = 1
+    typed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("runs", "other_seed", "other_workers", "window", "nodes"):
@@ -247,6 +249,7 @@ def check_subject(
         tolerance=settings.tolerance,
         ages=_ages(runs),
         seconds=time.monotonic() - began,
+        typed=settings.typed,
     )
 
 
@@ -368,4 +371,6 @@ def _remedy(subject: Subject, own: OwnTraining | None, tell: Tell) -> Remedy | N
     ]
     named = {name: value for name, value in options.items() if value != getattr(RunConfig, name)}
     flags = " ".join([f"--update {SAME_BITS}", *(f"{flag_of(name)} {named[name]}" for name in named)])
-    return Remedy(flags, median(speeds), there[0].accuracy, len({outcome.digest for outcome in there}), len(there))
+    arguments = ", ".join([f'update="{SAME_BITS}"', *(f"{name}={named[name]!r}" for name in named)])
+    digests = {outcome.digest for outcome in there}
+    return Remedy(flags, median(speeds), there[0].accuracy, len(digests), len(there), arguments)

@@ -57,6 +57,15 @@ class Damage:
     log: float
     corrected: float
 
+    @property
+    def in_numbers(self) -> str:
+        """The distances."""
+        if self.racing <= self.log:
+            found = f"none beyond what the log can tell ({self.racing:.2g} of {self.log:.2g})"
+        else:
+            found = f"{self.racing:.2g} from a clean replay of the run's own log, which is exact to {self.log:.2g}"
+        return f"after {self.updates:,} updates, relative L2: {found}; order alone: {self.scheduling:.2g}"
+
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
         return {name: json_number(value) for name, value in asdict(self).items()}
@@ -65,6 +74,21 @@ class Damage:
 def races(own: OwnTraining) -> bool:
     """True where the rule reads or writes in place, so that its journal does not determine its bits."""
     return isinstance(own.rule_of(), InPlace)
+
+
+def damage_in_words(measured: Sequence[Damage]) -> str:
+    """Whether racing itself did anything, over the first updates or later, and how that compares with chance."""
+    seen = next((damage for damage in measured if damage.racing > damage.log), None)
+    if seen is None:
+        return (
+            "none to be seen: each run is, as exactly as its log tells, what its updates give in that order without a "
+            "race"
+        )
+    size, far = ("much", "more") if seen.racing > seen.scheduling else ("little", "less")
+    return (
+        f"{size}: reads and writes that collided changed the model, by update {seen.updates:,}, {far} than the chance "
+        f"order of the updates"
+    )
 
 
 def measure_damage(subject: Subject, runs: Sequence[Outcome], made_up_for: Age = FRESH) -> Damage:

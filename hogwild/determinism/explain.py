@@ -122,10 +122,9 @@ def blame(sources: Sequence[DifferenceSource], serial: Comparison | None) -> str
     if named is not None and not named.note.startswith(("none", "not found out")):
         return f"It uses operations that need not be deterministic: {named.note}."
     if len(sources) > 1:
-        return (
-            "No source that can be varied explains it: look for a clock, a hash seed, numbers nobody seeded, or a file "
-            "that changes."
-        )
+        own = "threads or processes of its own that race, numbers nobody seeded, " if AS_IS in by_name else ""
+        others = "a clock, a hash seed, or a file" if own else "a clock, a hash seed, numbers nobody seeded, or a file"
+        return f"No source that can be varied explains it: look for {own}{others} that changes."
     return ""
 
 

@@ -9,15 +9,19 @@ from statistics import median
 from typing import Any
 
 from hogwild.config import RunConfig
+from hogwild.determinism.advice import conclusion_in_words
 from hogwild.determinism.compare import Comparison, Course, spread
 from hogwild.determinism.controls import Controls
-from hogwild.determinism.damage import Damage
+from hogwild.determinism.damage import Damage, damage_in_words
 from hogwild.determinism.distance import json_number, refuse_limit
-from hogwild.determinism.explain import DifferenceSource, blame
+from hogwild.determinism.explain import DifferenceSource
 from hogwild.determinism.first import FirstDifference
 from hogwild.errors import as_html, some_of
-from hogwild.rules.registry import NAMES, SAME_BITS, gives_same_bits
 from hogwild.run.audit import Audit
+
+_NO_CONTROLS = (
+    "none: this training is repeated as it is; only one by hogwild.train can be given another seed or other workers"
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,15 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Remedy:
-    """The rule that gives the same bits here: its flags, its speed relative to the checked one, and its accuracy."""
+    """The rule that gives the same bits here: its flags, its speed relative to the checked one, its accuracy, and the
+    arguments that Python takes in place of the flags."""
 
     flags: str
     relative_speed: float
     accuracy: float | None
     digests: int
     runs: int
+    arguments: str
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Verdict:
         tolerance: what was allowed.
         ages: how many updates, over all runs, were computed on a version 0, 1, 2, … updates old.
         seconds: that the check took.
+        typed: whether it was asked for on the command line, whose flags its advice then names.
     """
 
     title: str
@@ -106,6 +113,7 @@ class Verdict:
     tolerance: Tolerance | None = None
     ages: tuple[int, ...] = ()
     seconds: float = 0.0
+    typed: bool = False
 
     @property
     def identical(self) -> bool:
@@ -141,82 +149,20 @@ class Verdict:
     def headline(self) -> str:
         """What was checked, on one line."""
         runs = f"{len(self.runs)} runs"
-        lengths = self._lengths()
+        lengths = self.lengths()
         if not lengths:
             return f"{self.title} · {runs}"
         span = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
         return f"{self.title} · {runs} of {span} update{'s' * (lengths[-1] != 1)}"
 
-    def _lengths(self) -> list[int]:
+    def lengths(self) -> list[int]:
         """The numbers of updates that runs made, each once, sorted."""
         return sorted({run.updates for run in self.runs if run.updates is not None})
 
     @property
     def conclusion(self) -> str:
         """The verdict and the advice."""
-        serial = self.controls.serial
-        if serial is not None and not serial.identical:
-            why = blame(self.sources, serial) or "--explain (explain=True) looks for the source."
-            return (
-                f"the training is not deterministic even with one worker: two serial runs of one seed differ, and no "
-                f"rule can give the same bits before that is mended. {why}"
-            )
-        if self.identical and not all(found.identical for found in self._on_machines) and not self.passed:
-            return "all runs on one machine have the same bits, and those on several have not."
-        if self.identical and self._on_machines and self.passed and self.tolerance is None:
-            return f"all runs have the same bits, those on up to {self.controls.machines[-1].nodes} machines too."
-        if self.identical:
-            return " ".join(("all runs have the same bits.", *self._unpromised()))
-        if self.passed and self.tolerance is not None:
-            return f"runs differ, within the tolerance ({self.tolerance.measure} ≤ {self.tolerance.limit:g})."
-        why = blame(self.sources, serial)
-        if len(self._lengths()) > 1:
-            why = f"They ended after different numbers of updates. {self._ended() or why}".strip()
-        return " ".join(part for part in ("runs diverge.", why, self._advice()) if part)
-
-    def _ended(self) -> str:
-        """Why they ended there, under a rule with the same bits; empty where they differ before, or may."""
-        if self.config is None or not gives_same_bits(self.config.update) or self.first_difference is not None:
-            return ""
-        ends = "what ends them (stop, a callback) hangs on more than the training: a clock, draws, or a run before."
-        return f"As far as was noted they had the same bits until then: {ends}"
-
-    def _racing(self) -> list[str]:
-        """The rules of the runs that do not promise the same bits."""
-        return sorted({run.rule for run in self.runs if run.rule and not gives_same_bits(run.rule)})
-
-    def _unpromised(self) -> Iterator[str]:
-        """That the same bits were luck, where a rule of ours lets workers race and there are several."""
-        racing = ", ".join(rule for rule in self._racing() if rule in NAMES)
-        if not racing or all(run.workers == 1 for run in self.runs):
-            return
-        yield f"That was luck: the rule {racing} does not promise them."
-        alone = sum(run.active == 1 for run in self.runs)
-        if alone:
-            made = f"In {alone} of {len(self.runs)} runs one worker made every update before another had begun"
-            yield f"{made}, so nothing raced; longer runs tell more."
-
-    def _advice(self) -> str:
-        if self.remedy is not None:
-            accuracy = "" if self.remedy.accuracy is None else f", accuracy {self.remedy.accuracy:.4f}"
-            speed = f"{self.remedy.relative_speed:.2f} × the speed{accuracy}, measured here"
-            return f"For the same bits every time: {self.remedy.flags} ({speed})."
-        racing = ", ".join(self._racing())
-        if racing and not self.sources:
-            return f'It trained under {racing}, which does not promise the same bits; update="{SAME_BITS}" does.'
-        if self.config is None and not self.sources:
-            return (
-                "Usual sources: numbers nobody seeded, torch's threads (torch.set_num_threads(1)), a clock, a hash "
-                "seed. explain=True varies what it can of a function."
-            )
-        if self.config is None:
-            return ""
-        if gives_same_bits(self.config.update) and not self.sources:
-            return (
-                f"{self.config.update} promises the same bits, so something outside of it differs from run to run: "
-                f"a clock, a hash seed, numbers nobody seeded, a file. --explain (explain=True) looks for it."
-            )
-        return ""
+        return conclusion_in_words(self)
 
     def lines(self, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
         """What was found: (what, finding), for a person; `verbose` adds the numbers behind what is said in words."""
@@ -230,9 +176,9 @@ class Verdict:
         yield from self._predictions()
         yield from self._controls()
         if self.damage:
-            yield "race damage", _in_words(self.damage)
+            yield "race damage", damage_in_words(self.damage)
         for one in self.damage if verbose else ():
-            yield "race damage", _damage(one)
+            yield "race damage", one.in_numbers
         if self.audit is not None:
             yield "audit", self.audit.summary()
         yield from self._staleness()
@@ -300,7 +246,7 @@ class Verdict:
             same = "identical" if on.comparison.identical else f"relative L2 {far:.3g}"
             yield f"{on.nodes} machines", same + (" between two runs that average" if on.apart else "")
         if self.config is None:
-            yield "controls", "none: this training is not ours to vary"
+            yield "controls", _NO_CONTROLS
 
     def _staleness(self) -> Iterator[tuple[str, str]]:
         ages = [run.staleness for run in self.runs if run.staleness is not None]
@@ -371,26 +317,3 @@ class Verdict:
 def _times(factor: float) -> str:
     """A factor to two digits, written out up to a billion."""
     return f"{float(f'{factor:.2g}'):,.0f}" if 100 <= factor < 1e9 else f"{factor:.2g}"
-
-
-def _in_words(measured: tuple[Damage, ...]) -> str:
-    """Whether racing itself did anything, over the first updates or later."""
-    seen = next((damage for damage in measured if damage.racing > damage.log), None)
-    if seen is None:
-        return (
-            "none to be seen: each run is, as exactly as its log tells, what its updates give in that order without a "
-            "race"
-        )
-    far = "further" if seen.racing > seen.scheduling else "less far"
-    return (
-        f"after {seen.updates:,} updates: reads and writes that mixed moved the model, {far} than the order of the "
-        f"updates does"
-    )
-
-
-def _damage(damage: Damage) -> str:
-    if damage.racing <= damage.log:
-        found = f"none beyond what the log can tell ({damage.racing:.2g} of {damage.log:.2g})"
-    else:
-        found = f"{damage.racing:.2g} from a clean replay of the run's own log, which is exact to {damage.log:.2g}"
-    return f"after {damage.updates:,} updates, relative L2: {found}; order alone: {damage.scheduling:.2g}"

@@ -104,6 +104,8 @@ def test_a_command_that_is_not_fails(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert len(set(found["digests"])) == 2
     assert found["divergence"]["worst"] in ("weight", "bias")
+    assert "Usual sources: threads or processes of its own that race" in found["verdict"]
+    assert "A command is only repeated; in Python hogwild.check(function, explain=True) varies" in found["verdict"]
     assert main(["check", "--command", command, "--runs", "2", "--tolerance", "max_abs=100"]) == 0
 
 

@@ -21,11 +21,13 @@ from hogwild.testing import Fault, Hook, PlantedFault, planted
 def test_any_function_can_be_checked():
     verdict = hogwild.check(seeded, runs=3)
     assert verdict.identical
-    assert "not ours to vary" in str(verdict)
+    assert "none: this training is repeated as it is; only one by hogwild.train can be given another seed" in str(verdict)
     numbers = iter(range(10))
     verdict = hogwild.check(lambda: {"w": torch.full((3,), float(next(numbers)))}, runs=3)
     assert verdict.digests == 3
     assert verdict.worst.divergence.max_abs == 2.0  # between the first and the last: every pair is compared
+    assert "Usual sources: threads or processes of its own that race, numbers nobody seeded" in verdict.conclusion
+    assert verdict.conclusion.endswith("explain=True varies what it can of a function.")
 
 
 def test_a_function_that_returns_a_run_has_its_first_difference():

@@ -76,6 +76,7 @@ def test_a_source_that_cannot_be_varied_is_not_guessed_at():
         lambda: {"w": torch.rand(1, generator=torch.Generator().manual_seed(_entropy()))}, explain=True
     )
     assert "No source that can be varied explains it" in verdict.conclusion
+    assert "look for threads or processes of its own that race, numbers nobody seeded, a clock" in verdict.conclusion
     verdict = check(Fickle(), update="ordered", explain=True)
     assert "not deterministic even with one worker" in verdict.conclusion
     assert "No source that can be varied explains it" in verdict.conclusion
