@@ -98,8 +98,9 @@ class RunCommand:
         if self.resume is not None:
             config = self.resume / "config.toml"
             if not config.exists():
+                missing = config if self.resume.exists() else "such folder"
                 raise ArgumentError(
-                    f"--resume {self.resume} is not the folder of a run: there is no {config}; "
+                    f"--resume {self.resume} is not the folder of a run: there is no {missing}; "
                     f"a run says at its end where it is saved, usually in runs/"
                 )
             return str(config)

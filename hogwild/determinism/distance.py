@@ -174,12 +174,14 @@ class Divergence:
         """One line for a person."""
         if self.identical:
             parts = [f"identical: {len(self.tensors):,} tensors, {self.size:,} values"]
+        elif not self.tensors:
+            parts = ["not comparable: no tensor in common by name, shape and dtype"]
         else:
             ulp = "" if self.max_ulp is None else f", max {self.max_ulp:,} ULP"
             cosine = "" if self.cosine is None else f", cosine {self.cosine:.6g}"
             worst = "" if self.worst is None else f", worst {printable(self.worst)}"
             parts = [
-                f"relative L2 {self.relative_l2:.3g}, max |a − b| {self.max_abs:.3g}{ulp}{cosine}",
+                f"{self._shared()}relative L2 {self.relative_l2:.3g}, max |a − b| {self.max_abs:.3g}{ulp}{cosine}",
                 f"{self.differing:,} of {self.size:,} values differ{worst}",
             ]
         for field in ("missing", "unexpected", "reshaped", "retyped", "changed_integers", "unmeasured"):
@@ -187,6 +189,14 @@ class Divergence:
             if names:
                 parts.append(f"{field.replace('_', ' ')}: {some_of(names)}")
         return "; ".join(parts)
+
+    def _shared(self) -> str:
+        """How many of all tensors are compared; empty where all are."""
+        others = {entry.name for entry in (*self.reshaped, *self.retyped)}
+        names = len(self.tensors) + len(self.missing) + len(self.unexpected) + len(others)
+        if len(self.tensors) == names:
+            return ""
+        return f"{len(self.tensors):,} of {names:,} tensors comparable (same name, shape and dtype): "
 
 
 def refuse_limit(limit: float, measure: str) -> None:

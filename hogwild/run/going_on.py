@@ -35,6 +35,8 @@ def going_on(job: Job) -> Job:
             )
         return job
     folder = job.resume
+    if not folder.exists():
+        raise ArgumentError(f"resume {str(folder)!r}: there is no such folder; hogwild runs lists the runs that are there")
     if not (folder / "config.toml").exists():
         raise ArgumentError(f"resume {str(folder)!r} is not the folder of a run: there is no config.toml in it")
     saved = RunConfig.load(folder / "config.toml")

@@ -177,9 +177,9 @@ def test_two_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "0 runs named; hogwild compare takes two"),
         (["runs/lr0.1-0"], "1 run named"),
-        (["runs/lr0.1-0", "runs/killed"], "holds no run.json"),
+        (["runs/lr0.1-0", "runs/killed"], "holds no run.json: its run was interrupted, or trains still"),
         (["runs/lr0.1-0", "runs/broken"], "is not the record of a run"),
-        (["runs/lr0.1-0", "runs/nothing"], "holds no run.json"),
+        (["runs/lr0.1-0", "runs/nothing"], "holds no run.json: there is no such folder"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(

@@ -216,8 +216,9 @@ def test_a_loss_and_an_optimizer_that_are_no_functions():
 
 
 def test_a_folder_without_a_run_to_go_on_with(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        refused("^resume '.*' is not the folder of a run: there is no config.toml in it$", resume=folder)
+    refused("^resume '.*' is not the folder of a run: there is no config.toml in it$", resume=tmp_path)
+    nowhere = "^resume '.*nowhere': there is no such folder; hogwild runs lists the runs that are there$"
+    refused(nowhere, resume=tmp_path / "nowhere")
 
 
 def test_a_data_set_that_cannot_be_sent_is_called_by_its_argument():

@@ -25,7 +25,17 @@ from hogwild.model.computed import compute_weights
 from hogwild.run.audit import Audit, ParameterAudit
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
 from hogwild.run.saved.best import Best, load_best
-from hogwild.run.saved.directory import AVERAGED, BEST, FORMAT, METRICS, SEALED_FILES, file_digest, finish_saving
+from hogwild.run.saved.directory import (
+    AVERAGED,
+    BEST,
+    FORMAT,
+    METRICS,
+    ORIGIN,
+    SEALED_FILES,
+    file_digest,
+    finish_saving,
+)
+from hogwild.run.saved.failure import failure_in
 from hogwild.run.saved.metrics import read_metrics
 from hogwild.run.saved.origin import Origin, one_identity, read_origin
 from hogwild.run.state_dicts import state_from, tensors_of
@@ -169,7 +179,7 @@ def read_json_record(path: Path) -> dict[str, Any]:
         if wrong or set(record["sha256"]) - {AVERAGED, METRICS} != set(SEALED_FILES):
             raise RunDirectoryError(f"{path} is not the record of a run: {', '.join(wrong) or 'sha256'} is malformed")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise RunDirectoryError(f"{path.parent} holds no run.json; it is not the directory of a whole run") from error
+        raise RunDirectoryError(_no_record(path.parent)) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, RunDirectoryError):
             raise
@@ -179,6 +189,18 @@ def read_json_record(path: Path) -> dict[str, Any]:
         found = printable(str(record["format"]))
         raise RunDirectoryError(f"{path} has format {found}, and this version reads formats 1 to {FORMAT}")
     return dict(record)
+
+
+def _no_record(run_dir: Path) -> str:
+    """Why a folder holds no run.json, in words."""
+    none = f"{run_dir} holds no run.json"
+    if not run_dir.is_dir():
+        return f"{none}: {'it is no folder' if run_dir.exists() else 'there is no such folder'}"
+    if failure := failure_in(run_dir):
+        return f"{none}: its run failed ({failure})"
+    if (run_dir / ORIGIN).exists() or (run_dir / "config.toml").exists():
+        return f"{none}: its run was interrupted, or trains still"
+    return f"{none}; it is not the directory of a whole run"
 
 
 def _read_seals(path: Path, seals: Mapping[str, Any], updates: int) -> dict[int, Seal]:

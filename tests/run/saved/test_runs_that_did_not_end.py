@@ -60,6 +60,8 @@ def test_what_it_failed_by_is_told_until_it_is_resumed(out: Path) -> None:
     assert found.status == FAILED and found.metrics == {"accuracy": 0.2} and not found.whole
     assert found.why == r"KeyError: 'no such\nlabel' (raised by evaluate=, which was given version 15)"
     assert found.go_on == f"hogwild.train(..., resume={str(out)!r}, out={str(out)!r})"
+    with pytest.raises(hogwild.RunDirectoryError, match=r"run holds no run\.json: its run failed \(KeyError: "):
+        hogwild.load_run(out)
     save_run(out, resume=out, **settings)
     assert read_found(out).status == DONE and {path.name for path in out.iterdir()} <= set(RUN_FILES) - {FAILURE}
 
