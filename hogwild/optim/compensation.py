@@ -38,7 +38,7 @@ Adam's where η λ (τ + 1) is at most a tenth of what leaves its rate as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ class Compensation:
             made = [_for_sgd(group, staleness, curvature, rate, varies) for group, rate in largest]
         else:
             made = [_for_adam(group, staleness, curvature, rate) for group, rate in largest]
-        changes = tuple(dict.fromkeys(_changes(optimizer, made)))
+        changes = real_changes(dict.fromkeys(_changes(optimizer, made)))
         return cls(staleness, isinstance(optimizer, torch.optim.SGD), tuple(made), changes)
 
     @property
@@ -198,6 +198,16 @@ def _changes(optimizer: Optimizer, made: Sequence[Instead]) -> Iterator[str]:
                 if "betas" not in instead.options and instead.curvature.grows == 1:
                     more += ", which does not grow"
             yield f"{name} {_short(group[name])} → {_short(value)}{more}"
+
+
+def real_changes(words: Iterable[Any]) -> tuple[str, ...]:
+    """Of what is said to have been changed, that whose two values are not the same as they are shown."""
+    return tuple(one for one in map(str, words) if not _is_the_same(one))
+
+
+def _is_the_same(words: str) -> bool:
+    before, arrow, after = words.partition(" ")[2].partition(" → ")
+    return bool(arrow) and (after == before or after.startswith(f"{before}, "))
 
 
 def _short(value: Any) -> str:

@@ -236,7 +236,9 @@ class Run:
         """The run in one line."""
         speed = f"{self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s"
         best = f" · {self.best}" if self.best is not None else ""
-        return f"{self.title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best} · {self.digest[:16]}…"
+        changed = f" · changed for stale gradients: {', '.join(self.compensation)}" if self.compensation else ""
+        told = f"{self.title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best}"
+        return f"{told} · {self.digest[:16]}…{changed}"
 
     def __repr__(self) -> str:
         """What a prompt, or a test that failed, shows of it: all its tensors and rows would fill pages."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild.optim.compensation import Compensation
+from hogwild.optim.compensation import Compensation, real_changes
 from hogwild.optim.stability import Curvature
 
 
@@ -27,6 +27,15 @@ def test_what_an_optimizer_is_given():
     )
     assert Compensation.of(torch.optim.SGD(named, lr=0.1), 0) is None
     assert Compensation.of(torch.optim.SGD(named, lr=0.1, momentum=1.0), 3) is None, "which forgets nothing"
+
+
+def test_what_stays_the_same_is_not_told():
+    small = Curvature(2.0, 1)
+    adam = Compensation.of(torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=0.1), 3, small)
+    assert adam is not None and adam.groups[0].scale == 1
+    assert adam.changes == ("betas (0.9, 0.999) → (0.975, 0.999)",)
+    told = ["lr 0.01 → 0.01, for a curvature of 3", "momentum 0.95 → 0.95 … 0.99, from update 9 on", "lr 0.1 → 0.05"]
+    assert real_changes(told) == tuple(told[1:])
 
 
 @pytest.mark.parametrize(("momentum", "staleness"), [(0.9, 3), (0.99, 3), (0.9, 15), (0.0, 7), (0.5, 4)])

@@ -77,6 +77,25 @@ def test_a_run_of_other_formulas_is_not_gone_on_with(tmp_path):
         train(out=tmp_path, resume=tmp_path, **arguments)
 
 
+def test_what_a_record_tells_of_that_is_the_same_before_and_after_keeps_nobody_from_going_on(tmp_path):
+    arguments = {"optimizer": problems.MOMENTUM, "model": problems.mlp, "evaluate_every": 9}
+    with pytest.raises(KeyboardInterrupt):
+        train(out=tmp_path, evaluate=problems.interrupting(1), **arguments)
+    for name in ("origin.json", "run.json"):
+        record = json.loads((tmp_path / name).read_text())
+        record["compensation"].append("weight_decay 0.1 → 0.1")
+        (tmp_path / name).write_text(json.dumps(record))
+    run = train(out=tmp_path, resume=tmp_path, **arguments)
+    assert run.updates == UPDATES and hogwild.load_run(tmp_path).compensation == run.compensation
+
+
+def test_a_run_says_in_its_line_what_was_changed(tmp_path):
+    run = train(optimizer=problems.MOMENTUM, model=problems.mlp)
+    told = f"{run.digest[:16]}… · changed for stale gradients: momentum 0.9 → 0.97"
+    assert told in str(run) and "\n" not in str(run)
+    assert "changed" not in str(problems.train(updates=3, update="ordered", staleness=0, workers=1))
+
+
 def test_where_workers_race_as_many_go_on(tmp_path):
     arguments = {"optimizer": problems.MOMENTUM, "model": problems.mlp, "update": "hogwild", "compensation": "workers"}
     arguments |= {"evaluate_every": 9, "out": tmp_path, "kind": "threads"}

@@ -19,6 +19,7 @@ from typing import Any
 
 from hogwild.config import MAX_CONFIG_BYTES, RunConfig
 from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable, some_of
+from hogwild.optim.compensation import real_changes
 from hogwild.run.result import INTERRUPTED
 from hogwild.run.saved.directory import CHECKPOINT, LOCK, METRICS, ORIGIN, SAVED
 from hogwild.run.saved.failure import failure_in
@@ -243,7 +244,7 @@ def _ended(folder: Path, content: Mapping[str, Any], settings: Mapping[str, Any]
         digest=printable(content["digest"]),
         best=best_in(content.get("best")),
         ema_digest=_text(content.get("ema_digest")),
-        compensation=tuple(printable(str(one)) for one in content.get("compensation") or ()),
+        compensation=real_changes(printable(str(one)) for one in content.get("compensation") or ()),
         diverged=_text(content.get("diverged")) or "",
     )
 

@@ -23,6 +23,7 @@ from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.kernels.kernel import Kernel
+from hogwild.optim.compensation import real_changes
 from hogwild.optim.rates import RateTable
 from hogwild.optim.stability import GROWS
 from hogwild.rules.registry import is_ours
@@ -294,9 +295,7 @@ def _data(job: Job, batch: str) -> dict[str, Any] | None:
     elif isinstance(source, DatasetSource):
         given = source.dataset
     collate = name_of(source.collate) if isinstance(source, DatasetSource) else None
-    kept = (
-        (batch or None) if isinstance(source, TensorSource) or job.rule.same_bits else None
-    )  # what else may draw as it likes
+    kept = (batch or None) if isinstance(source, TensorSource) or job.rule.same_bits else None  # others may draw
     return {"name": class_name(given), "samples": samples, "collate": collate, "first_batch": kept}
 
 
@@ -363,7 +362,7 @@ def refuse_other_compensation(recorded: Sequence[str] | None, now: Sequence[str]
 
 def compensation_differences(recorded: Sequence[str] | None, now: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(the recorded words, the words now) where what makes up for stale gradients is not what was recorded."""
-    if recorded is not None and list(recorded) != list(now):
+    if recorded is not None and real_changes(recorded) != real_changes(now):
         before, after = (printable("; ".join(map(str, one))) or "nothing" for one in (recorded, now))
         yield before, after
 

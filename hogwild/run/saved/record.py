@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from hogwild.config import KINDS, RunConfig
 from hogwild.errors import RunDirectoryError, one_line, printable
 from hogwild.model.computed import compute_weights
+from hogwild.optim.compensation import real_changes
 from hogwild.run.audit import Audit, ParameterAudit
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
 from hogwild.run.saved.best import Best, load_best
@@ -244,7 +245,7 @@ def saved_run(run_dir: Path) -> Run:
             out=run_dir,
             samples_before=int(content.get("samples_before", 0)),
             seconds_before=float(content.get("seconds_before", 0.0)),
-            compensation=tuple(map(str, content.get("compensation", ()))),
+            compensation=real_changes(content.get("compensation", ())),
             curvature=None if (curved := content.get("curvature")) is None else float(curved),
             origin=origin,
             best=_best(run_dir, content),
