@@ -26,6 +26,7 @@ from hogwild.rules.registry import RULES, gives_same_bits, rule_class, title_of
 from hogwild.run.saved.found import FoundRun, best_metric, differing_settings, read_found, setting_of
 from hogwild.run.saved.origin import training_differences
 from hogwild.run.saved.record import Record, read_record
+from hogwild.run.saved.setting_words import called, worth_a_column
 
 _FOLLOWS = {"data, its first batch,": ("seed", "batch_size", "shuffle", "data")}
 """What is recorded of a training → the settings that it follows from."""
@@ -121,7 +122,8 @@ class RunComparison:
     @property
     def verdict(self) -> str:
         """What it comes to, in words."""
-        differing = [name for name, *_ in (*self.settings, *self.training)]
+        told = worth_a_column([name for name, *_ in self.settings], (self.a, self.b))
+        differing = [*map(called, told), *(name for name, *_ in self.training)]
         settings = f"settings differ in {some_of(differing, 4)}" if differing else "settings equal"
         if self.environment is None:
             where = "environment not recorded in both"

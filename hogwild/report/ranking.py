@@ -23,6 +23,7 @@ from hogwild.run.saved.found import (
     setting_of,
 )
 from hogwild.run.saved.metrics import json_values
+from hogwild.run.saved.setting_words import called, short_value
 
 LOSS = "loss"
 _MEASURED: Mapping[str, Callable[[FoundRun], float | None]] = {
@@ -47,6 +48,16 @@ def shared_settings(runs: Sequence[FoundRun]) -> dict[str, Any]:
 def metric_names(runs: Sequence[FoundRun]) -> list[str]:
     """Of the evaluations of all runs, in the order in which they come."""
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
+
+
+def one_metric_of_each(runs: Sequence[FoundRun]) -> list[str]:
+    """As few metrics as show one of each run that has any, the first that it has."""
+    found: list[str] = []
+    for run in runs:
+        there = [name for name, value in run.metrics.items() if value is not None]
+        if there and not any(name in found for name in there):
+            found.append(there[0])
+    return found
 
 
 def best_names(runs: Sequence[FoundRun]) -> list[str]:
@@ -275,7 +286,9 @@ def tied_for_best(found: Sequence[Choice]) -> list[Choice]:
 
 def in_words(settings: Mapping[str, Any]) -> str:
     """Settings on one line: lr 0.1, update ordered."""
-    return ", ".join(f"{name.replace('_', ' ')} {setting_text(value)}" for name, value in settings.items())
+    return ", ".join(
+        f"{called(name).replace('_', ' ')} {setting_text(short_value(name, value))}" for name, value in settings.items()
+    )
 
 
 def setting_text(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from hogwild.report.ranking import (
     diverged_of,
     in_words,
     metric_names,
+    one_metric_of_each,
     setting_text,
     shared_settings,
     tied_for_best,
@@ -46,11 +48,13 @@ from hogwild.run.saved.found import (
     setting_of,
 )
 from hogwild.run.saved.metrics import finite_or_none
+from hogwild.run.saved.setting_words import called, short_value, worth_a_column
 
 _SHOWN = 8  # folders without a run that are named
 _NAMED = 3  # folders that the headline names
 _DIGITS = 8  # of a digest
 _LONGEST = 1_000  # letters of a path
+_FINER = 2  # more decimals, at most, than give the largest of some intervals two digits
 _GAP = 2  # cells of padding around a column
 _STYLES = {BROKEN: "bold red", FAILED: "bold red", RUNNING: "cyan"}
 
@@ -129,13 +133,15 @@ def _columns(runs: Sequence[FoundRun], folders: Sequence[Path]) -> list[_Column]
     columns = [_Column("run", [short_path(run.path, folders) for run in runs], 100, right=False)]
     if any(run.status != DONE for run in runs):
         columns.append(_Column("status", [run.status for run in runs], 90, right=False))
-    for place, name in enumerate(differing_settings(runs)):
+    for place, name in enumerate(worth_a_column(differing_settings(runs), runs)):
         keep = 30 if name in WATCHING else 80 - min(place, 9)
         columns.append(_setting_column(name, [setting_of(run, name) for run in runs], keep))
     metrics = metric_names(runs)
+    foremost = one_metric_of_each(runs)
     for place, name in enumerate(metrics):
         cells = [_figure(run.metrics.get(name)) for run in runs]
-        columns.append(_Column(name.replace("_", " "), cells, 79 - min(10 * place, 60)))
+        keep = 79 if name in foremost else 79 - min(10 * max(place, 1), 60)
+        columns.append(_Column(name.replace("_", " "), cells, keep))
     if any(run.best for run in runs):
         columns.append(_Column(*best_cells([run.best for run in runs]), 70))
     speeds = ["–" if (speed := run.samples_per_second) is None else count(speed) for run in runs]
@@ -150,7 +156,8 @@ def _columns(runs: Sequence[FoundRun], folders: Sequence[Path]) -> list[_Column]
 
 def _setting_column(name: str, values: Sequence[Any], keep: int) -> _Column:
     words = any(isinstance(value, str) for value in values)
-    return _Column(name.replace("_", " "), list(map(setting_text, values)), keep, right=not words)
+    cells = [setting_text(short_value(name, value)) for value in values]
+    return _Column(called(name).replace("_", " "), cells, keep, right=not words)
 
 
 def best_cells(bests: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
@@ -221,7 +228,7 @@ def choices_report(found: Sequence[Choice], metric: str, *, lowest: bool, left: 
     columns = [_setting_column(name, [one.settings[name] for one in found], 50) for name in found[0].settings]
     columns += [
         _Column(f"mean {metric}".replace("_", " "), [figure(one.interval.mean) for one in found], 100),
-        _Column("", [half_width(one.interval) for one in found], 90, right=False),
+        _Column("", half_widths([one.interval for one in found]), 90, right=False),
         _Column("min", [figure(one.least) for one in found], 20),
         _Column("max", [figure(one.most) for one in found], 20),
         _Column("runs", [str(len(one.runs)) for one in found], 80),
@@ -238,11 +245,16 @@ INTERVAL_NOTE = (
 )
 
 
-def half_width(interval: MeanInterval) -> str:
-    """Half of an interval, to two digits: ± 0.0042."""
-    if interval.half is None:
-        return "one run" if interval.number else "no run"
-    return f"± {interval.half:.2g}"
+def half_widths(intervals: Sequence[MeanInterval]) -> list[str]:
+    """Half of each interval, all with as many decimals as give the smallest two digits: ± 0.0042, ± 0.0730."""
+    halves = [one.half for one in intervals if one.half is not None]
+    places = [1 - math.floor(math.log10(half)) for half in halves if 0 < half < math.inf] or [0]
+    decimals = max(0, min(max(places), min(places) + _FINER))
+    width = max([len(f"{half:,.{decimals}f}") for half in halves], default=0)
+    return [
+        f"± {one.half:>{width},.{decimals}f}" if one.half is not None else "one run" if one.number else "no run"
+        for one in intervals
+    ]
 
 
 # --- for programs

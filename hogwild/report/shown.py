@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from hogwild.errors import printable
-from hogwild.report.ranking import setting_text
+from hogwild.report.ranking import in_words
 from hogwild.report.run_list import found_object
 from hogwild.report.tables import named_lines, run_report
 from hogwild.report.words import figure
@@ -58,7 +58,7 @@ def _without_record(found: FoundRun) -> RenderableType:
 
 def _settings(found: FoundRun) -> Iterator[tuple[str, str]]:
     own = {name: value for name, value in found.settings.items() if name != "name" and value != DEFAULTS.get(name)}
-    words = ", ".join(f"{name.replace('_', ' ')} {setting_text(value)}" for name, value in own.items())
+    words = in_words(own)
     yield "settings", words or "those by default"
     if words:
         yield "", _OTHERS

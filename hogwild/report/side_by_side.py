@@ -18,6 +18,7 @@ from hogwild.report.ranking import setting_text
 from hogwild.report.run_list import short_path
 from hogwild.report.run_words import at_updates
 from hogwild.report.words import count, duration, figure, short_digest
+from hogwild.run.saved.setting_words import called, short_value, worth_a_column
 
 _ROWS = 8  # of one section, at most
 _WIDEST = 60  # letters of a value
@@ -49,7 +50,11 @@ def comparison_report(found: RunComparison) -> RenderableType:
 
 def sections(found: RunComparison) -> Iterable[tuple[str, list[tuple[str, str, str]]]]:
     """Each part of a comparison: what it is about, and its rows (name, the one, the other)."""
-    settings = [(name.replace("_", " "), one, other) for name, one, other in found.settings]
+    settings = [
+        (called(name).replace("_", " "), short_value(name, one), short_value(name, other))
+        for name, one, other in found.settings
+        if name in worth_a_column([name], (found.a, found.b))
+    ]
     training = [*_rows([*settings, *found.training]), *_compensation(found)]
     yield ("settings that differ", training) if training else ("settings: equal", [])
     if found.environment is None:

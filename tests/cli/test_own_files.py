@@ -35,6 +35,33 @@ def told(capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+def test_lists_name_the_file_and_a_hash_by_its_first_digits(tmp_path, monkeypatch, capsys):
+    """Files where they are called otherwise, else what is in them, and neither where all are equal."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "files" / "disks.py").write_text(f"{RINGS}\n# another\n")
+    for out, file in (("a", "rings.py"), ("b", "rings.py"), ("c", "disks.py")):
+        assert main(["run", f"files/{file}", *SHORT, "--out", out]) == 0
+    (tmp_path / "files" / "rings.py").write_text(f"{RINGS}\n# changed\n")
+    assert main(["run", "files/rings.py", *SHORT, "--out", "d"]) == 0
+
+    def said(*arguments):
+        capsys.readouterr()
+        assert main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    hashes = {out: RunConfig.load(tmp_path / out / "config.toml").own.sha256 for out in "abcd"}
+    assert "file" not in said("runs", "a", "b").splitlines()[2].split()
+    mixed = said("runs", "a", "b", "c")
+    assert "file" in mixed.splitlines()[2].split() and " rings.py " in mixed and "content" not in mixed
+    changed = said("runs", "a", "d")
+    assert "file content" in changed.splitlines()[2] and f"{hashes['d'][:8]}…" in changed
+    compared, shown = said("compare", "a", "d"), said("show", "a")
+    assert "settings differ in file content, environment equal" in compared and f"{hashes['a'][:8]}…" in compared
+    assert f"file rings.py, file content {hashes['a'][:8]}…" in shown
+    everything = mixed + changed + compared + shown
+    assert "own." not in everything and hashes["a"] not in everything
+
+
 def test_it_trains_and_its_folder_runs_again_is_replayed_checked_and_resumed_from_anywhere(
     tmp_path, monkeypatch, capsys
 ):

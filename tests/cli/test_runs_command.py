@@ -88,6 +88,20 @@ def test_the_best_version_is_told(
     assert rows["kept"]["best.update"] == "5" and rows["plain"]["best.update"] == ""
 
 
+def test_each_run_shows_a_metric_of_its_own_where_experiments_are_mixed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {f"other_{number}": 0.5 for number in range(4)}
+    save_run(tmp_path / "a", evaluate=lambda model: {"accuracy": 0.9, **many}, name="one")
+    save_run(tmp_path / "b", evaluate=lambda model: {"hits_at_10": 0.3}, name="two", seed=1, lr=0.2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
+    out = printed(capsys, "runs", ".")
+    headings = next(line for line in out.splitlines() if line.startswith(" run "))
+    assert "accuracy" in headings and "hits at 10" in headings, out
+    assert "no room for " in out and "other 1" in out.partition("no room for ")[2]
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_the_list_fits_its_terminal(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hogwild.determinism.interval import MeanInterval
 from hogwild.errors import ArgumentError
 from hogwild.report.ranking import (
     choices,
@@ -22,7 +23,7 @@ from hogwild.report.ranking import (
     sorted_runs,
     tied_for_best,
 )
-from hogwild.report.run_list import choices_csv, choices_report
+from hogwild.report.run_list import choices_csv, choices_report, half_widths
 from hogwild.run.saved.found import DONE, FAILED, UNFINISHED, FoundRun, differing_settings
 
 
@@ -38,6 +39,17 @@ RUNS = [
     run(2, 0.80, lr=0.5, seed=0),
     run(3, 0.82, lr=0.5, seed=1),
 ]
+
+
+def test_intervals_of_a_column_have_the_same_decimals() -> None:
+    def told(*halves: float | None) -> list[str]:
+        return half_widths([MeanInterval(0.5, half, 3 if half is not None else 1) for half in halves])
+
+    assert told(0.01, 0.073, 0.0093) == ["± 0.0100", "± 0.0730", "± 0.0093"]
+    assert told(0.0042) == ["± 0.0042"] and told(0.01) == ["± 0.010"]
+    assert told(12.3, None, 4.56, 0.0) == ["± 12.3", "one run", "±  4.6", "±  0.0"]
+    assert told(0.07, 1e-9) == ["± 0.07000", "± 0.00000"], "a very small one adds no more than two"
+    assert told(1234.5) == ["± 1,234"] and told(0.0) == ["± 0"]
 
 
 def test_only_what_differs_is_shown() -> None:

@@ -17,6 +17,7 @@ from hogwild.report.words import count, duration, figure, is_loss, plural, size
 from hogwild.rules.registry import RULES, gives_same_bits
 from hogwild.run.result import INTERRUPTED, Run
 from hogwild.run.saved.found import DEFAULTS, FoundRun, going_on_by
+from hogwild.run.saved.setting_words import called
 
 _UPDATES, _SECONDS = "updates", "seconds of training"
 _METRICS = 3  # that are drawn
@@ -230,7 +231,7 @@ def _workers(run: Run) -> DataTable:
 
 
 def _settings(found: FoundRun) -> DataTable:
-    rows = [(name.replace("_", " "), setting_text(value)) for name, value in found.settings.items()]
+    rows = [(called(name).replace("_", " "), setting_text(value)) for name, value in found.settings.items()]
     own = [place for place, name in enumerate(found.settings) if found.settings[name] != DEFAULTS.get(name)]
     return DataTable("Settings", ("setting", "value"), rows, strong=own, folded=True, note="Bold: not the default.")
 

@@ -24,12 +24,13 @@ from hogwild.report.ranking import (
     shared_settings,
     tied_for_best,
 )
-from hogwild.report.run_list import INTERVAL_NOTE, best_cells, half_width, remark_of, short_path
+from hogwild.report.run_list import INTERVAL_NOTE, best_cells, half_widths, remark_of, short_path
 from hogwild.report.side_by_side import bit_lines, sections
 from hogwild.report.smoothed import smoothed_loss
 from hogwild.report.words import count, duration, figure, is_loss, plural
 from hogwild.run.result import Run
 from hogwild.run.saved.found import DONE, ENDED_EARLY, FAILED, FoundFolders, FoundRun, differing_settings, setting_of
+from hogwild.run.saved.setting_words import called, short_value, worth_a_column
 
 _GROUPS = 8  # settings that have a colour of their own
 _AXES = ("updates", "seconds of training")
@@ -81,7 +82,8 @@ def _note(run: FoundRun, folders: Sequence[Path]) -> str:
 
 def _title(listed: Sequence[FoundRun]) -> str:
     names = list(dict.fromkeys(str(setting_of(run, "name")) for run in listed))
-    differing = [name.replace("_", " ") for name in differing_settings(listed) if name != "name"]
+    names_of_settings = worth_a_column(differing_settings(listed), listed)
+    differing = [called(name).replace("_", " ") for name in names_of_settings if name != "name"]
     of = ", ".join(names[:3])
     return f"{of}: {', '.join(differing[:4])} compared" if differing else f"{of}: {len(listed)} times the same settings"
 
@@ -92,7 +94,7 @@ def _facts(listed: Sequence[FoundRun], chosen: Sequence[Choice], metric: str) ->
     found = [("runs", count(len(listed)))]
     if chosen:
         best, word = chosen[0].interval, metric.replace("_", " ")
-        name = f"best {word}" if best.half is None else f"best mean {word}, {half_width(best)}"
+        name = f"best {word}" if best.half is None else f"best mean {word}, {half_widths([best])[0]}"
         found.append((name, figure(best.mean)))
         found.append(("settings compared", count(len(chosen))))
     return [*found, *((name.replace("_", " "), setting_text(value)) for name, value in list(shared.items())[:3])]
@@ -171,7 +173,7 @@ def _comparison(chosen: Sequence[Choice], groups: Sequence[_Group], metric: str)
             if interval.half is None
             else (interval.mean - interval.half, interval.mean + interval.half)
         )
-        told = f"{group.name}: {figure(interval.mean)} {half_width(interval)}, {plural(interval.number, 'run')}"
+        told = f"{group.name}: {figure(interval.mean)} {half_widths([interval])[0]}, {plural(interval.number, 'run')}"
         found.append(Bar(group.name, interval.mean, group.colour, low, high, told))
     more = f" The best {_BARS} of {len(chosen)}." if len(chosen) > _BARS else ""
     told = (
@@ -200,20 +202,21 @@ def _staleness(groups: Sequence[_Group]) -> Iterator[Drawing]:
 
 def _choices(chosen: Sequence[Choice], metric: str) -> DataTable:
     names, lost = list(chosen[0].settings), any(choice.diverged for choice in chosen)
+    widths = half_widths([choice.interval for choice in chosen])
     rows = [
         (
-            *(setting_text(choice.settings[name]) for name in names),
+            *(setting_text(short_value(name, choice.settings[name])) for name in names),
             figure(choice.interval.mean),
-            half_width(choice.interval),
+            widths[place],
             figure(choice.least),
             figure(choice.most),
             str(len(choice.runs)),
             *([diverged_of(choice) if choice.diverged else "–"] if lost else []),
         )
-        for choice in chosen
+        for place, choice in enumerate(chosen)
     ]
     headings = (
-        *(name.replace("_", " ") for name in names),
+        *(called(name).replace("_", " ") for name in names),
         f"mean {metric.replace('_', ' ')}",
         "",
         "min",
@@ -228,14 +231,15 @@ def _choices(chosen: Sequence[Choice], metric: str) -> DataTable:
 
 def _runs(found: FoundFolders, folders: Sequence[Path]) -> DataTable:
     listed = list(found.runs)
-    settings, metrics = differing_settings([run for run in listed if run.settings]), metric_names(listed)
+    with_settings = [run for run in listed if run.settings]
+    settings, metrics = worth_a_column(differing_settings(with_settings), with_settings), metric_names(listed)
     kept = [best_cells([run.best for run in listed])] if any(run.best for run in listed) else []
-    names = [*(name.replace("_", " ") for name in (*settings, *metrics)), *(heading for heading, _ in kept)]
+    names = [*(called(name).replace("_", " ") for name in (*settings, *metrics)), *(heading for heading, _ in kept)]
     headings = ("run", *names, "training loss", "time", "digest")
     rows = [
         (
             short_path(run.path, folders),
-            *(setting_text(setting_of(run, name)) if run.settings else "" for name in settings),
+            *(setting_text(short_value(name, setting_of(run, name))) if run.settings else "" for name in settings),
             *("–" if (value := run.metrics.get(name)) is None else figure(value) for name in metrics),
             *(cells[place] for _, cells in kept),
             "–" if run.loss is None else figure(run.loss),

@@ -4,5 +4,5 @@ directory, writer      the folder itself, and who writes in it
 origin, begun_with     which run this is: of what model (structure), where (environment, fingerprint), of what settings
 metrics, befallen, notes, failure    what was measured, what befell workers, what is told, why it ended
 checkpoint, saved_tables, best       versions of the model
-record, found          a folder read back; folders looked for, and none believed to be whole
+record, found, setting_words          a folder read back; folders looked for; what a person calls their settings
 """
