@@ -34,6 +34,8 @@ from hogwild.errors import (
 
 _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
 _SETTING = re.compile(rf"\b({_NAMES})=('[^']*'(?:(?:, | or | and )'[^']*')*)")
+_BESIDE = re.compile(r", and change=\{'(\w+)': .*\} beside it \((--set .*)\)$")
+_CHANGE = re.compile(r"change=\{.*\} \((--set .*)\)$")
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 DONE, FAILED_CHECK, WRONG_ARGUMENT, FAILED_TRAINING = 0, 1, 2, 3
 INTERRUPTED = 128 + signal.SIGINT
@@ -143,6 +145,8 @@ def as_typed(message: str) -> str:
     """A message whose first line names settings as the command line has them: --update ordered for update='ordered'.
     Numbers stay, for lr=0.1 is what --set and --group take."""
     first, newline, rest = message.partition("\n")
+    first = _BESIDE.sub(lambda found: f"; {found[2]} in place of {flag_of(found[1])} changes it from there on", first)
+    first = _CHANGE.sub(r"\1", first)
     return _SETTING.sub(lambda found: f"{flag_of(found[1])} {found[2].replace(chr(39), '')}", first) + newline + rest
 
 

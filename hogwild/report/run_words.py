@@ -27,5 +27,9 @@ def resumed_in_words(run: Run) -> str:
 
 
 def at_updates(versions: Sequence[int]) -> str:
-    """Some versions in words: at update 40, at update 60."""
-    return ", ".join(f"at update {count(version)}" for version in versions)
+    """How often, and where, in words: at update 40; twice, at update 40; 3 times, at updates 40 and 60."""
+    places = [count(version) for version in dict.fromkeys(versions)]
+    often = {0: "", 1: "", 2: "twice, "}.get(len(versions), f"{len(versions)} times, ")
+    if len(places) > 1:
+        return f"{often}at updates {', '.join(places[:-1])} and {places[-1]}"
+    return f"{often}at update {places[0]}" if places else ""

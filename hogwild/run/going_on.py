@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, of_python, refuse_fixed
-from hogwild.errors import ArgumentError, printable
+from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.run.job import Job
 from hogwild.run.saved.begun_with import OF_THE_JUDGED, begun_with
 from hogwild.run.saved.checkpoint import peek
+from hogwild.run.saved.directory import CHECKPOINT, SAVED
 from hogwild.run.saved.origin import read_origin
 from hogwild.run.saved.record import has_ended
 
 _LIMIT = "limit_updates"
+_KEPT = "(checkpoint_every keeps one); begin it again"
 _LENGTHS = ("epochs", "updates", _LIMIT)
 
 
@@ -78,11 +80,12 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
     for name in _held_to(job):
         if differ(getattr(saved, name), getattr(job.config, name)):
             value, was = getattr(job.config, name), getattr(saved, name)
-            other = f", and change={{{name!r}: {value!r}}} beside it (--set {name}={_typed(value)})"
-            raise ArgumentError(
-                f"{name} is {value!r}, and the run in {job.resume} was made with {was!r}; "
-                f"a resumed run needs the same{other if _may_become(name, was, value) else ''}"
-            )
+            other = "a resumed run needs the same"
+            if _may_become(name, was, value):
+                other += f", and change={{{name!r}: {value!r}}} beside it (--set {name}={_typed(value)})"
+                if job.resume is not None and _has_no_checkpoint(job.resume):
+                    other = f"it left no checkpoint to go on from with another {name} {_KEPT}"
+            raise ArgumentError(f"{name} is {value!r}, and the run in {job.resume} was made with {was!r}; {other}")
     before, now = (one.own.parameters if one.own is not None else {} for one in (saved, job.config))
     for name in {**before, **now}:
         if differ(before.get(name), now.get(name)):
@@ -99,6 +102,11 @@ def _may_become(name: str, was: Any, value: Any) -> bool:
     return was is not None and value is not None and value > was
 
 
+def _has_no_checkpoint(folder: Path) -> bool:
+    """Whether there is nothing to go on from, also not where whoever saved it was killed before it was moved."""
+    return not any((place / CHECKPOINT).is_file() for place in (folder, folder / SAVED))
+
+
 def _typed(value: Any) -> str:
     """A value as `--set` takes it."""
     return "none" if value is None else str(value)
@@ -113,6 +121,8 @@ def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:
     for name in values:
         refuse_fixed(name)
     values = {name: of_python(value) for name, value in values.items()}
+    if _has_no_checkpoint(folder):
+        raise RunDirectoryError(f"the run in {folder} left no checkpoint to go on from with {', '.join(values)} {_KEPT}")
     if job.goes_on and has_ended(folder):
         raise ArgumentError(
             f"the run in {folder} has ended, and its record stays as it is; name another folder (out, --out) for one "

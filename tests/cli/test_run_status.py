@@ -112,6 +112,11 @@ def test_a_warning_is_one_line(offer: Offer, capsys: pytest.CaptureFixture[str])
         ("use update='a', 'b' or 'c'; or not", "use --update a, b or c; or not"),
         ("--set: lr=0.03 is an example", "--set: lr=0.03 is an example"),
         ("config='x' and my_kind='z' stay", "config='x' and my_kind='z' stay"),
+        (
+            "lr is 1, and it had 2; it needs the same, and change={'lr': 1} beside it (--set lr=1)",
+            "lr is 1, and it had 2; it needs the same; --set lr=1 in place of --lr changes it from there on",
+        ),
+        ("put that back, and change it by change={'lr': 1} (--set lr=1)", "put that back, and change it by --set lr=1"),
         ("a worker raised\n  kind='threads'", "a worker raised\n  kind='threads'"),
     ],
 )

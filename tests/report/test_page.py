@@ -18,6 +18,7 @@ from saved import save_run, seem_killed
 import hogwild
 from hogwild.cli import main
 from hogwild.errors import ArgumentError, RunDirectoryError
+from hogwild.report.run_words import at_updates
 from hogwild.report.page.figures import Curve, ages, curves
 from hogwild.report.page.given import read_given
 from hogwild.report.page.of_run import seconds_of, smoothed_loss
@@ -349,6 +350,12 @@ def test_what_a_run_was_made_with_and_when_it_was_resumed_is_told(tmp_path: Path
     (section,) = sections(tmp_path / "run")
     told = dict(section.lines)
     assert told["optimizer"] == "SGD, lr 0.1" and told["resumed"] == "at update 20"
+    assert [at_updates(versions) for versions in ((), (616, 616), (40, 1600, 1600), (1, 2))] == [
+        "",
+        "twice, at update 616",
+        "3 times, at updates 40 and 1,600",
+        "twice, at updates 1 and 2",
+    ]
     assert told["compensated by"].startswith("momentum 0 → ")
     table = next(table for table in sections(tmp_path)[0].tables if table.title == "All runs")
     place = list(table.headings).index("best accuracy")

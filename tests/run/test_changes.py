@@ -114,6 +114,15 @@ def test_what_cannot_become_of_a_run_is_not_advised(other, tmp_path):
         train(tmp_path, resume=tmp_path, **other)
 
 
+def test_a_run_without_a_checkpoint_cannot_become_another(tmp_path):
+    train(tmp_path)
+    why = r"left no checkpoint to go on from with another updates \(checkpoint_every keeps one\); begin it again$"
+    with pytest.raises(hogwild.ArgumentError, match=f"updates is 130, and the run in .* was made with 100; it {why}"):
+        train(tmp_path, resume=tmp_path, updates=130)
+    with pytest.raises(hogwild.RunDirectoryError, match="left no checkpoint to go on from with updates"):
+        train(tmp_path, resume=tmp_path, change={"updates": 130})
+
+
 def test_numbers_of_numpy_change_a_setting_as_they_are_one(tmp_path):
     cut(tmp_path)
     run = train(tmp_path, resume=tmp_path, change={"lr": np.float64(0.3), "updates": np.int64(UPDATES + 10)})
