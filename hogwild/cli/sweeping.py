@@ -44,6 +44,8 @@ def sweep_command(
     if isinstance(training, Study):
         raise ArgumentError(f"{training.name} is a study, and only trainings can be swept (hogwild list)")
     plan = make_plan(training, experiment, values, saved, sample=sample, sample_seed=sample_seed)
+    if not plan.axes and not quiet:
+        sys.stderr.write("hogwild: one run, for no flag has several values; --seed 0..4 or --lr 0.01 0.1 makes more\n")
     with new_directory(f"sweep-{plan.name}", out) as folder:
         return _make(folder, keep_plan(folder, plan), jobs, json=json, quiet=quiet)
 

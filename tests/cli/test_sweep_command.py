@@ -238,5 +238,12 @@ def test_a_folder_that_another_sweep_writes_is_refused(tmp_path, capsys):
     assert "another run is being written in out just now" in capsys.readouterr().err
 
 
+def test_where_nothing_is_swept_it_says_that_it_is_one_run(capsys):
+    assert main(["sweep", "slow.py", "--seed", "3", "--out", "one"]) == 0
+    assert "hogwild: one run, for no flag has several values; --seed 0..4 or" in capsys.readouterr().err
+    assert main(["sweep", "slow.py", "--seed", "3", "4", "--out", "two"]) == 0
+    assert "one run" not in capsys.readouterr().err
+
+
 def test_own_parameters_have_names_that_the_sweep_does_not_use():
     assert set(SweepCommand.__dataclass_fields__) - {"own", "training"} <= {*OF_COMMANDS, "several", "trains", "more"}
