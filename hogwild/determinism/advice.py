@@ -91,5 +91,7 @@ def _usual_sources(found: Verdict) -> str:
         "(torch.set_num_threads(1)), a clock, a hash seed."
     )
     if found.typed:
-        return f"{usual} A command is only repeated; in Python hogwild.check(function, explain=True) varies what it can."
+        return (
+            f"{usual} A command is only repeated; in Python hogwild.check(function, explain=True) varies what it can."
+        )
     return usual if found.sources else f"{usual} explain=True varies what it can of a function."

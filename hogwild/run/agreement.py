@@ -137,8 +137,8 @@ def _remedy(facts: Mapping[int, Mapping[str, Any]]) -> str:
     if not all(_may_be_drawn(name) for one in facts.values() for name in _differing(one, facts[0])):
         return ""
     return (
-        "; all need the same data and model: seed what is random (torch.manual_seed(0)) before data and model are made, "
-        "the same on all machines"
+        "; all need the same data and model: seed what is random (torch.manual_seed(0)) before data and model are "
+        "made, the same on all machines"
     )
 
 

@@ -38,7 +38,9 @@ def going_on(job: Job) -> Job:
         return job
     folder = job.resume
     if not folder.exists():
-        raise ArgumentError(f"resume {str(folder)!r}: there is no such folder; hogwild runs lists the runs that are there")
+        raise ArgumentError(
+            f"resume {str(folder)!r}: there is no such folder; hogwild runs lists the runs that are there"
+        )
     if not (folder / "config.toml").exists():
         raise ArgumentError(f"resume {str(folder)!r} is not the folder of a run: there is no config.toml in it")
     saved = RunConfig.load(folder / "config.toml")
@@ -122,7 +124,9 @@ def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:
         refuse_fixed(name)
     values = {name: of_python(value) for name, value in values.items()}
     if _has_no_checkpoint(folder):
-        raise RunDirectoryError(f"the run in {folder} left no checkpoint to go on from with {', '.join(values)} {_KEPT}")
+        raise RunDirectoryError(
+            f"the run in {folder} left no checkpoint to go on from with {', '.join(values)} {_KEPT}"
+        )
     if job.goes_on and has_ended(folder):
         raise ArgumentError(
             f"the run in {folder} has ended, and its record stays as it is; name another folder (out, --out) for one "

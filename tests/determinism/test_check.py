@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 import time
+from dataclasses import replace
 from typing import ClassVar
 
 import problems

@@ -21,7 +21,9 @@ from hogwild.testing import Fault, Hook, PlantedFault, planted
 def test_any_function_can_be_checked():
     verdict = hogwild.check(seeded, runs=3)
     assert verdict.identical
-    assert "none: this training is repeated as it is; only one by hogwild.train can be given another seed" in str(verdict)
+    assert "none: this training is repeated as it is; only one by hogwild.train can be given another seed" in str(
+        verdict
+    )
     numbers = iter(range(10))
     verdict = hogwild.check(lambda: {"w": torch.full((3,), float(next(numbers)))}, runs=3)
     assert verdict.digests == 3

@@ -163,7 +163,9 @@ def test_entries_that_do_not_match_are_named_and_the_rest_is_measured():
     assert [entry.to_dict() for entry in divergence.reshaped] == [{"name": "shape", "a": "(2, 3)", "b": "(3, 2)"}]
     assert [entry.to_dict() for entry in divergence.retyped] == [{"name": "type", "a": "float32", "b": "float16"}]
     assert divergence.relative_l2 == 0.5
-    assert divergence.summary().startswith("1 of 5 tensors comparable (same name, shape and dtype): relative L2 0.5, max")
+    assert divergence.summary().startswith(
+        "1 of 5 tensors comparable (same name, shape and dtype): relative L2 0.5, max"
+    )
     for word in ("missing: gone", "unexpected: new", "reshaped: shape", "retyped: type"):
         assert word in divergence.summary()
 

@@ -43,7 +43,8 @@ def test_one_line_in_plain_words():
         "none to be seen: each run is, as exactly as its log tells, what its updates give in that order without a race"
     ]
     assert told(SOME, NONE) == [
-        "much: reads and writes that collided changed the model, by update 100, more than the chance order of the updates"
+        "much: reads and writes that collided changed the model, by update 100, more than the chance order of the "
+        "updates"
     ]
     assert told(LITTLE) == [
         "little: reads and writes that collided changed the model, by update 100, less than the chance order of the "

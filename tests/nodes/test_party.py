@@ -53,7 +53,9 @@ def test_what_differs_is_told_with_both_values():
 
 
 def test_of_batches_that_differ_the_first_is_named_and_what_follows_is_not():
-    one, other = ({"curvature": 0.5 * digit, "batch 9": f"{digit}" * 64, "batch 20": f"{digit}" * 64} for digit in (1, 2))
+    one, other = (
+        {"curvature": 0.5 * digit, "batch 9": f"{digit}" * 64, "batch 20": f"{digit}" * 64} for digit in (1, 2)
+    )
     assert differences({0: one, 1: other}) == ["batch 9 is '22222222…' on machine 1 and '11111111…' on machine 0"]
     assert differences({0: {"curvature": 0.5}, 1: {"curvature": 1.0}}) != []
 

@@ -18,12 +18,12 @@ from saved import save_run, seem_killed
 import hogwild
 from hogwild.cli import main
 from hogwild.errors import ArgumentError, RunDirectoryError
-from hogwild.report.run_words import at_updates
 from hogwild.report.page.figures import Curve, ages, curves
 from hogwild.report.page.given import read_given
 from hogwild.report.page.of_run import seconds_of, smoothed_loss
 from hogwild.report.page.page import page_of, sections_of
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
+from hogwild.report.run_words import at_updates
 
 EVIL = "<img src=x onerror=alert(1)>&</script>"
 

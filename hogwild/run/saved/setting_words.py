@@ -1,4 +1,4 @@
-"""What settings are called, and their values, where a person reads them; what is told of a person's own file is short."""
+"""What settings are called, and their values, where a person reads them: short where they are of one's own file."""
 
 from __future__ import annotations
 
