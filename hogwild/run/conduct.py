@@ -7,8 +7,8 @@ From the moment at which a run has ended, or is interrupted, until it is saved n
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from hogwild.run.prepare import prepare
 from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
 from hogwild.run.saved.befallen import Befallen, WorkersFile
 from hogwild.run.saved.directory import (
+    CHECKPOINT,
     METRICS,
     ORIGIN,
     WORKERS,
@@ -80,8 +81,20 @@ def run_job(job: Job, began: float) -> Run:
             return _as_it_ended(job)
         run = open_run(prepared)
         del prepared  # with the caller's optimizer, whose state may be as large as the model
-        with noted_failure(job.out), naming_holes(job), naming_lone_samples(job):
+        with _naming_what_goes_on(run), noted_failure(job.out), naming_holes(job), naming_lone_samples(job):
             return conduct(run, began)
+
+
+@contextmanager
+def _naming_what_goes_on(run: OpenRun) -> Iterator[None]:
+    """Inside, what the run fails by has a note of what goes on with it, where there is a checkpoint of it."""
+    try:
+        yield
+    except Exception as error:
+        out = run.job.out
+        if out is not None and run.job.shown is not None and (out / CHECKPOINT).exists():
+            error.add_note(f"the run was saved: {going_on_by(run.job.shown, run.origin)} goes on")
+        raise
 
 
 def _as_it_ended(job: Job) -> Run:

@@ -44,9 +44,11 @@ def test_a_run_that_failed_goes_on_to_the_bits_of_one_that_did_not(fault, error,
     out = tmp_path / "failed"
     if "evaluate" in fault:
         fault = {"evaluate": failing(2, KeyError("no such label"))}
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         save_run(out, **settings, **fault)
-    assert read_found(out).status == FAILED and (out / CHECKPOINT).exists()
+    found = read_found(out)
+    assert found.status == FAILED and found.go_on == f"hogwild.train(..., resume={str(out)!r}, out={str(out)!r})"
+    assert raised.value.__notes__[-1] == f"the run was saved: {found.go_on} goes on"
     run = save_run(out, resume=out, **settings)
     assert read_found(out).status == DONE
     assert run.digest == whole.digest
@@ -80,4 +82,5 @@ def test_where_it_cannot_be_saved_the_error_says_so_and_stays_itself(kept, tmp_p
     monkeypatch.setattr("hogwild.run.saved.checkpoint.save_file", full)
     with pytest.raises(KeyError) as raised:
         save_run(tmp_path, evaluate=failing(2, KeyError("no such label")), evaluate_every=5, **settings)
-    assert any("could not be saved" in note and "No space left" in note for note in raised.value.__notes__)
+    *_, told = raised.value.__notes__
+    assert "could not be saved" in told and "No space left" in told

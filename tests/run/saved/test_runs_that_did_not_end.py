@@ -75,7 +75,7 @@ def test_a_worker_that_fails_is_told_without_its_traceback(out: Path) -> None:
     with pytest.raises(hogwild.WorkerError):
         save_run(out, own_loss=loss, on_worker_failure="raise")
     found = read_found(out)
-    assert found.status == FAILED and found.go_on == f"hogwild.train(..., resume={str(out)!r})"
+    assert found.status == FAILED and found.go_on == f"hogwild.train(..., resume={str(out)!r}, out={str(out)!r})"
     assert found.why.startswith("WorkerError: worker ")
     assert found.why.endswith("raised ValueError at update 3 (batch 3): a bad batch")
 
