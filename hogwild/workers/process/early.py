@@ -19,7 +19,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from multiprocessing import util
 from typing import NoReturn
@@ -28,6 +28,7 @@ from hogwild.workers.held_signals import INTERRUPTING
 from hogwild.workers.process import spawn
 from hogwild.workers.surroundings.interpreter import likely_kind
 
+_LISTS = "/proc/self/fd", "/dev/fd"  # of this process's open files
 _show_warning = warnings.showwarning  # as it is before the command line changes it
 
 
@@ -150,6 +151,14 @@ def _forked() -> Iterator[None]:
 
 
 def _close_all_but(descriptors: Collection[int]) -> None:
+    """Those that are open, where the system lists them: some versions of Python close a range number by number, and a
+    limit may be a billion."""
+    for folder in _LISTS:
+        with suppress(OSError):
+            for number in sorted(set(map(int, os.listdir(folder))) - set(descriptors)):
+                with suppress(OSError):  # that of the list itself
+                    os.close(number)
+            return
     for low, high in pairwise([-1, *sorted(descriptors), os.sysconf("SC_OPEN_MAX")]):
         if low + 1 < high:  # CPython closes all files where there is none between
             os.closerange(low + 1, high)

@@ -163,3 +163,41 @@ def test_a_signal_that_comes_at_the_fork_is_heard() -> None:
     """What is raised in a hook of a fork is ignored, and logging has one."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (143, "")
+
+
+CLOSED = """
+import os, sys
+from hogwild.workers.process import early
+
+lists, most = sys.argv[1:]
+early._LISTS = lists.split(":")
+os.sysconf = lambda name: int(most)  # as in many containers
+kept, *others = [os.open(os.devnull, os.O_RDONLY) for _ in range(9)]
+for other in others[::2]:
+    os.close(other)
+early._close_all_but({0, 1, 2, kept})
+assert {int(one) for one in os.listdir("/proc/self/fd")} == {0, 1, 2, kept, kept + 1}  # that of the list itself
+os.fstat(kept)
+"""
+BY_NUMBER = """
+import os
+
+def closerange(low, high):  # as where CPython was built with glibc before 2.34
+    for number in range(low, high):
+        try:
+            os.close(number)
+        except OSError:
+            pass
+
+os.closerange = closerange
+"""
+
+
+@pytest.mark.parametrize(
+    ("lists", "most"), [("/proc/self/fd:/dev/fd", 2**30), ("/not/there:/dev/fd", 2**30), ("/not/there", 1024)]
+)
+def test_files_are_closed_at_once_whatever_the_limit_on_them(lists: str, most: int) -> None:
+    """A billion numbers, closed one by one, would take minutes."""
+    command = [sys.executable, "-c", BY_NUMBER + CLOSED, lists, str(most)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
