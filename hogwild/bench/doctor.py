@@ -23,6 +23,7 @@ from hogwild.errors import HogwildError
 from hogwild.run.result import Run
 from hogwild.run.training import train_config
 from hogwild.shared.limits import cgroup_memory, cgroup_quota, usable_cores
+from hogwild.shared.nameless import nameless_file, space_in
 from hogwild.workers.surroundings.interpreter import has_gil
 
 Severity = Literal["ok", "note", "problem"]
@@ -49,7 +50,7 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Look at this machine; the last findings take seconds, for they start workers."""
-    for look in (_cores, _memory, _shm, _starts, _gil, _torch, _threads_variable, _files):
+    for look in (_cores, _memory, _shared_memory, _shm, _starts, _gil, _torch, _threads_variable, _files):
         yield look()
     yield from _workers()
 
@@ -89,11 +90,20 @@ def _memory() -> Finding:
     return Finding("memory", found)
 
 
+def _shared_memory() -> Finding:
+    try:
+        descriptor, folder = nameless_file()
+    except OSError as error:
+        return Finding("shared memory", f"cannot be had: {error.strerror}", "problem", "no model can be shared")
+    os.close(descriptor)
+    if folder is None:
+        return Finding("shared memory", "in memory (memfd), without a name", "ok", "none is left behind")
+    found = f"an unlinked file in {folder}, {space_in(folder) / _GIB:.1f} GiB free"
+    return Finding("shared memory", found, "note", "slower than memory; TMPDIR may name another folder")
+
+
 def _shm() -> Finding:
-    if hasattr(os, "memfd_create"):
-        without = "not needed: shared memory is anonymous (memfd), so none is left behind either"
-    else:
-        without = "shared memory is an unlinked temporary file"
+    without = "not needed: what workers share is not there"
     if not Path("/dev/shm").is_dir():
         return Finding("/dev/shm", "absent", "ok", without)
     usage = shutil.disk_usage("/dev/shm")

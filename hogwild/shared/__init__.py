@@ -1,6 +1,6 @@
 """What workers share: bytes of one arena, and what lies where. Knows no optimizer and no rule.
 
-arena, layout               the memory of a run, and where tensors lie in a block of it
+nameless, arena, layout     a file without a name, the memory of a run, and where tensors lie in a block of it
 state                       all of it together, as the parent lays it out and a worker finds it
 slots, tables               versions of the model: whole, or by rows
 optimizer_state, shards     what an optimizer keeps, and in which pieces a version is stepped

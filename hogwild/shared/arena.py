@@ -3,9 +3,8 @@
 Only this module knows that the memory is a file descriptor mapped into several processes; all others see tensors,
 arrays and words.
 
-The memory never has a name (`memfd_create` on Linux, an unlinked temporary file elsewhere), so nothing is
-left behind by any kind of death, and a container's small /dev/shm does not limit it. Tried on Linux; the
-temporary file was tried there too, in place of macOS.
+The memory never has a name (`hogwild.shared.nameless`), so nothing is left behind by any kind of death, and a
+container's small /dev/shm does not limit it. Tried on Linux; the temporary file was tried there too, in place of macOS.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
@@ -26,6 +25,7 @@ from torch import Tensor
 from hogwild.errors import ArgumentError
 from hogwild.shared.bell import Bell
 from hogwild.shared.limits import memory_limits
+from hogwild.shared.nameless import nameless_file, space_in
 
 _POPULATE_READ = 22  # of madvise, from Linux 5.14 on
 ALIGNMENT = 64  # bytes; what torch's own allocator gives, so that vector loads see equal alignment everywhere
@@ -54,10 +54,14 @@ class Arena:
         self, nbytes: int, *, private: bool = False, used: int | None = None, bell: Bell | None = None
     ) -> None:
         try:
-            _refuse_too_much(nbytes if used is None else used)
-            self._attach(_anonymous_file(), max(nbytes, ALIGNMENT), private, bell)
+            descriptor, folder = nameless_file()
+            self._attach(descriptor, max(nbytes, ALIGNMENT), private, bell)
+            _refuse_too_much(nbytes if used is None else used, folder)
             os.ftruncate(self.descriptor, self.nbytes)
             self._map = mmap.mmap(self.descriptor, self.nbytes)
+        except ArgumentError:
+            self.close()
+            raise
         except (OSError, OverflowError) as error:
             self.close()
             why = error.strerror if isinstance(error, OSError) else "no machine has as much"
@@ -124,8 +128,8 @@ class Arena:
         return memoryview(self._map)[offset : offset + length]
 
 
-def _refuse_too_much(nbytes: int) -> None:
-    for what, free in memory_limits():
+def _refuse_too_much(nbytes: int, folder: str | None) -> None:
+    for what, free in _limits(folder):
         if nbytes > free:
             raise ArgumentError(
                 f"this run needs {nbytes / 1e6:,.0f} MB of shared memory, over the {free / 1e6:,.0f} MB left of the "
@@ -133,11 +137,10 @@ def _refuse_too_much(nbytes: int) -> None:
             )
 
 
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("hogwild", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+def _limits(folder: str | None) -> Iterator[tuple[str, int]]:
+    yield from memory_limits()
+    if folder is not None:
+        yield f"space in {folder}, where it is a file (TMPDIR may name another folder)", space_in(folder)
 
 
 class Space:

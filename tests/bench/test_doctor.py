@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hogwild.shared import limits
 NAMES = [
     "cores",
     "memory",
+    "shared memory",
     "/dev/shm",
     "start methods",
     "interpreter",
@@ -98,6 +100,20 @@ def test_affinity_limits_the_cores() -> None:
         assert doctor._cores().verdict == "problem"
     finally:
         os.sched_setaffinity(0, mine)
+
+
+def test_where_shared_memory_is_a_file_its_folder_and_the_space_there_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.platform == "linux":
+        assert doctor._shared_memory().found == "in memory (memfd), without a name"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = doctor._shared_memory()
+    assert re.fullmatch(rf"an unlinked file in {tmp_path}, [\d.]+ GiB free", found.found)
+    assert found.verdict == "note" and "TMPDIR" in found.advice
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
+    assert doctor._shared_memory().verdict == "problem"
 
 
 def test_workers_that_do_not_start_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from multiprocessing import util
+from pathlib import Path
 from typing import NoReturn
 
 from hogwild.workers.held_signals import INTERRUPTING
@@ -155,7 +156,7 @@ def _close_all_but(descriptors: Collection[int]) -> None:
     limit may be a billion."""
     for folder in _LISTS:
         with suppress(OSError):
-            for number in sorted(set(map(int, os.listdir(folder))) - set(descriptors)):
+            for number in sorted({int(one.name) for one in Path(folder).iterdir()} - {*descriptors}):
                 with suppress(OSError):  # that of the list itself
                     os.close(number)
             return
