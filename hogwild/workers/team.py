@@ -128,6 +128,7 @@ def failure(worker: Worker | None, index: int, error: BaseException) -> Failed:
 def usage(index: int, *, owns_process: bool) -> Finished:
     """The event that tells of a worker's end, measured now by the worker itself."""
     memory = psutil.Process().memory_full_info() if owns_process and sys.platform == "linux" else None
-    rss = memory.rss if memory else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes that the system counts by
+    rss = memory.rss if memory else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     seconds = time.process_time() if owns_process else time.thread_time()
     return Finished(index, seconds, rss, memory.pss if memory else None)
