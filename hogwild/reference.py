@@ -15,12 +15,11 @@ A rule says no more than which update, batches and version those are:
     a run whose journal has (u, v) in row k             u          u                       v
 
 With accumulate N each number b in that table stands for the batches b N, …, b N + N − 1, which are computed one after
-the other on version v, and whose gradients are averaged first.
-A batch, and what is drawn while its gradient is computed, depend on (seed, b) alone; the learning rate on u. A
-parameter without a gradient is not stepped. Buffers are those that the forward pass left, corrected for what was
-committed since version v (see `_rebased`). `hogwild.train` leaves these very bits, but for what docs/tables.md says of
-sparse gradients: under `ordered` and `sync` with any number of workers, under the other rules with one, and under
-`snapshot` with several by the rows of the run's journal.
+the other on version v, and whose gradients are averaged first. A batch, and what is drawn while its gradient is
+computed, depend on (seed, b) alone; the learning rate on u. A parameter without a gradient is not stepped. Buffers are
+those that the forward pass left, corrected for what was committed since version v (see `_rebased`). `hogwild.train`
+leaves these very bits, but for what docs/tables.md says of sparse gradients: under `ordered` and `sync` with any number
+of workers, under the other rules with one, and under `snapshot` with several by the rows of the run's journal.
 
 With compensation="auto", `ordered` steps SGD and Adam as `_Stale` does; update k reads what was predicted of w[k − τ].
 """
@@ -36,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
@@ -387,12 +387,12 @@ def _seeded(number: int) -> torch.Generator:
 
 @contextmanager
 def _as_in_a_worker() -> Iterator[None]:
-    """One torch thread, TorchScript as it is written; the threads and the generators are put back afterwards."""
+    """One thread of torch and of NumPy's BLAS, TorchScript as it is written; threads and generators are put back."""
     threads, optimizes = torch.get_num_threads(), torch._C._get_graph_executor_optimize()
     torch.set_num_threads(1)
     torch._C._set_graph_executor_optimize(False)
     try:
-        with preserved_generators():
+        with ThreadpoolController().select(user_api="blas").limit(limits=1), preserved_generators():
             yield
     finally:
         torch._C._set_graph_executor_optimize(optimizes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from hogwild.shared.arena import as_tensor
 from hogwild.shared.optimizer_state import AVERAGE
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Field, Word
+from hogwild.workers.surroundings.blas_threads import TORCHS_TOO, blas_threads
 
 _REPORT_EVERY = 0.2  # seconds
 _LOOK_EVERY = 1.0  # seconds between two looks at whether the loss has risen above where it began
@@ -33,6 +35,13 @@ _ADVICE_IF_STALE = "compensation='auto', less staleness, a lower learning rate o
 _ADVICE_IF_RACING = "compensation='workers', fewer workers, a lower learning rate or clip_grad_norm may help"
 _log = logging.getLogger("hogwild")
 _RECENT = 50  # updates whose mean loss is reported
+
+
+@contextmanager
+def _as_workers_do() -> Iterator[None]:
+    """Inside, NumPy computes with one thread; the generators are put back."""
+    with blas_threads.one(but=TORCHS_TOO), preserved_generators():
+        yield
 
 
 class Evaluator:
@@ -105,7 +114,7 @@ class Evaluator:
         """Evaluate that version, or hear what is decided at it where another machine does."""
         if self._judges:
             self._take_shown()
-            with preserved_generators():
+            with _as_workers_do():
                 self._see(version)
         elif not self._heard(version):
             return
@@ -197,7 +206,7 @@ class Evaluator:
 
     def _evaluate_owed(self, version: int) -> None:
         self.take_newest()
-        with preserved_generators():
+        with _as_workers_do():
             self._judge(version, self.take_newest, self._state.average(version))
         self._seen = version
         self._state.control[Word.OBSERVED] = self._state.control[Word.EVALUATED] = version
@@ -223,7 +232,7 @@ class Evaluator:
     def _evaluate_newest(self) -> None:
         version, _ = self._newest()
         self._seen = max(self._seen, version)  # which no `stop` is asked about
-        with preserved_generators():
+        with _as_workers_do():
             self._evaluate_model(version, self.take_newest, self._state.average(version))
 
     def _has_evaluated(self, version: int) -> bool:

@@ -33,6 +33,7 @@ from hogwild.shared.locks import Lock, PairedLock
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Aborted
 from hogwild.workers.recompute import Spare
+from hogwild.workers.surroundings.blas_threads import blas_threads
 from hogwild.workers.surroundings.shared_code import count_no_more
 from hogwild.workers.surroundings.torch_threads import torch_threads
 from hogwild.workers.surroundings.vector_math import call_vector_functions
@@ -91,6 +92,7 @@ class ThreadTeam:
         if not self._lent:
             self._lent = True
             torch_threads.lend()
+            blas_threads.lend()
             call_vector_functions()
             count_no_more()
         thread = threading.Thread(target=self._main, args=(index,), name=f"hogwild-{index}", daemon=True)
@@ -164,9 +166,10 @@ class ThreadTeam:
             _join(thread, max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Give torch its threads back."""
+        """Give torch, and NumPy, their threads back."""
         if self._lent:
             self._lent = False
+            blas_threads.give_back()
             torch_threads.give_back()
 
     def _main(self, index: int) -> None:

@@ -25,6 +25,7 @@ from hogwild.run.trial.holes import WAYS_OUT, hole_in
 from hogwild.run.trial.left_out import left_out
 from hogwild.run.trial.one_step import Trial, TriedStep, first_step
 from hogwild.run.trial.reached_by_layers import ReachedByLayers
+from hogwild.workers.surroundings.blas_threads import blas_threads
 from hogwild.workers.surroundings.interpreter import Measured
 from hogwild.workers.surroundings.torch_threads import torch_threads
 from hogwild.workers.worker_info import WorkerInfo
@@ -197,8 +198,9 @@ def seconds_of_a_gradient(
 
 @contextmanager
 def as_in_a_worker(intra_op: int) -> Iterator[None]:
-    """Inside, torch computes with so many threads, and makes graphs; threads and generators are put back."""
-    with torch_threads.set_to(intra_op), preserved_generators(), torch.enable_grad():
+    """Inside, torch computes with so many threads, NumPy with one, and torch makes graphs; threads and generators are
+    put back."""
+    with torch_threads.set_to(intra_op), blas_threads.one(), preserved_generators(), torch.enable_grad():
         yield
 
 

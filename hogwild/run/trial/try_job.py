@@ -18,6 +18,7 @@ from hogwild.run.trial.which_kind import LONG, is_to_be_measured
 from hogwild.workers.kernel_loop import lr_of
 from hogwild.workers.kinds import TEAMS
 from hogwild.workers.process.named_by import is_importable
+from hogwild.workers.surroundings.blas_threads import blas_threads
 
 
 def try_job(job: Job, anatomy: Anatomy) -> DryRun:
@@ -28,7 +29,8 @@ def try_job(job: Job, anatomy: Anatomy) -> DryRun:
     """
     if isinstance(job.source, Kernel):
         same, config, lr = job.rule.same_bits, job.config, lr_of(job.source, job.config, 0)
-        return try_kernel(job.source, job.model, anatomy.trained, lr, config.seed, config.workers, same_bits=same)
+        with blas_threads.one():
+            return try_kernel(job.source, job.model, anatomy.trained, lr, config.seed, config.workers, same_bits=same)
     if job.source is None or job.loss is None:
         return DryRun(frozenset(), 1, ())
     config, long = job.config, LONG if is_to_be_measured(job) else None

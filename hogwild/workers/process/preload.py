@@ -1,5 +1,6 @@
 """What the fork server does before it serves: it imports what workers need, and sees to it that Ctrl-C interrupts
-neither it nor a process of ours that is about to begin."""
+neither it nor a process of ours that is about to begin. NumPy's BLAS would start its threads in each worker that limits
+them, so they are limited here."""
 
 import os
 import signal
@@ -8,6 +9,7 @@ from typing import Any
 
 import hogwild.workers.process.preloaded  # noqa: F401
 from hogwild.workers.process.spawn import CALLERS_SAFE, SAFE, begins_deaf
+from hogwild.workers.surroundings.blas_threads import blas_threads
 
 # Workers, and programs that these start, have the caller's environment.
 callers = os.environ.pop(CALLERS_SAFE, None)
@@ -38,9 +40,11 @@ def _hold_back() -> None:
 
 def _let_go(_: object) -> None:
     if not begins_deaf(current_process()):
+        blas_threads.give_back()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
+blas_threads.lend()
 os.register_at_fork(after_in_child=_hold_back)  # what is forked is deaf, until it knows whose it is
 util.register_after_fork(_let_go, _let_go)
 signal.signal = _let_go_once_ignored  # type: ignore[assignment]

@@ -26,6 +26,7 @@ from hogwild.workers.process.package import Package
 from hogwild.workers.process.spawn import begin_with_parent
 from hogwild.workers.recompute import Spare
 from hogwild.workers.surroundings.allocator import ask_for_huge_pages, keep_freed_memory
+from hogwild.workers.surroundings.blas_threads import blas_threads
 from hogwild.workers.surroundings.vector_math import call_vector_functions
 from hogwild.workers.task import Task
 from hogwild.workers.team import Event, Failed, Logged, failure, usage
@@ -48,6 +49,7 @@ def process_main(
     keep_freed_memory()
     ask_for_huge_pages()
     torch.set_num_threads(1)  # while it unpacks; then the task says
+    blas_threads.lend()
     call_vector_functions()  # code of the user's may have threads of its own
     worker = None
     try:
@@ -79,6 +81,7 @@ def _make_worker(index: int, plan: StatePlan, arena: Arena, package: Package, pi
     own = _unpacked(package, state)
     own.task.flags.apply()
     torch.set_num_threads(own.task.flags.intra_op)
+    blas_threads.lend()  # of libraries that came with what was unpacked
     return Worker(
         index,
         own.task,
