@@ -95,14 +95,19 @@ class Evaluator:
         self._reported = 0.0
         self._looked = time.monotonic()
         self._told_divergence = False
+        self._untold = False  # who waits for what was shown has yet to hear that it was evaluated
         self._seen = state.control[Word.OBSERVED]
 
     def look(self) -> None:
         """Evaluate a version that is shown, if any, and report progress when it is time."""
+        with self._state.control.without_waiting():  # a worker may hang with the lock, and is to be found
+            self._look()
+
+    def _look(self) -> None:
         control = self._state.control
         version = control.observe(Word.OBSERVED)
-        if version > control[Word.EVALUATED]:
-            self._look_at(version)
+        if version > control[Word.EVALUATED] and (self._untold or self._look_at(version)):
+            self._untold = not control.tries_to_publish(Word.EVALUATED, version)
         if self._follows and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._callbacks.tell("on_progress", self.progress())
@@ -110,16 +115,16 @@ class Evaluator:
             self._looked = time.monotonic()
             self.tell_divergence()
 
-    def _look_at(self, version: int) -> None:
-        """Evaluate that version, or hear what is decided at it where another machine does."""
+    def _look_at(self, version: int) -> bool:
+        """Evaluate that version, or hear what is decided at it where another machine does. False: not yet."""
         if self._judges:
             self._take_shown()
             with _as_workers_do():
                 self._see(version)
         elif not self._heard(version):
-            return
+            return False
         self._seen = version
-        self._state.control.publish(Word.EVALUATED, version)
+        return True
 
     def _heard(self, version: int) -> bool:
         """True once another machine has decided whether the run ends at that version; end it there if so."""

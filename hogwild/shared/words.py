@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum, StrEnum
 
 from hogwild.shared.alarms import PLACES, Alarms
@@ -140,6 +140,8 @@ class Words:
         rows = offset + 8 * _WORDS
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers + others)]
         self._spins = workers <= usable_cores()  # else a yield takes a core from somebody who computes
+        self._waits = True  # for the ticket lock, to see a word
+        self._observed: dict[int, int] = {}  # word → what it was when it was last seen under that lock
         self._seen = 0, 0  # the head when this worker last began to wait, and the time then
 
     @staticmethod
@@ -184,6 +186,24 @@ class Words:
             with self.ticket_lock:
                 self[word] = value
 
+    def tries_to_publish(self, word: int, value: int) -> bool:
+        """`publish`, for who must not wait. False: not now, for somebody has the lock, who may hang with it."""
+        if not _ORDERED_STORES and not self.ticket_lock.acquire(blocking=False):
+            return False
+        self._words[word] = value
+        if not _ORDERED_STORES:
+            self.ticket_lock.release()
+        return True
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Inside, `observe` sees what it saw before, where somebody has the lock, who may hang with it."""
+        self._waits = False
+        try:
+            yield
+        finally:
+            self._waits = True
+
     def first_to_set(self, word: int) -> bool:
         """Set a word to 1; True for the one who is the first to."""
         with self.ticket_lock:
@@ -194,8 +214,12 @@ class Words:
         """Read a word that was published."""
         if _ORDERED_STORES:
             return self._words[word]  # several times an update: without a call between
-        with self.ticket_lock:
-            return self[word]
+        if self.ticket_lock.acquire(self._waits):
+            try:
+                self._observed[word] = self._words[word]
+            finally:
+                self.ticket_lock.release()
+        return self._observed.get(word, 0)
 
     def ordering(self) -> AbstractContextManager[object] | Lock:
         """Around a store that says that other memory is written, and around its loads, where it is no `Word`."""

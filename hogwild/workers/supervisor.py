@@ -85,6 +85,7 @@ class Supervisor:
             HogwildError: a worker raised one; it is raised as it is.
         """
         try:
+            self._rule.newest(self._state)  # which a look sees where it must not wait
             for index in range(self._control.workers):
                 self._control.row(index)[Field.PRESENT] = 1  # of all, before the first one trains
             for index in range(self._control.workers):
@@ -290,7 +291,7 @@ class Supervisor:
                 if self._asks:
                     control[Word.ABORT] = 1
                 else:
-                    control.publish(Word.EVALUATED, control[Word.OBSERVED])
+                    control.tries_to_publish(Word.EVALUATED, control[Word.OBSERVED])
             for event in self._team.events(_SOON):
                 if isinstance(event, Finished):
                     self.history.finished[event.worker] = event

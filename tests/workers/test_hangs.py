@@ -13,11 +13,12 @@ import problems
 import psutil
 import pytest
 import torch
-from traits import NAMES
+from traits import NAMES, SAME_BITS
 
 import hogwild
 from hogwild.config import RunConfig
 from hogwild.rules import Hogwild
+from hogwild.shared import words
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import FOR_A_LOCK, LOOKING, Field
@@ -108,6 +109,63 @@ def test_a_process_that_hangs_with_the_lock_while_another_is_killed():
     assert "died of SIGKILL" in killed and "hung for 2 s" in hung
     assert sorted(run.journal["update"]) == list(range(40))
     assert run.digest == problems.train(**settings).digest
+
+
+class WithoutOrder:
+    """What is planted does so in a process for which stores are not ordered."""
+
+    def __init__(self, plant):
+        self._plant = plant
+
+    def __call__(self, hook, seat):
+        words._ORDERED_STORES = False
+        self._plant(hook, seat)
+
+
+def with_a_lock(lock, monkeypatch):
+    """Words are seen under the ticket lock, as where stores may be reordered; it is a mutex, or a byte of a file."""
+    monkeypatch.setattr(words, "_ORDERED_STORES", False)
+    if lock == "file":
+        monkeypatch.setattr("hogwild.shared.mutex.Mutex.works", lambda: False)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lock", ["mutex", "file"])
+@pytest.mark.parametrize("update", NAMES)
+def test_who_looks_does_not_wait_for_a_lock_that_a_process_hangs_with(update, lock, monkeypatch):
+    """Where words are seen under that lock, the parent goes on, and finds who hangs."""
+    with_a_lock(lock, monkeypatch)
+    looked = []
+    fault = PlantedFault(Fault.HANG, Hook.OWNING, 30)
+    settings = {"staleness": 2, "micro_batches": 3, "updates": 60, "worker_timeout": TIMEOUT, "max_restarts": 9}
+    settings |= {"evaluate": problems.accuracy, "evaluate_every": 20, "progress": looked.append}
+    with planted(WithoutOrder(fault)):
+        run = problems.train(update=update, kind="processes", workers=2, loss=slowly, **settings)
+    assert fault.fired and looked
+    (failure,) = run.failures
+    assert "hung for 2 s" in failure
+    assert sorted({*run.journal["update"].tolist(), *run.in_doubt}) == list(range(60))
+    assert [row["update"] for row in run.evaluations] == [20, 40, 60]
+    if update in SAME_BITS:
+        del settings["progress"]
+        assert run.digest == problems.train(update=update, **settings).digest
+
+
+def test_what_cannot_be_told_now_is_told_at_the_next_look(monkeypatch):
+    """A version that was evaluated while somebody had the lock; it is not evaluated again."""
+    monkeypatch.setattr(words, "_ORDERED_STORES", False)
+    tries, evaluated = Control.tries_to_publish, []
+
+    def late(self, word, value):
+        evaluated.append(value)
+        return len(evaluated) % 3 == 0 and tries(self, word, value)
+
+    monkeypatch.setattr(Control, "tries_to_publish", late)
+    calls = []
+    settings = {"update": "ordered", "updates": 12, "evaluate_every": 4, "stop": lambda _: calls.append(1)}
+    run = problems.train(evaluate=problems.accuracy, **settings)
+    assert evaluated == [4, 4, 4, 8, 8, 8, 12, 12, 12] and len(calls) == 3
+    assert [row["update"] for row in run.evaluations] == [4, 8, 12]
 
 
 def settled_late(monkeypatch, tries):
