@@ -25,7 +25,7 @@ from hogwild.run.state_dicts import own_copies
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.optimizer_state import AVERAGE
 from hogwild.shared.state import SharedState
-from hogwild.shared.words import Field, Word
+from hogwild.shared.words import NOBODY, Field, Word
 from hogwild.workers.surroundings.blas_threads import TORCHS_TOO, blas_threads
 
 _REPORT_EVERY = 0.2  # seconds
@@ -95,7 +95,7 @@ class Evaluator:
         self._reported = 0.0
         self._looked = time.monotonic()
         self._told_divergence = False
-        self._untold = False  # who waits for what was shown has yet to hear that it was evaluated
+        self._untold = NOBODY  # the version of which who waits has yet to hear that it was evaluated
         self._seen = state.control[Word.OBSERVED]
 
     def look(self) -> None:
@@ -106,8 +106,8 @@ class Evaluator:
     def _look(self) -> None:
         control = self._state.control
         version = control.observe(Word.OBSERVED)
-        if version > control[Word.EVALUATED] and (self._untold or self._look_at(version)):
-            self._untold = not control.tries_to_publish(Word.EVALUATED, version)
+        if version > control[Word.EVALUATED] and (version == self._untold or self._look_at(version)):
+            self._untold = NOBODY if control.tries_to_publish(Word.EVALUATED, version) else version
         if self._follows and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._callbacks.tell("on_progress", self.progress())

@@ -140,7 +140,7 @@ class Words:
         rows = offset + 8 * _WORDS
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers + others)]
         self._spins = workers <= usable_cores()  # else a yield takes a core from somebody who computes
-        self._waits = True  # for the ticket lock, to see a word
+        self._impatient = 0  # the thread that does not wait for the ticket lock to see a word
         self._observed: dict[int, int] = {}  # word → what it was when it was last seen under that lock
         self._seen = 0, 0  # the head when this worker last began to wait, and the time then
 
@@ -197,12 +197,13 @@ class Words:
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Inside, `observe` sees what it saw before, where somebody has the lock, who may hang with it."""
-        self._waits = False
+        """Inside, `observe` of this thread sees what was seen before, where somebody has the lock, who may hang with
+        it."""
+        self._impatient = threading.get_ident()
         try:
             yield
         finally:
-            self._waits = True
+            self._impatient = 0
 
     def first_to_set(self, word: int) -> bool:
         """Set a word to 1; True for the one who is the first to."""
@@ -214,7 +215,7 @@ class Words:
         """Read a word that was published."""
         if _ORDERED_STORES:
             return self._words[word]  # several times an update: without a call between
-        if self.ticket_lock.acquire(self._waits):
+        if self.ticket_lock.acquire(self._impatient != threading.get_ident()):
             try:
                 self._observed[word] = self._words[word]
             finally:
