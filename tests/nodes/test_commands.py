@@ -85,7 +85,7 @@ def test_a_run_of_machines_that_averaged_is_made_again_on_one_with_a_warning(tmp
 def test_other_data_are_refused_wherever_they_lie(tmp_path):
     found = together(tmp_path, ["2.0", "3.0"])
     assert all(status == 2 and not out for status, out, _ in found), found
-    assert all("first_batch is" in told and "data is" not in told for _, _, told in found), found
+    assert all("batch 0 is" in told and "data is" not in told for _, _, told in found), found
 
 
 def test_a_parameter_of_ones_own_must_be_the_same_on_all_machines(tmp_path):
