@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,12 @@ def check_command(
     """Repeat, compare, save and report; returns the exit status."""
     if plot and not can_plot():
         raise ArgumentError("--plot needs matplotlib; pip install 'hogwild[experiments]'")
-    with new_directory(f"check-{name}", out) as folder:
-        runs: list[Outcome] = []
-        with saving_nothing(lambda: so_far(runs)), telling(subject.title, quiet=quiet) as tell:
-            verdict = check_subject(subject, settings, tell, runs=runs)
+    runs: list[Outcome] = []
+    with ExitStack() as until_saved:
+        with saving_nothing(lambda: so_far(runs)):
+            folder = until_saved.enter_context(new_directory(f"check-{name}", out))
+            with telling(subject.title, quiet=quiet) as tell:
+                verdict = check_subject(subject, settings, tell, runs=runs)
         found: dict[str, Any] = {"name": name, **verdict.to_dict(), "out": str(folder)}
         show(found, check_report(verdict, verbose=verbose), json=json)
         with writing(path := folder / "check.json"):

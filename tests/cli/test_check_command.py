@@ -181,6 +181,15 @@ def test_a_learning_rate_that_is_not_the_experiments_is_told(capsys, tmp_path):
     assert "hogwild: adam, lr 0.001 (its default; 0.5, that of digits, is for sgd" in capsys.readouterr().err
 
 
+def test_a_check_that_is_interrupted_as_its_folder_is_made_says_that_nothing_is_saved(capsys, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hogwild.cli.checking.new_directory", interrupted)
+    assert main(["check", "digits", "--kind", "threads", "--updates", "4"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "hogwild: interrupted; nothing is saved"
+
+
 @pytest.mark.parametrize(
     ("update", "made", "told"),
     [
