@@ -10,12 +10,14 @@ from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from html import escape
+from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_LIBRARIES = frozenset({"hogwild", "torch", "numpy", *sys.stdlib_module_names})
+_LIBRARIES = frozenset({"hogwild", "torch", "numpy"})
+_OF_PYTHON = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ")  # how the names of the files of its library begin
 
 
 class HogwildError(Exception):
@@ -160,7 +162,7 @@ def _shorten(error: BaseException) -> None:
 
 def _callers(trace: TracebackType | None) -> TracebackType | None:
     """What follows of a traceback from the first frame on that is neither ours nor a library's; None where none is."""
-    while trace is not None and _home(trace) in _LIBRARIES:
+    while trace is not None and (_home(trace) in _LIBRARIES or _is_of_python(trace)):
         trace = trace.tb_next
     return trace
 
@@ -168,3 +170,9 @@ def _callers(trace: TracebackType | None) -> TracebackType | None:
 def _home(trace: TracebackType) -> str:
     """The package whose code that frame is of."""
     return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_of_python(trace: TracebackType) -> bool:
+    """True for a frame of the standard library, and not of what is installed beside it."""
+    file = trace.tb_frame.f_code.co_filename
+    return file.startswith(_OF_PYTHON) and "site-packages" not in file

@@ -112,6 +112,23 @@ def baseline_of_the_first_batch() -> Arguments:
     return {"loss": loss}
 
 
+def counter_beside_a_bound() -> Arguments:
+    """Which refuses the parameters that one of the batches is tried on."""
+
+    class Bounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.share = 0, nn.Parameter(torch.ones(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if (self.share > 1).any():
+                raise ValueError("a share is over 1")
+            self.calls += 1
+            return x * self.share.detach() * (1 + self.calls / 100)
+
+    return {"model": model_with(Bounded())}
+
+
 def teacher_that_follows() -> Arguments:
     """Which is what the model is at first, and moves to what the model is later."""
     model = problems.mlp()
@@ -319,6 +336,7 @@ SEEN: dict[Callable[[], Arguments], str] = {
     running_baseline: "loss",
     baseline_of_the_first_batch: "loss",
     teacher_that_follows: "loss",
+    counter_beside_a_bound: "loss",
     generator_in_a_closure: "loss",
     numpy_generator_in_a_closure: "loss",
     loss_that_switches_the_mode: "loss",

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from hogwild.data.schedule import Schedule
 from hogwild.errors import ArgumentError, one_line
@@ -181,6 +181,8 @@ def _length_of(data: Any, tensors: Any) -> int:
 
 def _refuse_iterated(data: Any) -> None:
     """Refuse what gives its batches one after the other, for a worker asks for one by its number."""
+    if getattr(type(data), "__getitem__", None) not in (None, Dataset.__getitem__):
+        return
     loads = isinstance(data, DataLoader)
     inner = data.dataset if loads else data
     if isinstance(inner, IterableDataset):

@@ -250,9 +250,12 @@ def half_widths(intervals: Sequence[MeanInterval]) -> list[str]:
     halves = [one.half for one in intervals if one.half is not None]
     places = [1 - math.floor(math.log10(half)) for half in halves if 0 < half < math.inf] or [0]
     decimals = max(0, min(max(places), min(places) + _FINER))
-    width = max([len(f"{half:,.{decimals}f}") for half in halves], default=0)
+    texts = {
+        half: f"{half:,.{decimals}f}" if half >= 0.5 * 10**-decimals or not half else f"{half:.2g}" for half in halves
+    }
+    width = max(map(len, texts.values()), default=0)
     return [
-        f"± {one.half:>{width},.{decimals}f}" if one.half is not None else "one run" if one.number else "no run"
+        f"± {texts[one.half]:>{width}}" if one.half is not None else "one run" if one.number else "no run"
         for one in intervals
     ]
 

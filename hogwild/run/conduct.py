@@ -92,7 +92,7 @@ def _naming_what_goes_on(run: OpenRun) -> Iterator[None]:
         yield
     except Exception as error:
         out = run.job.out
-        if out is not None and run.job.shown is not None and (out / CHECKPOINT).exists():
+        if out is not None and run.job.shown is not None and (out / CHECKPOINT).exists() and not has_ended(out):
             error.add_note(f"the run was saved: {going_on_by(run.job.shown, run.origin)} goes on")
         raise
 
@@ -281,10 +281,14 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
 
 
 def _leave_checkpoint(run: OpenRun, error: Exception) -> None:
-    """Save what a run that failed by that error has come to, so that it can be gone on with once that is mended."""
+    """Save what a run that failed by that error has come to, so that it can be gone on with once that is mended. Not
+    where it has checkpoints as it goes, after which no evaluation is missing, nor where numbers are not finite, for
+    those before may be ruined already."""
     checkpointer = run.checkpointer()
     version, slot = run.job.rule.newest(run.state)
     if checkpointer is None or version == run.start.version:
+        return
+    if run.job.config.checkpoint_every or isinstance(error, NonFiniteError):
         return
     shown = version if run.job.rule.versioned else run.evaluator.seen
     try:

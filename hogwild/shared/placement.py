@@ -3,13 +3,14 @@
 What a kernel rounds to may hang on where an operand begins and how far apart its rows are: MKL's product of a float32
 matrix and a vector hangs on the address modulo 16. What is allocated begins at a multiple of that; a view, such as
 `np.split` and slices give, begins anywhere and has gaps, and a pickle or `copy.deepcopy` makes something new of it,
-aligned and dense.
+aligned and dense. A copy that lies alike takes the memory of the gaps, too. So what is mostly gaps, as one column of a
+wide table, is copied without them, and begins where it would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _ALLOCATED = 16  # bytes: what the allocators of C, NumPy and torch give at least
+_MOST = 4  # times its own bytes that an array may span, to be copied with its gaps
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
@@ -35,29 +37,45 @@ def is_plain_array(value: Any) -> bool:
     return type(value) is np.ndarray and not value.dtype.hasobject
 
 
+class Laid(NamedTuple):
+    """How an array lies: the bytes from its first to its last, where in them its first element is, and its strides."""
+
+    memory: Bytes
+    place: int
+    strides: tuple[int, ...]
+
+
 def lies_as_new(value: Tensor | Array) -> bool:
-    """True where a pickle of it is read as one that lies alike."""
+    """True where a pickle of it is read as one that lies as a copy is to."""
     if isinstance(value, Tensor):
         return value.untyped_storage().data_ptr() % _ALLOCATED == 0  # offset and strides are pickled
     if value.size == 0:
         return True
     dense = (_strides(value.shape, value.itemsize), _strides(value.shape[::-1], value.itemsize)[::-1])
-    return address_of(value) % _ALLOCATED == 0 and value.strides in dense
+    return address_of(value) % _ALLOCATED == 0 and (value.strides in dense or _is_mostly_gaps(value))
 
 
-def memory_of(array: Array) -> tuple[Bytes, int]:
-    """(the bytes that an array lies in, from its first to its last; where in them its first element is).
+def laid(array: Array) -> Laid:
+    """How a copy of it is to lie."""
+    if _is_mostly_gaps(array):
+        dense = np.ascontiguousarray(array)
+        memory = copy_alike(dense.reshape(-1).view(np.uint8), phase_of(array))
+        return Laid(memory, 0, dense.strides)
+    low, high = _span(array)
+    return Laid(np.asarray(_Memory(low, high - low, array)), address_of(array) - low, array.strides)
 
-    Where that is most of what the array is a view of, it is all of that, so that the columns of a table share one.
-    """
-    first = low = address_of(array)
-    high = first + array.itemsize
+
+def _is_mostly_gaps(array: Array) -> bool:
+    low, high = _span(array)
+    return high - low > _MOST * array.nbytes
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """The addresses of its first byte, and of that after its last."""
+    low = high = address_of(array)
     for length, stride in zip(array.shape, array.strides, strict=True):
         low, high = low + min(0, (length - 1) * stride), high + max(0, (length - 1) * stride)
-    owner = array.base
-    if type(owner) is np.ndarray and owner.flags.forc and 2 * (high - low) >= owner.nbytes:
-        low, high = address_of(owner), address_of(owner) + owner.nbytes
-    return np.asarray(_Memory(low, high - low, array)), first - low
+    return low, high + array.itemsize
 
 
 def storage_of(tensor: Tensor) -> Bytes:
@@ -101,8 +119,8 @@ def as_it_lies(value: Tensor | Array) -> Tensor | Array:
     if isinstance(value, Tensor):
         memory = storage_of(value)
         return tensor_in(copy_alike(memory, phase_of(memory)), value)
-    memory, place = memory_of(value)
-    return array_in(copy_alike(memory, phase_of(memory)), value.dtype, value.shape, place, value.strides)
+    memory, place, strides = laid(value)
+    return array_in(copy_alike(memory, phase_of(memory)), value.dtype, value.shape, place, strides)
 
 
 def _strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

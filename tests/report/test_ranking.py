@@ -48,7 +48,7 @@ def test_intervals_of_a_column_have_the_same_decimals() -> None:
     assert told(0.01, 0.073, 0.0093) == ["± 0.0100", "± 0.0730", "± 0.0093"]
     assert told(0.0042) == ["± 0.0042"] and told(0.01) == ["± 0.010"]
     assert told(12.3, None, 4.56, 0.0) == ["± 12.3", "one run", "±  4.6", "±  0.0"]
-    assert told(0.07, 1e-9) == ["± 0.07000", "± 0.00000"], "a very small one adds no more than two"
+    assert told(0.07, 1e-9) == ["± 0.07000", "±   1e-09"], "a very small one adds no more than two, and is not 0"
     assert told(1234.5) == ["± 1,234"] and told(0.0) == ["± 0"]
 
 

@@ -31,7 +31,9 @@ def test_what_a_callback_raises_ends_the_run_and_says_who_it_was(name, tmp_path)
     model = problems.mlp()
     with pytest.raises(ValueError, match="mine") as caught:
         problems.train(model, **settings, callbacks=[diary, raising(name, error, raised)])
-    assert caught.value is error and error.__notes__ == [f"raised by Raising.{name}"]
+    saved = (tmp_path / "checkpoint.safetensors").exists() and name != "on_end"
+    goes_on = f"the run was saved: hogwild.train(..., resume={str(tmp_path)!r}, out={str(tmp_path)!r}) goes on"
+    assert caught.value is error and error.__notes__ == [f"raised by Raising.{name}", *[goes_on] * saved]
     ((run, ended_by),) = diary.of("end")
     if name == "on_end":
         assert run.updates == 40 and ended_by is None and hogwild.load_run(tmp_path).updates == 40

@@ -44,7 +44,7 @@ class DryRun:
     these near where they began. `kept`: what threads must not share of the loss, in words. `apart`: the class of what
     the model and the loss have in common, by which the loss is another where the model alone is copied. `left_out`:
     what the loss computes with that nobody will train, in words. `assigned`: what all threads find, that functions
-    of the loss or the model assign to.
+    of the loss or the model assign to. `made`: the names of buffers that there were none of before.
     """
 
     sparse: frozenset[int]
@@ -60,6 +60,7 @@ class DryRun:
     apart: str = ""
     left_out: str = ""
     assigned: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
 
 
 def dry_run(
@@ -94,7 +95,7 @@ def dry_run(
     if by == "grad" and (missing := [n for n, g in zip(trained, step.gradients, strict=True) if g is None]):
         with at_batch(seed, workers) as info:
             _refuse_unreached(missing, (make().as_sent(model) if apart else None) or make(), info)
-    _refuse_made(model, step.trial.replica)
+    made = tuple(_made(model, step.trial.replica))
     written = tuple(step.written(model))
     step.trial.let_go()
     beyond = [name for name, gradient in zip(trained, step.callers, strict=False) if gradient is not None]
@@ -113,25 +114,22 @@ def dry_run(
         beside=tuple(name for name in beyond if name in both),
         kept=step.kept.why_not_shared(),
         apart=apart,
-        left_out=left_out(loss, step.trial.beside, [*model.parameters()]),
+        left_out=left_out(loss, list(filter(step.kept.stays, step.trial.beside)), [*model.parameters()]),
         assigned=tuple(step.kept.set_for_all()),
+        made=made,
     )
 
 
-def _refuse_made(model: nn.Module, replica: nn.Module) -> None:
-    """Refuse buffers that the forward pass of a replica has made and that are to be saved: no other worker would have
-    them. Those that are not persistent are caches."""
+def _made(model: nn.Module, replica: nn.Module) -> Iterator[str]:
+    """The names of the buffers that the forward pass of a replica has made and that are to be saved. Those that are not
+    persistent are caches."""
     before = {name for name, _ in model.named_buffers()}
     caches = {
         f"{path}.{name}" if path else name
         for path, module in replica.named_modules()
         for name in module._non_persistent_buffers_set
     }
-    if made := [name for name, _ in replica.named_buffers() if name not in before | caches]:
-        raise ArgumentError(
-            f"the first forward pass makes the buffer {some_of(made)}, of which each worker would have one of its own; "
-            f"run one batch through the model first, or register it with its values"
-        )
+    yield from (name for name, _ in replica.named_buffers() if name not in before | caches)
 
 
 def _reached_by_the_loss(model: nn.Module, make: Callable[[], Trial], seed: int, workers: int, by: str) -> set[str]:

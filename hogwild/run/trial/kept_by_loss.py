@@ -49,6 +49,8 @@ class KeptByLoss:
             self._before.update(_tensors_of(one, held))
             if isinstance(one, nn.Module):
                 self._modules.append(one)
+        own = (parameter for module in self._modules for parameter in module.parameters(recurse=False))
+        self._counts = {id(tensor): tensor._version for tensor in (*self._before.values(), *own)}
         self._common, self._written = list[Any](), set[int]()
         self._named: list[tuple[Naming, Any]] = []  # where functions find it, and the replica's copy
         if copies:
@@ -87,6 +89,10 @@ class KeptByLoss:
         if any(_is_new(value, self._before.get(place)) for place, value in self._held(self._roots())):
             return "a tensor that the loss or a hook keeps of a step"
         return ""
+
+    def stays(self, held: Tensor) -> bool:
+        """After the step, whether a tensor was held before it, and has not been written to."""
+        return self._counts.get(id(held)) == held._version
 
     def set_for_all(self) -> list[str]:
         """Globals, and attributes of what is one, that functions of the loss and of the model assign to."""

@@ -32,6 +32,6 @@ def left_out(loss: Any, parameters: Collection[nn.Parameter], start: Collection[
     names = {id(parameter): name for name, parameter in own}
     named = [names.get(id(one), f"one of shape {list(one.shape)}") for one in parameters]
     return (
-        f"the loss computes with parameters that are none of the model's and stay as they are ({some_of(named)}); to "
-        f"train them, make them a part of the model, and else call requires_grad_(False)"
+        f"the loss computes with parameters that are none of the model's, and nobody steps them ({some_of(named)}); "
+        f"to train them, make them a part of the model, and else call requires_grad_(False)"
     )

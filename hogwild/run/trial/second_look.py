@@ -12,7 +12,9 @@ none of them is not seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 from hogwild.errors import NotReproducible
 from hogwild.model.anatomy import Anatomy
@@ -46,9 +48,8 @@ def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
     k = min(1, job.batches - 1)
     try:
         first = Trainee(job, anatomy, own_parts(job), 0)
-        zero, other, again = first.compute(0), first.compute(k, moved=True), first.compute(0)
         second = Trainee(job, anatomy, copies, min(1, job.config.workers - 1))
-        others_other, others_zero = second.compute(k, moved=True), second.compute(0)
+        zero, other, again, others_other, others_zero = _looked(first, second, k)
     except Exception:
         return
     names = list(anatomy.trained), list(anatomy.buffers)
@@ -56,6 +57,22 @@ def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
     for number, mine, theirs in ((k, other, others_other), (0, zero, others_zero)):
         _refuse(job, number, _difference(mine, theirs, *names), "hangs on who computes it, and on what came before")
     refuse_uneven_steps(job, anatomy, copies.optimizer, (zero.gradients, other.gradients))
+
+
+def _looked(first: Trainee, second: Trainee, k: int) -> tuple[Computed, ...]:
+    """What both compute, with other parameters for batch k; with the same where the loss is not made for such: it
+    raises, or is not finite."""
+    with suppress(Exception):
+        found = _computed(first, second, k, moved=True)
+        if math.isfinite(found[1].loss):
+            return found
+    return _computed(first, second, k, moved=False)
+
+
+def _computed(first: Trainee, second: Trainee, k: int, *, moved: bool) -> tuple[Computed, ...]:
+    """Batches 0, k, 0 of the first, and k, 0 of the second."""
+    of_first = first.compute(0), first.compute(k, moved=moved), first.compute(0)
+    return *of_first, second.compute(k, moved=moved), second.compute(0)
 
 
 def _difference(a: Computed, b: Computed, trained: Sequence[str], buffers: Sequence[str]) -> str | None:

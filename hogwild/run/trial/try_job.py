@@ -45,6 +45,11 @@ def try_job(job: Job, anatomy: Anatomy) -> DryRun:
     _refuse_writes(job, anatomy, tried.written)
     if tried.left_out:
         warn_caller(tried.left_out)
+    if tried.made:
+        warn_caller(
+            f"the first forward pass makes the buffer {some_of(tried.made)}, of which each worker has one of its own, "
+            f"and no saved model; run one batch through the model first, or register a cache with persistent=False"
+        )
     return tried
 
 

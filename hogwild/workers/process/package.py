@@ -23,7 +23,7 @@ import pickle
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
@@ -41,8 +41,8 @@ from hogwild.shared.placement import (
     copy_alike,
     is_plain_array,
     is_plain_tensor,
+    laid,
     lies_as_new,
-    memory_of,
     phase_of,
     storage_of,
 )
@@ -73,7 +73,7 @@ class Package:
         except Exception as error:
             raise ArgumentError(_unpicklable(objects, stand_ins, error)) from error
         self.shared = pickler.shared
-        self._lay_out(blob, pickler.large)
+        self._lay_out(blob, [one.memory for one in pickler.large])
 
     def _lay_out(self, blob: bytes, large: Sequence[Bytes]) -> None:
         space = Space()
@@ -120,6 +120,14 @@ class Package:
         self.arena.close()
 
 
+class Beside(NamedTuple):
+    """What goes beside the pickle: bytes, by a key that is theirs as long as who has them lives."""
+
+    key: Hashable
+    memory: Bytes
+    owner: Tensor | Array
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """What is large, or stays shared, goes beside the pickle; parameters are stood in for."""
 
@@ -128,8 +136,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._file = file
         self._stand_ins = stand_ins
         self._numbers: dict[Hashable, int] = {}
+        self._in_modules: dict[int, tuple[ModuleType, str]] | None = None
         self.shared: list[Tensor] = []
-        self.large: list[Bytes] = []
+        self.large: list[Beside] = []
 
     def dumped(self, value: Any) -> bytes:
         """The whole pickle of one value."""
@@ -146,11 +155,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             large = value.untyped_storage().nbytes() >= _LARGE
             if large or value.dtype not in _PICKLED or not lies_as_new(value):
                 form = value.dtype, value.storage_offset(), tuple(value.shape), value.stride()
-                return "storage", self._beside(storage_of(value)), *form
+                storage = storage_of(value)
+                one = Beside((address_of(storage), len(storage)), storage, value)
+                return "storage", self._number(one.key, one, self.large), *form
         if is_plain_array(value) and (value.nbytes >= _LARGE or not lies_as_new(value)):
-            memory, place = memory_of(value)
+            memory, place, strides = laid(value)
             if memory.nbytes >= _LARGE:
-                return "array", self._beside(memory), value.dtype, value.shape, place, value.strides
+                one = Beside((address_of(value), value.shape, value.strides), memory, value)
+                return "array", self._number(one.key, one, self.large), value.dtype, value.shape, place, strides
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -165,16 +177,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return getattr, within
         if type(value).__name__ == "pybind11_type" and (name := _name_in_its_module(value)) is not None:
             return getattr, (sys.modules[value.__module__], name)
-        if type(value) is object and (held := _held_by_a_module(value)) is not None:
-            return getattr, held
+        if type(value) is object:
+            self._in_modules = _objects_of_modules() if self._in_modules is None else self._in_modules
+            if id(value) in self._in_modules:
+                return getattr, self._in_modules[id(value)]
         if is_plain_array(value) and not lies_as_new(value):
-            memory, place = memory_of(value)
-            form = value.dtype, value.shape, place, value.strides
-            return _array_again, (memory.tobytes(), phase_of(memory), *form)
+            memory, place, strides = laid(value)
+            form = value.dtype, value.shape, place, strides
+            return _array_again, (memory.tobytes(), phase_of(memory), value.flags.writeable, *form)
         return super().reducer_override(value)
-
-    def _beside(self, memory: Bytes) -> int:
-        return self._number((address_of(memory), memory.nbytes), memory, self.large)
 
     def _number(self, key: Hashable, value: Any, held: list[Any]) -> int:
         """The place of a value in a list that holds each one once, and keeps it alive while its key is in use."""
@@ -207,14 +218,15 @@ def _name_in_its_module(one: type) -> str | None:
     return next((name for name, value in names.items() if value is one), None)
 
 
-def _held_by_a_module(one: object) -> tuple[ModuleType, str] | None:
-    """(module, name) by which a worker, too, finds what is nothing but itself; None where only this program has it."""
-    for name, module in [*sys.modules.items()]:
-        if name != "__main__" and getattr(module, "__spec__", None) is not None:
-            for attribute, value in [*getattr(module, "__dict__", {}).items()]:
-                if value is one:
-                    return module, attribute
-    return None
+def _objects_of_modules() -> dict[int, tuple[ModuleType, str]]:
+    """Where a worker, too, finds each `object()` that a module has, which is nothing but itself: (module, name)."""
+    modules = [one for name, one in [*sys.modules.items()] if name != "__main__" and getattr(one, "__spec__", None)]
+    return {
+        id(value): (module, name)
+        for module in modules
+        for name, value in [*getattr(module, "__dict__", {}).items()]
+        if type(value) is object
+    }
 
 
 def _nobody() -> None: ...
@@ -240,8 +252,10 @@ class _Unpickler(pickle.Unpickler):
         return self._package.look_up(key, self._found)
 
 
-def _array_again(memory: bytes, phase: int, *form: Any) -> Array:
-    return array_in(copy_alike(memory, phase), *form)
+def _array_again(memory: bytes, phase: int, writeable: bool, *form: Any) -> Array:
+    array = array_in(copy_alike(memory, phase), *form)
+    array.flags.writeable = writeable
+    return array
 
 
 _ADVICE = "kind='threads' sends nothing"

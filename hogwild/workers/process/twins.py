@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hogwild.shared.placement import address_of, array_in, copy_alike, phase_of
+from hogwild.shared.placement import array_in, copy_alike, phase_of
 from hogwild.workers.process.package import Pickler
 
 _LARGEST_TWIN = 1 << 26  # bytes of a pickle
@@ -28,7 +28,7 @@ def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) 
     try:
         of_source = _TwinPickler(_Limited(), keys)
         of_source.dumped(source)
-        kept = {address_of(memory) for memory in of_source.large}
+        kept = {one.key for one in of_source.large}
         pickler = _TwinPickler(_Limited(), keys)
         blob = pickler.dumped(dict(objects))
         data = {id(one) for one in of_source.left}
@@ -91,11 +91,11 @@ def _has_finalizer(own: type) -> bool:
 class _Here(pickle.Unpickler):
     """Reads a pickle in the process that wrote it."""
 
-    def __init__(self, blob: bytes, pickler: _TwinPickler, kept: set[int], found: Mapping[int, Any]) -> None:
+    def __init__(self, blob: bytes, pickler: _TwinPickler, kept: set[Hashable], found: Mapping[int, Any]) -> None:
         super().__init__(io.BytesIO(blob))
         self._shared, self._left, self._found = pickler.shared, pickler.left, found
         self._large = [
-            memory if address_of(memory) in kept else copy_alike(memory, phase_of(memory)) for memory in pickler.large
+            one.memory if one.key in kept else copy_alike(one.memory, phase_of(one.memory)) for one in pickler.large
         ]
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:

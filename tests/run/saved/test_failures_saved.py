@@ -84,3 +84,22 @@ def test_where_it_cannot_be_saved_the_error_says_so_and_stays_itself(kept, tmp_p
         save_run(tmp_path, evaluate=failing(2, KeyError("no such label")), evaluate_every=5, **settings)
     *_, told = raised.value.__notes__
     assert "could not be saved" in told and "No space left" in told
+
+
+@pytest.mark.parametrize("update", ["ordered", "hogwild"])
+def test_nothing_is_saved_of_what_numbers_that_are_not_finite_may_have_ruined(update, tmp_path):
+    def broken(model: Any, batch: Any) -> Any:
+        return loss(model, batch) * (float("nan") if hogwild.worker_info().batch == 13 else 1)
+
+    with pytest.raises(hogwild.NonFiniteError):
+        save_run(tmp_path, own_loss=broken, update=update)
+    assert read_found(tmp_path).status == FAILED and not (tmp_path / CHECKPOINT).exists()
+
+
+def test_a_run_that_has_checkpoints_as_it_goes_keeps_them(tmp_path):
+    """After the last of them no evaluation is missing."""
+    settings: dict[str, Any] = {"evaluate_every": 5, "checkpoint_every": 4, "workers": 1}
+    with pytest.raises(KeyError) as raised:
+        save_run(tmp_path, evaluate=failing(2, KeyError("no such label")), **settings)
+    assert raised.value.__notes__[-1].startswith("the run was saved: hogwild.train(..., resume=")
+    assert [row["update"] for row in save_run(tmp_path, resume=tmp_path, **settings).evaluations] == [5, 10, 15, 20]

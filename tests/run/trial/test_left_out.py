@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from traits import KINDS
 
-NONE_OF_THE_MODEL = r"^the loss computes with parameters that are none of the model's and stay as they are \({}\)"
+NONE_OF_THE_MODEL = r"^the loss computes with parameters that are none of the model's, and nobody steps them \({}\)"
 
 
 class Weighed(nn.Module):
@@ -59,10 +59,29 @@ def punished(model: nn.Module, batch: Any) -> Tensor:
     return problems.cross_entropy(model, batch) + slope.square().mean()
 
 
+def with_a_critic(critic: nn.Linear) -> Any:
+    """Which the loss trains itself."""
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        optimizer.zero_grad()
+        critic(model(batch[0]).detach()).square().mean().backward()
+        optimizer.step()
+        return problems.cross_entropy(model, batch) - critic(model(batch[0])).mean()
+
+    return loss
+
+
+def disturbed(model: nn.Module, batch: Any) -> Tensor:
+    """By a parameter that is made anew for each batch."""
+    noise = nn.Parameter(torch.zeros_like(batch[0]))
+    return nn.functional.cross_entropy(model(batch[0] + noise), batch[1])
+
+
 def test_others_are_not():
     model = problems.mlp()
     frozen = Weighed().requires_grad_(requires_grad=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for loss in (near(copy.deepcopy(model)), punished, frozen):
+        for loss in (near(copy.deepcopy(model)), punished, frozen, disturbed, with_a_critic(nn.Linear(3, 1))):
             problems.train(copy.deepcopy(model), loss=loss, updates=4)
