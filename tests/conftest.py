@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import threadpoolctl  # noqa: F401 - the first training would import it, and it sets environment variables
 import torch
 import torch._dynamo  # the first optimizer would import it, and it sets an environment variable
 from hypothesis import settings

@@ -282,8 +282,7 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
 
 def _leave_checkpoint(run: OpenRun, error: Exception) -> None:
     """Save what a run that failed by that error has come to, so that it can be gone on with once that is mended. Not
-    where it has checkpoints as it goes, after which no evaluation is missing, nor where numbers are not finite, for
-    those before may be ruined already."""
+    where it has checkpoints as it goes, nor where numbers are not finite, for those before may be ruined already."""
     checkpointer = run.checkpointer()
     version, slot = run.job.rule.newest(run.state)
     if checkpointer is None or version == run.start.version:
