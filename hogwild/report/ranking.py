@@ -286,9 +286,7 @@ def tied_for_best(found: Sequence[Choice]) -> list[Choice]:
 
 def in_words(settings: Mapping[str, Any]) -> str:
     """Settings on one line: lr 0.1, update ordered."""
-    return ", ".join(
-        f"{called(name).replace('_', ' ')} {setting_text(short_value(name, value))}" for name, value in settings.items()
-    )
+    return ", ".join(f"{called(name)} {setting_text(short_value(name, value))}" for name, value in settings.items())
 
 
 def setting_text(value: Any) -> str:

@@ -157,7 +157,7 @@ def _columns(runs: Sequence[FoundRun], folders: Sequence[Path]) -> list[_Column]
 def _setting_column(name: str, values: Sequence[Any], keep: int) -> _Column:
     words = any(isinstance(value, str) for value in values)
     cells = [setting_text(short_value(name, value)) for value in values]
-    return _Column(called(name).replace("_", " "), cells, keep, right=not words)
+    return _Column(called(name), cells, keep, right=not words)
 
 
 def best_cells(bests: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:

@@ -51,7 +51,7 @@ def comparison_report(found: RunComparison) -> RenderableType:
 def sections(found: RunComparison) -> Iterable[tuple[str, list[tuple[str, str, str]]]]:
     """Each part of a comparison: what it is about, and its rows (name, the one, the other)."""
     settings = [
-        (called(name).replace("_", " "), short_value(name, one), short_value(name, other))
+        (called(name), short_value(name, one), short_value(name, other))
         for name, one, other in found.settings
         if name in worth_a_column([name], (found.a, found.b))
     ]

@@ -231,7 +231,7 @@ def _workers(run: Run) -> DataTable:
 
 
 def _settings(found: FoundRun) -> DataTable:
-    rows = [(called(name).replace("_", " "), setting_text(value)) for name, value in found.settings.items()]
+    rows = [(called(name), setting_text(value)) for name, value in found.settings.items()]
     own = [place for place, name in enumerate(found.settings) if found.settings[name] != DEFAULTS.get(name)]
     return DataTable("Settings", ("setting", "value"), rows, strong=own, folded=True, note="Bold: not the default.")
 

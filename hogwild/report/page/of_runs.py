@@ -83,7 +83,7 @@ def _note(run: FoundRun, folders: Sequence[Path]) -> str:
 def _title(listed: Sequence[FoundRun]) -> str:
     names = list(dict.fromkeys(str(setting_of(run, "name")) for run in listed))
     names_of_settings = worth_a_column(differing_settings(listed), listed)
-    differing = [called(name).replace("_", " ") for name in names_of_settings if name != "name"]
+    differing = [called(name) for name in names_of_settings if name != "name"]
     of = ", ".join(names[:3])
     return f"{of}: {', '.join(differing[:4])} compared" if differing else f"{of}: {len(listed)} times the same settings"
 
@@ -216,7 +216,7 @@ def _choices(chosen: Sequence[Choice], metric: str) -> DataTable:
         for place, choice in enumerate(chosen)
     ]
     headings = (
-        *(called(name).replace("_", " ") for name in names),
+        *(called(name) for name in names),
         f"mean {metric.replace('_', ' ')}",
         "",
         "min",
@@ -234,7 +234,7 @@ def _runs(found: FoundFolders, folders: Sequence[Path]) -> DataTable:
     with_settings = [run for run in listed if run.settings]
     settings, metrics = worth_a_column(differing_settings(with_settings), with_settings), metric_names(listed)
     kept = [best_cells([run.best for run in listed])] if any(run.best for run in listed) else []
-    names = [*(called(name).replace("_", " ") for name in (*settings, *metrics)), *(heading for heading, _ in kept)]
+    names = [*map(called, (*settings, *metrics)), *(heading for heading, _ in kept)]
     headings = ("run", *names, "training loss", "time", "digest")
     rows = [
         (

@@ -15,7 +15,7 @@ _DIGITS = 8  # of a hash
 
 def called(name: str) -> str:
     """A setting as a person calls it."""
-    return _NAMES.get(name, name)
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 def short_value(name: str, value: Any) -> Any:

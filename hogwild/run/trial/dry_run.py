@@ -114,7 +114,7 @@ def dry_run(
         beside=tuple(name for name in beyond if name in both),
         kept=step.kept.why_not_shared(),
         apart=apart,
-        left_out=left_out(loss, list(filter(step.kept.stays, step.trial.beside)), [*model.parameters()]),
+        left_out=left_out(loss, list(filter(step.kept.stays, step.beside)), [*model.parameters()]),
         assigned=tuple(step.kept.set_for_all()),
         made=made,
     )

@@ -39,8 +39,7 @@ class Trial:
     """What one who tries a step has: a source, a loss, and a replica with memory of its own, which a loss may write to.
 
     `stand_ins` are by the id of the caller's parameter, and the `trained` ones by name, as those of the `callers` are.
-    `copies`: of what the model holds, those in the replica, by the id of the model's own. `beside`: parameters in the
-    graph of the loss that are neither the replica's nor the caller's, once a gradient was computed.
+    `copies`: of what the model holds, those in the replica, by the id of the model's own.
     """
 
     source: Source
@@ -50,7 +49,6 @@ class Trial:
     trained: Mapping[str, nn.Parameter]
     callers: Mapping[str, nn.Parameter]
     copies: Mapping[int, Any] = field(default_factory=dict)
-    beside: list[nn.Parameter] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -100,14 +98,16 @@ class Trial:
             ) from error
 
     def gradients(
-        self, batch: Any, by: str = "grad"
+        self, batch: Any, by: str = "grad", returned: list[Any] | None = None
     ) -> tuple[float, Sequence[torch.Tensor | None], Sequence[torch.Tensor | None]]:
-        """(loss, gradients, gradients of the caller's own parameters) of a batch, by "grad" or "backward"."""
+        """(loss, gradients, gradients of the caller's own parameters) of a batch, by "grad" or "backward". To `returned`
+        is added what the loss returned."""
         own, held = [*self.trained.values()], [parameter.grad for parameter in self.callers.values()]
         output = None
         try:
             output = self.loss(self.replica, batch)
-            self.beside[:] = parameters_beside(output, {*map(id, self.stand_ins.values()), *self.stand_ins})
+            if returned is not None:
+                returned.append(output)
             callers = [] if is_told(output) else [*self.callers.values()]
             value, gradients = gradients_of(output, [*own, *callers], [*self.trained], by)
         except HogwildError:
@@ -150,7 +150,8 @@ def _is_of_the_call(error: TypeError) -> bool:
 
 @dataclass(frozen=True)
 class TriedStep:
-    """What came of one step of a trial."""
+    """What came of one step of a trial; `beside`: the parameters that the loss computes with and that are neither the
+    replica's nor the caller's."""
 
     trial: Trial
     kept: KeptByLoss
@@ -162,6 +163,7 @@ class TriedStep:
     took: Measured | None
     draws: tuple[str, ...]
     counts: Sequence[int]
+    beside: Sequence[nn.Parameter]
 
     @classmethod
     def of(cls, trial: Trial, kept: KeptByLoss, *, seed: int, workers: int, long: float | None, by: str) -> TriedStep:
@@ -173,13 +175,15 @@ class TriedStep:
             in_data = detector.drawn()
             digest = batch_digest(batch)  # before the loss, which may write to it
             counts = trial.writes()
-            step = partial(trial.gradients, batch, by)
+            returned: list[Any] = []
+            step = partial(trial.gradients, batch, by, returned)
             with kept.watched():
                 (value, gradients, callers), took = measured(step) if long is not None else (step(), None)
             draws = tuple(f"{_culprit(generator, in_data, culprits)} ({generator})" for generator in detector.drawn())
             if took is not None and long is not None and long <= took.seconds < _SURE * long and math.isfinite(value):
                 took = measured(step)[1]
-        return cls(trial, kept, batch, digest, value, gradients, callers, took, draws, counts)
+            beside = parameters_beside(returned[0], {*map(id, trial.stand_ins.values()), *trial.stand_ins})
+        return cls(trial, kept, batch, digest, value, gradients, callers, took, draws, counts, beside)
 
     @property
     def rows(self) -> dict[int, int]:

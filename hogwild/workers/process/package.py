@@ -158,11 +158,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 storage = storage_of(value)
                 one = Beside((address_of(storage), len(storage)), storage, value)
                 return "storage", self._number(one.key, one, self.large), *form
-        if is_plain_array(value) and (value.nbytes >= _LARGE or not lies_as_new(value)):
+        if is_plain_array(value) and value.nbytes >= _LARGE:
             memory, place, strides = laid(value)
-            if memory.nbytes >= _LARGE:
-                one = Beside((address_of(value), value.shape, value.strides), memory, value)
-                return "array", self._number(one.key, one, self.large), value.dtype, value.shape, place, strides
+            one = Beside((address_of(value), value.shape, value.strides), memory, value)
+            return "array", self._number(one.key, one, self.large), value.dtype, value.shape, place, strides
         return None
 
     def reducer_override(self, value: Any) -> Any:
