@@ -100,8 +100,8 @@ class Trial:
     def gradients(
         self, batch: Any, by: str = "grad", returned: list[Any] | None = None
     ) -> tuple[float, Sequence[torch.Tensor | None], Sequence[torch.Tensor | None]]:
-        """(loss, gradients, gradients of the caller's own parameters) of a batch, by "grad" or "backward". To `returned`
-        is added what the loss returned."""
+        """(loss, gradients, gradients of the caller's own parameters) of a batch, by "grad" or "backward"; what the
+        loss returned is added to `returned`."""
         own, held = [*self.trained.values()], [parameter.grad for parameter in self.callers.values()]
         output = None
         try:
