@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+@cache
 def _libraries() -> dict[str, str]:
     """The versions of those that torch calls and that choose instruction sets by themselves, and of what compiles
     kernels."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.nn import functional
 from hogwild.data.seeding import preserved_generators
 from hogwild.optim.factory import Factory, made_by, try_step
 from hogwild.shared.hashing import raw_bytes
+from hogwild.workers.surroundings.bit_flags import BitFlags
 from hogwild.workers.surroundings.vector_math import call_vector_functions
 
 _SHAPES = ((1, 1, 1), (2, 3, 5), (16, 8, 3), (64, 64, 64), (7, 129, 33), (128, 512, 10), (1, 784, 256), (200, 96, 1))
@@ -26,7 +27,12 @@ _LENGTH = 16  # hexadecimal digits
 
 
 def fingerprint() -> str:
-    """Sixteen hexadecimal digits; takes some hundredths of a second."""
+    """Sixteen hexadecimal digits; takes some hundredths of a second, once for the settings of torch as they are."""
+    return _computed(str(BitFlags.capture().values))
+
+
+@cache
+def _computed(flags: str) -> str:  # noqa: ARG001
     call_vector_functions()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -24,6 +24,16 @@ def test_it_is_the_same_at_every_call_and_with_any_threads():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_it_is_computed_anew_under_other_settings_of_torch(monkeypatch):
+    looked = []
+    monkeypatch.setattr("hogwild.run.saved.fingerprint._results", lambda: looked.append(1) or iter(()))
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    other = fingerprint()
+    assert fingerprint() == other and len(looked) == 1, "once for these"
+    monkeypatch.undo()
+    assert fingerprint() != other
+
+
 def asked(**variables):
     command = [sys.executable, "-m", "hogwild", "doctor", "--fingerprint"]
     done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
