@@ -60,9 +60,11 @@ def cut_loss_list(monkeypatch, short_actors):
 
 @pytest.fixture
 def cut_accumulation(monkeypatch, short_shared):
-    """Likewise."""
+    """Likewise, and six epochs by one worker, in which it shows that not zeroing fails."""
     from hogwild.experiments import accumulation
 
+    load = accumulation.load
+    monkeypatch.setattr(accumulation, "load", lambda settings: dataclasses.replace(load(settings), epochs=6))
     monkeypatch.setattr(accumulation, "with_workers", lambda start, data, seed, full: short_shared)
     racing = "zeroed backward() into one shared .grad (racing): every gradient is applied once"
     return {
