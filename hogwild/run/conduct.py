@@ -267,16 +267,15 @@ def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -
 def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines | None, began: float) -> Run | None:
     """The run so far, saved with a checkpoint; None where it has no directory."""
     checkpointer = run.checkpointer()
-    if run.job.out is None or checkpointer is None:
+    if checkpointer is None:
         return None
-    version, slot = run.job.rule.newest(run.state)
-    shown = version if run.job.rule.versioned else run.evaluator.seen
+    shown = run.evaluator.shown
     run.evaluator.keeper.forget_after(shown)
     result = gather(run, history, INTERRUPTED, began)
     if machines is not None:
         result = _of_all(result, machines, machines.usage_so_far([*result.workers]))
-    result.write(run.job.out)
-    checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)
+    result.write(checkpointer.directory)
+    checkpointer.save(run.state, run.job.rule, *run.job.rule.newest(run.state), shown=shown)
     return result
 
 
@@ -289,7 +288,7 @@ def _leave_checkpoint(run: OpenRun, error: Exception) -> None:
         return
     if run.job.config.checkpoint_every or isinstance(error, NonFiniteError):
         return
-    shown = version if run.job.rule.versioned else run.evaluator.seen
+    shown = run.evaluator.shown
     try:
         run.evaluator.keeper.forget_after(shown)
         checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)

@@ -188,8 +188,11 @@ class Evaluator:
         self._take(self._state.observed.parameters, self._state.observed.buffers)
 
     @property
-    def seen(self) -> int:
-        """The last version that was evaluated, and decided upon where `stop` is asked."""
+    def shown(self) -> int:
+        """What a checkpoint of the newest version says of evaluations: under the rules in place the last version that
+        was evaluated, and decided upon where `stop` is asked."""
+        if self._rule.versioned:
+            return self._rule.newest(self._state)[0]
         if self._callbacks.may_stop or not self.evaluations:
             return self._seen
         return max(self._seen, int(self.evaluations[-1]["update"]))  # an interruption may come right after the row

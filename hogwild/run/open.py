@@ -84,9 +84,9 @@ class OpenRun:
         """Samples trained on in the parts before it was resumed, where it is known how long they took."""
         return self.job.samples_between(0, self.start.version, self.first_samples) if self.start.seconds else 0
 
-    def checkpointer(self, every: int = 1) -> Checkpointer | None:
-        """What saves its checkpoints; None where it has no directory."""
-        return _checkpointer(self.job, self.origin, self.start, every)
+    def checkpointer(self) -> Checkpointer | None:
+        """What saves any version as a checkpoint; None where it has no directory."""
+        return _checkpointer(self.job, self.origin, self.start, 1)
 
     def parameters(self) -> list[Tensor]:
         """The trained parameters of the newest version, in memory of their own."""
