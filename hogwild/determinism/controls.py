@@ -51,16 +51,8 @@ class Controls:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
-        found = {
-            name: value.to_dict() if value is not None else None
-            for name, value in (
-                ("serial", self.serial),
-                ("one_ulp", self.one_ulp),
-                ("seed", self.seed),
-                ("workers", self.workers),
-                ("drift", self.drift),
-            )
-        }
+        alone = {name: value for name, value in vars(self).items() if name != "machines"}
+        found = {name: value.to_dict() if value is not None else None for name, value in alone.items()}
         return {**found, "machines": [one.to_dict() for one in self.machines]}
 
 

@@ -57,20 +57,8 @@ class TensorDivergence:
     cosine: float | None
 
     def to_dict(self) -> dict[str, object]:
-        """The same as JSON values; an infinite number is the string `"inf"`."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "size": self.size,
-            "identical": self.identical,
-            "differing": self.differing,
-            "nonfinite": self.nonfinite,
-            "relative_l2": json_number(self.relative_l2),
-            "max_abs": json_number(self.max_abs),
-            "max_ulp": json_number(self.max_ulp),
-            "cosine": json_number(self.cosine),
-        }
+        """The same as JSON values, with the attributes as keys; an infinite number is the string `"inf"`."""
+        return _to_dict(self)
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,7 @@ class Mismatch:
 
     def to_dict(self) -> dict[str, str]:
         """The same as JSON values."""
-        return {"name": self.name, "a": self.a, "b": self.b}
+        return {**vars(self)}
 
 
 @dataclass(frozen=True)
@@ -151,24 +139,7 @@ class Divergence:
 
     def to_dict(self) -> dict[str, object]:
         """The same as JSON values, with the attributes as keys; an infinite number is the string `"inf"`."""
-        return {
-            "identical": self.identical,
-            "relative_l2": json_number(self.relative_l2),
-            "max_abs": json_number(self.max_abs),
-            "max_ulp": json_number(self.max_ulp),
-            "cosine": json_number(self.cosine),
-            "size": self.size,
-            "differing": self.differing,
-            "nonfinite": self.nonfinite,
-            "worst": self.worst,
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "missing": list(self.missing),
-            "unexpected": list(self.unexpected),
-            "reshaped": [entry.to_dict() for entry in self.reshaped],
-            "retyped": [entry.to_dict() for entry in self.retyped],
-            "changed_integers": list(self.changed_integers),
-            "unmeasured": list(self.unmeasured),
-        }
+        return _to_dict(self)
 
     def summary(self) -> str:
         """One line for a person."""
@@ -303,3 +274,16 @@ def json_number(value: int | float | None) -> JsonValue:
     if value is None or math.isfinite(value):
         return value
     return str(value)
+
+
+def _to_dict(found: TensorDivergence | Divergence) -> dict[str, object]:
+    """Its attributes as JSON values."""
+    return {name: _json_value(value) for name, value in vars(found).items()}
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_json_value(part) for part in value]
+    if isinstance(value, TensorDivergence | Mismatch):
+        return value.to_dict()
+    return json_number(value) if isinstance(value, int | float) else value

@@ -46,14 +46,7 @@ class PredictionDivergence:
 
     def to_dict(self) -> dict[str, int | float | None]:
         """The same as JSON values; every number is finite."""
-        return {
-            "samples": self.samples,
-            "churn": self.churn,
-            "churn_over_error": self.churn_over_error,
-            "logit_correlation": self.logit_correlation,
-            "accuracy_a": self.accuracy_a,
-            "accuracy_b": self.accuracy_b,
-        }
+        return {**vars(self)}
 
     def summary(self) -> str:
         """One line for a person."""

@@ -249,10 +249,8 @@ class Verdict:
             yield "controls", _NO_CONTROLS
 
     def _staleness(self) -> Iterator[tuple[str, str]]:
-        ages = [run.staleness for run in self.runs if run.staleness is not None]
-        if ages:
-            mean = sum(age[0] for age in ages) / len(ages)
-            yield "staleness", f"mean {mean:.2f}, p99 {max(age[1] for age in ages):.0f}, max {max(a[2] for a in ages)}"
+        if ages := self._ages():
+            yield "staleness", f"mean {ages['mean']:.2f}, p99 {ages['p99']:.0f}, max {ages['max']}"
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values: what `hogwild check --json` prints."""
@@ -294,6 +292,7 @@ class Verdict:
         }
 
     def _ages(self) -> dict[str, float] | None:
+        """How old reads were, in updates, over all runs."""
         ages = [run.staleness for run in self.runs if run.staleness is not None]
         if not ages:
             return None
