@@ -76,18 +76,13 @@ def profile_plan_of(settings: BenchSettings) -> ProfilePlan:
         ArgumentError: a name is not known, or a number cannot work.
     """
     _check(settings, NAMES)
-    cases = [
-        Case(PROBLEMS[problem], optimizer, size)
-        for problem in settings.problems or PROBLEMS
-        for size in settings.batch_sizes or (16,)
-        for optimizer in settings.optimizers or ("sgd",)
-    ]
     runners = [
         (rule, kind, number)
         for rule in settings.contenders or QUICK_RULES
         for kind in settings.kinds or ("processes",)
         for number in sorted({1, settings.workers})
     ]
+    cases = _few_cases(settings, PROBLEMS, 16)
     return ProfilePlan(cases, runners, settings.workers, settings.repeats, settings.seconds)
 
 
@@ -107,7 +102,8 @@ def padded_plan_of(settings: BenchSettings, pad_ms: float, staleness: Sequence[i
         for number in counts(settings.workers)
         for options in _options(rule, number, staleness, settings.compensation)
     ]
-    return PaddedPlan(_few_cases(settings, "mlp", 4), runners, pad_ms / 1e3, cores, settings.repeats, settings.seconds)
+    cases = _few_cases(settings, ("mlp",), 4)
+    return PaddedPlan(cases, runners, pad_ms / 1e3, cores, settings.repeats, settings.seconds)
 
 
 def several_plan_of(
@@ -137,7 +133,7 @@ def several_plan_of(
         for delay in delays_ms or (0.0,)
     ]
     return SeveralPlan(
-        _few_cases(settings, "small-mlp", 16),
+        _few_cases(settings, ("small-mlp",), 16),
         crowds,
         pad_ms / 1e3,
         settings.repeats,
@@ -146,11 +142,11 @@ def several_plan_of(
     )
 
 
-def _few_cases(settings: BenchSettings, problem: str, batch_size: int) -> list[Case]:
-    """The cases that are chosen; by default one, with SGD."""
+def _few_cases(settings: BenchSettings, problems: Iterable[str], batch_size: int) -> list[Case]:
+    """The cases that are chosen; by default those problems at one batch size, with SGD."""
     return [
         Case(PROBLEMS[name], optimizer, size)
-        for name in settings.problems or (problem,)
+        for name in settings.problems or problems
         for size in settings.batch_sizes or (batch_size,)
         for optimizer in settings.optimizers or ("sgd",)
     ]

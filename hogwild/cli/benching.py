@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +14,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from hogwild.bench.comparison_table import bench_comparison_report
-from hogwild.bench.measure import measure_cases
+from hogwild.bench.measure import TellProgress, measure_cases
 from hogwild.bench.padded import measure_padded
 from hogwild.bench.padded_table import padded_report, padded_summary
 from hogwild.bench.plan import BenchSettings, padded_plan_of, plan_of, profile_plan_of, several_plan_of
@@ -120,9 +121,7 @@ def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> 
     if then is not None:
         names = [contender.name for contender in plan.contenders]
         refuse_nothing_in_common(then, [case.name for case in plan.cases], names, str(files.compare))
-    _warn(console, warnings_of(machine, plan.workers, plan.repeats))
-    with following_bench(console) as tell:
-        measured = _Measured.of(measure_cases(plan, tell))
+    measured = _measure(console, warnings_of(machine, plan.workers, plan.repeats), partial(measure_cases, plan))
     found = measured.noted_in(bench_summary(machine, plan, measured.results))
     report, failed, kept = bench_report(found), bool(found["failed"]), {**found}
     if then is not None:
@@ -138,6 +137,14 @@ def bench_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -> 
     return FAILED_CHECK if failed else DONE
 
 
+def _measure(console: Console, warnings: Sequence[str], measure: Callable[[TellProgress], Iterable[T]]) -> _Measured[T]:
+    """Warn, and measure, which is told of meanwhile."""
+    for line in warnings:
+        console.print(f"hogwild: warning: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    with following_bench(console) as tell:
+        return _Measured.of(measure(tell))
+
+
 def padded_command(
     settings: BenchSettings, pad_ms: float, staleness: Sequence[int], files: BenchFiles, *, json: bool
 ) -> int:
@@ -145,9 +152,7 @@ def padded_command(
     machine, console = Machine.here(), terminal(stderr=True)
     plan = padded_plan_of(settings, pad_ms, staleness, machine.cores)
     warnings = warnings_of(machine, 1, plan.repeats)
-    _warn(console, warnings)
-    with following_bench(console) as tell:
-        measured = _Measured.of(measure_padded(plan, tell))
+    measured = _measure(console, warnings, partial(measure_padded, plan))
     found = measured.noted_in(padded_summary(machine, plan, warnings, measured.results))
     show(found, padded_report(found), json=json)
     files.keep(found)
@@ -171,9 +176,7 @@ def several_command(
     machine, console = Machine.here(), terminal(stderr=True)
     plan = several_plan_of(settings, pad_ms, nodes, delays_ms, staleness)
     warnings = warnings_of(machine, 1, plan.repeats)
-    _warn(console, warnings)
-    with following_bench(console) as tell:
-        measured = _Measured.of(measure_several(plan, tell))
+    measured = _measure(console, warnings, partial(measure_several, plan))
     found = measured.noted_in(several_summary(machine, plan, warnings, measured.results))
     show(found, several_report(found), json=json)
     files.keep(found)
@@ -185,10 +188,8 @@ def profile_command(settings: BenchSettings, files: BenchFiles, *, json: bool) -
     """Measure where a worker's step goes, and report; returns the exit status."""
     plan, machine, console = profile_plan_of(settings), Machine.here(), terminal(stderr=True)
     warnings = warnings_of(machine, plan.allow, plan.repeats)
-    _warn(console, warnings)
     rate = copy_rate()
-    with following_bench(console) as tell:
-        measured = _Measured.of(profiles(plan, rate, tell))
+    measured = _measure(console, warnings, partial(profiles, plan, rate))
     found = measured.noted_in(profile_summary(machine, plan, rate, warnings, measured.results))
     found["predicted"] = predictions(measured.results, machine.cores, copy_rate(machine.cores))
     show(found, profile_report(found), json=json)
@@ -209,8 +210,3 @@ def _check_plot(file: Path | None) -> None:
         raise ArgumentError(f"--plot {file} is not a file in a folder that exists")
     if file.suffix not in (".png", ".svg", ".pdf"):
         raise ArgumentError(f"--plot {file} does not end with .png, .svg or .pdf")
-
-
-def _warn(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        console.print(f"hogwild: warning: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
