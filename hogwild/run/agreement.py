@@ -20,13 +20,13 @@ from hogwild.data.sources import DatasetSource, TensorSource, own_copy
 from hogwild.errors import ArgumentError, NotReproducible, printable
 from hogwild.nodes.party import Party
 from hogwild.nodes.peer import PIECE
-from hogwild.run.going_on import differ
 from hogwild.run.job import Job
 from hogwild.run.prepare import Prepared
 from hogwild.run.saved.checkpoint import form_of
 from hogwild.run.saved.directory import file_digest
 from hogwild.run.saved.environment import flags_of_torch
 from hogwild.run.saved.fingerprint import fingerprint
+from hogwild.run.saved.found import differ
 from hogwild.run.staleness import CURVATURE, CURVATURE_GROWS
 from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.batch_digest import batch_digest

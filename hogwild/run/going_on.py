@@ -13,6 +13,7 @@ from hogwild.run.job import Job
 from hogwild.run.saved.begun_with import OF_THE_JUDGED, begun_with
 from hogwild.run.saved.checkpoint import peek
 from hogwild.run.saved.directory import CHECKPOINT, SAVED
+from hogwild.run.saved.found import differ
 from hogwild.run.saved.origin import read_origin
 from hogwild.run.saved.record import has_ended
 
@@ -112,11 +113,6 @@ def _has_no_checkpoint(folder: Path) -> bool:
 def _typed(value: Any) -> str:
     """A value as `--set` takes it."""
     return "none" if value is None else str(value)
-
-
-def differ(one: Any, other: Any) -> bool:
-    """Whether two values are not the same, a NaN being the same as a NaN."""
-    return bool(one != other and (one == one or other == other))
 
 
 def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:

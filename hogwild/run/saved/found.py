@@ -23,7 +23,7 @@ from hogwild.optim.compensation import real_changes
 from hogwild.run.result import INTERRUPTED
 from hogwild.run.saved.directory import CHECKPOINT, LOCK, METRICS, ORIGIN, SAVED
 from hogwild.run.saved.failure import failure_in
-from hogwild.run.saved.metrics import read_metrics
+from hogwild.run.saved.metrics import metrics_in, read_metrics
 from hogwild.run.saved.origin import Origin, read_origin
 from hogwild.run.saved.record import read_json_record
 from hogwild.run.saved.writer import writer_named
@@ -273,7 +273,7 @@ def _not_ended(folder: Path, settings: Mapping[str, Any], interrupted: FoundRun 
         status, why = KILLED, ""
     evaluations, _ = read_metrics(folder / METRICS)
     last = evaluations[-1] if evaluations else {}
-    metrics = {name: _number(value) for name, value in last.items() if name not in ("update", "seconds")}
+    metrics = {name: _number(value) for name, value in metrics_in(last).items()}
     return FoundRun(folder, status, why, settings, metrics)
 
 
@@ -327,12 +327,12 @@ def differing_settings(runs: Sequence[FoundRun]) -> list[str]:
     return [
         name
         for name in setting_names(runs)
-        if first is not None and any(_unlike(setting_of(run, name), setting_of(first, name)) for run in runs)
+        if first is not None and any(differ(setting_of(run, name), setting_of(first, name)) for run in runs)
     ]
 
 
-def _unlike(one: Any, other: Any) -> bool:
-    """True where two values differ; NaN is NaN."""
+def differ(one: Any, other: Any) -> bool:
+    """True where two values of a setting are not the same; NaN is NaN."""
     return bool(one != other and not (one != one and other != other))
 
 
