@@ -13,9 +13,12 @@ from rich.text import Text
 Row = Mapping[str, Any]
 
 
-def ruled_table() -> Table:
-    """A table without columns yet."""
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
+def ruled_table(*, tight: bool = True, wide: bool = False) -> Table:
+    """A table without columns yet: `tight` has one space between columns, and two where it is not; `wide` fills the
+    window."""
+    return Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=tight, show_edge=False, expand=wide, header_style="dim"
+    )
 
 
 def by_case(

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.cases import ruled_table
 from hogwild.determinism.interval import CONFIDENCE, MeanInterval
 from hogwild.errors import printable
 from hogwild.report.ranking import (
@@ -88,7 +87,7 @@ class _Fitting:
             shown[0] = self.shorter
         while len(shown) > 1 and sum(one.width + _GAP for one in shown) > options.max_width:
             shown.remove(min(shown, key=lambda one: one.keep))
-        table = ranked_table()
+        table = ruled_table()
         for one in shown:
             table.add_column(
                 printable(one.heading), justify="right" if one.right else "left", no_wrap=one is not shown[0]
@@ -99,11 +98,6 @@ class _Fitting:
         left = [one.heading for one in self.columns[1:] if one not in shown]
         if left:
             yield Text(f"no room for {', '.join(left)}: a wider terminal, --csv or --json has all", "dim")
-
-
-def ranked_table() -> Table:
-    """A table without columns yet, ruled as all lists of runs are."""
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, show_edge=False, header_style="dim")
 
 
 def run_list_report(found: FoundFolders, folders: Sequence[Path]) -> RenderableType:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.cases import ruled_table
 from hogwild.report.run_list import best_cells
 from hogwild.report.terminal import terminal
 from hogwild.report.words import count, duration, figure, plural
@@ -204,7 +204,7 @@ class _Fitting:
     def _table(self, metrics: Sequence[str], *, best: bool, digest: bool) -> Table:
         heading, kept = best_cells([row.best for row in self._shown])
         best = best and any(row.best for row in self._shown)
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+        table = ruled_table(tight=False)
         for name in self._settings or ["run"]:
             table.add_column(name, no_wrap=True, max_width=_WIDEST_SETTING)
         table.add_column("status", no_wrap=True)

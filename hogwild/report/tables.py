@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hogwild.bench.cases import ruled_table
 from hogwild.bench.doctor import Finding
 from hogwild.determinism.probe import NoProbe, Probe
 from hogwild.determinism.replay import Replay
@@ -115,7 +115,7 @@ def named_lines(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def _workers(run: Run) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+    table = ruled_table(tight=False)
     several = run.nodes > 1
     for heading in (*(["machine"] if several else []), "worker", "gradients", "share", "CPU time", "waited", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -135,7 +135,7 @@ def _workers(run: Run) -> Table:
 
 def study_report(study: Study, findings: Findings) -> RenderableType:
     """What a study found: a row per claim, then the answer."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
+    table = ruled_table(tight=False, wide=True)
     table.add_column("claim", ratio=5)
     table.add_column("measured", ratio=4)
     table.add_column("holds", no_wrap=True)
@@ -207,7 +207,7 @@ def list_report(experiments: Sequence[tuple[str, str, str]], rules: Sequence[typ
 
 
 def _list_table(name: str, what: str, told: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim", expand=True)
+    table = ruled_table(tight=False, wide=True)
     table.add_column(name, no_wrap=True, style="bold")
     table.add_column(what, no_wrap=True)
     table.add_column(told, ratio=1)
@@ -293,7 +293,7 @@ def probe_report(experiment: str, probes: Sequence[Probe | NoProbe]) -> Renderab
 def _table(*headings: str, left: int = 0, wraps: bool = False) -> Table:
     """A table whose first `left` columns are words and the others numbers; in a narrow window what does not fit is cut,
     or goes on in the next line where it `wraps`."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+    table = ruled_table(tight=False)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number < left else "right", no_wrap=not wraps)
     return table
