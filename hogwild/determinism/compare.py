@@ -15,6 +15,8 @@ from hogwild.determinism.predictions import PredictionDivergence, prediction_dis
 from hogwild.determinism.subject import Outcome, logits_of
 
 _DRAWS = 2_000  # of the bootstrap
+_MOST_MARKS = 24  # versions that are traced
+_TRACED_BYTES = 1 << 29  # of the traces of all runs
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,13 @@ def courses(outcomes: Sequence[Outcome]) -> list[Course]:
     return [course(a, b) for a, b in combinations(outcomes, 2)]
 
 
-def marks(updates: int, nbytes: int, runs: int, most: int = 24, memory: int = 1 << 29) -> frozenset[int]:
+def marks(updates: int, nbytes: int, runs: int) -> frozenset[int]:
     """The versions to trace in a run of so many updates: close together at first, then further and further apart.
 
-    At most so many that the traces of all runs stay within `memory` bytes, for a model of `nbytes`; never fewer than
-    the first and the last.
+    At most so many that the traces of all runs stay within 512 MiB, for a model of `nbytes`; never fewer than the first
+    and the last.
     """
-    number = max(2, min(most, memory // max(1, nbytes * runs)))
+    number = max(2, min(_MOST_MARKS, _TRACED_BYTES // max(1, nbytes * runs)))
     return frozenset(round(updates ** (k / (number - 1))) for k in range(number)) if updates > 1 else frozenset({1})
 
 
