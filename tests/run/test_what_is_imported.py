@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import problems
@@ -36,56 +37,56 @@ sys.path.insert(0, {tests!r})
 import problems
 import torch
 
+MODULES = "torch._dynamo", "pytest"
+
 def imported(model, batch):
     import sys
     import hogwild
-    hogwild.worker_info().log(found=float({module!r} in sys.modules))
+    names = [name for name in MODULES if name in sys.modules]
+    hogwild.worker_info().log(**dict.fromkeys(names, 1.0))
     return problems.cross_entropy(model, batch)
 
-run = problems.train(
-    loss=imported, optimizer=getattr(problems, {optimizer!r}), kind={kind!r}, update="ordered", updates=4, out="saved"
-)
-print(*sorted({{row["found"] for row in run.logged}}), {module!r} in sys.modules)
-{then}
+for optimizer in {optimizers!r}:
+    for kind in {kinds!r}:
+        given = {{"optimizer": getattr(problems, optimizer), "kind": kind, "overwrite": True}}
+        run = problems.train(loss=imported, update="ordered", updates=4, out="saved", **given)
+        found = {{name for row in run.logged for name in MODULES if name in row}}
+        print(optimizer, kind, len(run.logged), *found, *(name for name in MODULES if name in sys.modules))
+torch.optim.SGD([torch.zeros(1)], lr=0.1)
+print(*(name for name in MODULES if name in sys.modules))
 """
 
 
-def found(
-    module: str, folder: Path, *, kind: str, optimizer: str = "SGD", first: str = "", then: str = ""
-) -> list[str]:
-    """Whether that module is imported where a loss is computed, and in the program; and what is printed `then`."""
-    told = {"kind": kind, "optimizer": optimizer, "first": first, "then": then}
-    return printed_by(IMPORTED.format(module=module, tests=str(Path(problems.__file__).parent), **told), folder)
+def found(folder: Path, optimizers: Sequence[str], kinds: Sequence[str], first: str = "") -> list[list[str]]:
+    """Of each training in one program: the optimizer, the kind, how many rows were logged, and what is imported where a
+    loss is computed, and in the program; at last, what is once an optimizer was made there."""
+    named = {"tests": str(Path(problems.__file__).parent), "optimizers": optimizers, "kinds": kinds, "first": first}
+    return [line.split() for line in printed_by(IMPORTED.format(**named), folder).splitlines()]
 
 
-def printed_by(script: str, folder: Path) -> list[str]:
+def printed_by(script: str, folder: Path) -> str:
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=folder)
-    return done.stdout.split()
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=folder).stdout
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "MOMENTUM", "ADAM"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_run_imports_torchs_compiler_for_its_optimizer(kind, optimizer, tmp_path):
-    """Nor for its record, of which the numerical fingerprint takes steps of its own."""
-    assert found("torch._dynamo", tmp_path, kind=kind, optimizer=optimizer) == ["0.0", "False"]
+def test_no_run_imports_torchs_compiler_for_its_optimizer_nor_pytest(tmp_path):
+    """Nor for its record, of which the numerical fingerprint takes steps of its own. What was told to a method of
+    `Optimizer`, so that it does not import the compiler, is taken back: then it is as torch makes it."""
+    optimizers = ["SGD", "MOMENTUM", "ADAM"]
+    *trainings, last = found(tmp_path, optimizers, KINDS)
+    assert trainings == [[optimizer, kind, "4"] for optimizer in optimizers for kind in KINDS]
+    assert last == ["torch._dynamo"]
 
 
-def test_an_optimizer_is_as_torch_makes_it_afterwards(tmp_path):
-    """What was told to a method of `Optimizer`, so that it does not import the compiler, is taken back."""
-    then = "torch.optim.SGD([torch.zeros(1)], lr=0.1)\nprint('torch._dynamo' in sys.modules)"
-    assert found("torch._dynamo", tmp_path, kind="threads", then=then) == ["0.0", "False", "True"]
-
-
-@pytest.mark.parametrize(("first", "wanted"), [("import pytest", ["1.0", "True"]), ("", ["0.0", "False"])])
-def test_workers_find_pytest_where_the_program_has_imported_it(first, wanted, tmp_path):
+def test_workers_find_pytest_where_the_program_has_imported_it(tmp_path):
     """A module of tests imports it, and each worker that is given a function of one would, anew."""
-    assert found("pytest", tmp_path, kind="processes", first=first) == wanted
+    training, _ = found(tmp_path, ["SGD"], ["processes"], first="import pytest")
+    assert training == ["SGD", "processes", "4", "pytest", "pytest"]
 
 
 def test_a_module_of_tests_imports_no_checker_with_what_it_asserts_by(tmp_path):
     script = "import sys, hogwild.testing; print([name for name in sys.modules if name.startswith('hogwild.determ')])"
-    assert printed_by(script, tmp_path) == ["[]"]
+    assert printed_by(script, tmp_path) == "[]\n"
 
 
 TWO_AT_ONCE = """
