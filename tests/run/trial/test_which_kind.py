@@ -170,8 +170,13 @@ SHARED = {
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_processes_where_threads_would_share_what_a_loss_keeps(gil, step, what):
     """Threads are one loss: one of them computes with what another has put there."""
+    assert chosen(loss=SHARED[what](), workers=1) == ("processes", f"threads would share {what}")
+
+
+@pytest.mark.parametrize("what", SHARED)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_what_a_loss_keeps_changes_no_bit_then_and_threads_are_warned_of_it(what):
     loss = SHARED[what]()
-    assert chosen(loss=loss, workers=1) == ("processes", f"threads would share {what}")
     train = partial(problems.train, loss=loss, update="ordered", kind="auto", updates=12)
     one, two = (train(workers=workers).digest for workers in (1, 2))
     assert one == two
@@ -217,8 +222,7 @@ def by_factor(model: nn.Module, batch: Any) -> Any:
     return problems.cross_entropy(model, batch) * FACTOR
 
 
-@either
-@pytest.mark.parametrize("step", [FREE], indirect=True)
+@without_gil
 @pytest.mark.parametrize(
     ("given", "assigned"),
     [
@@ -228,7 +232,8 @@ def by_factor(model: nn.Module, batch: Any) -> Any:
     ],
     ids=["a layer", "a loss", "what a loss calls"],
 )
-def test_what_is_assigned_to_a_class_or_a_global_is_seen(gil, step, given, assigned):
+def test_what_is_assigned_to_a_class_or_a_global_is_seen(gil, given, assigned):
+    """Code is looked at, and no step."""
     because = f"threads would share {assigned}, which the loss or the model assigns to"
     assert chosen(**given) == ("processes", because)
 
