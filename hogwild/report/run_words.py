@@ -1,12 +1,13 @@
-"""What a run was made with, and when it was gone on with, in words: the same in a terminal and on a page."""
+"""What a run was made with, when it was gone on with, and what its workers did, in words: the same in a terminal and on
+a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from hogwild.report.ranking import setting_text
-from hogwild.report.words import count
-from hogwild.run.result import Run
+from hogwild.report.words import count, duration, size
+from hogwild.run.result import Run, WorkerUsage
 
 
 def optimizer_in_words(run: Run, usual_lr: str = "") -> str:
@@ -33,3 +34,10 @@ def at_updates(versions: Sequence[int]) -> str:
     if len(places) > 1:
         return f"{often}at updates {', '.join(places[:-1])} and {places[-1]}"
     return f"{often}at update {places[0]}" if places else ""
+
+
+def usage_cells(usage: WorkerUsage) -> tuple[str, str, str, str, str]:
+    """A worker as tables have it: its number, its gradients, its CPU time, how long it waited, and its memory."""
+    memory = size(usage.pss or usage.rss) if usage.rss else "–"
+    times = duration(usage.cpu_seconds), duration(usage.waited_seconds)
+    return str(usage.worker), count(usage.computed), *times, memory

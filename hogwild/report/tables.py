@@ -17,8 +17,8 @@ from hogwild.determinism.replay import Replay
 from hogwild.determinism.verdict import Verdict
 from hogwild.experiment import Claim, Findings, Study
 from hogwild.experiment import Table as Measurements
-from hogwild.report.run_words import optimizer_in_words, resumed_in_words
-from hogwild.report.words import count, duration, figure, plural, short_digest, size, training_loss
+from hogwild.report.run_words import optimizer_in_words, resumed_in_words, usage_cells
+from hogwild.report.words import count, duration, figure, plural, short_digest, training_loss
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import RULES, SAME_BITS, gives_same_bits
 from hogwild.run.result import Run
@@ -121,15 +121,9 @@ def _workers(run: Run) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     computed = sum(usage.computed for usage in run.workers) or 1
     for usage in run.workers:
-        table.add_row(
-            *([str(usage.node)] if several else []),
-            str(usage.worker),
-            count(usage.computed),
-            f"{100 * usage.computed / computed:.0f} %",
-            duration(usage.cpu_seconds),
-            duration(usage.waited_seconds),
-            size(usage.pss or usage.rss) if usage.rss else "–",
-        )
+        worker, gradients, *others = usage_cells(usage)
+        node = [str(usage.node)] if several else []
+        table.add_row(*node, worker, gradients, f"{100 * usage.computed / computed:.0f} %", *others)
     return table
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from hogwild.report.page.figures import ACCENT, OTHER, SERIES, SOFT, Bar, Curve, ages, bars, curves
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import low_is_good, setting_text
-from hogwild.report.run_words import optimizer_in_words, resumed_in_words
+from hogwild.report.run_words import optimizer_in_words, resumed_in_words, usage_cells
 from hogwild.report.smoothed import finite_losses, smoothed_loss
-from hogwild.report.words import count, duration, figure, is_loss, plural, size
+from hogwild.report.words import count, duration, figure, is_loss, plural
 from hogwild.rules.registry import RULES, gives_same_bits
 from hogwild.run.result import INTERRUPTED, Run
 from hogwild.run.saved.found import DEFAULTS, FoundRun, going_on_by
@@ -217,17 +217,7 @@ def _work(run: Run) -> Drawing:
 
 def _workers(run: Run) -> DataTable:
     headings = ("worker", "gradients", "CPU time", "waited", "memory")
-    rows = [
-        (
-            str(usage.worker),
-            count(usage.computed),
-            duration(usage.cpu_seconds),
-            duration(usage.waited_seconds),
-            size(usage.pss or usage.rss) if usage.rss else "–",
-        )
-        for usage in run.workers
-    ]
-    return DataTable("Workers", headings, rows, folded=True)
+    return DataTable("Workers", headings, [usage_cells(usage) for usage in run.workers], folded=True)
 
 
 def _settings(found: FoundRun) -> DataTable:
