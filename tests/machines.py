@@ -39,6 +39,7 @@ try:
         "evaluations": len(run.evaluations),
         "rechecked": run.rechecked,
         "accuracy": run.metrics.get("accuracy"),
+        "best": run.best and run.best.update,
         "samples": run.samples,
         "failures": list(run.failures),
         **more,

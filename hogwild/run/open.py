@@ -150,7 +150,8 @@ def _opened(
     """The run, laid out."""
     job, compensation = prepared.job, prepared.optimizer_plan.compensation
     samples = partial(job.samples_between, start.version, first_batch=prepared.first_samples)
-    keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, start.best)
+    evaluations, best = (evaluations, start.best) if job.judges else ([], None)  # they are machine 0's, to the end
+    keeper = BestKeeper(job.config.keep_best, job.out, prepared.run, best)
     return OpenRun(
         job=job,
         tickets=prepared.tickets,

@@ -188,6 +188,20 @@ def test_a_run_over_several_machines_goes_on_on_one_and_on_more(tmp_path):
     assert [told.get("digest", told) for told in found] == [whole.digest] * 2
 
 
+RISES = """
+extra = {"evaluate": lambda model: {"accuracy": 1.0}}
+"""
+
+
+def test_what_a_resumed_run_was_evaluated_to_before_is_told_by_the_machine_that_evaluates_alone(tmp_path):
+    settings = {"update": "ordered", "staleness": 5, "evaluate_every": 20, "keep_best": "accuracy", "recheck": 0.0}
+    evaluate = problems.interrupting(2, lambda model: {"accuracy": 0.5})
+    with pytest.raises(KeyboardInterrupt):
+        problems.train(**settings, updates=60, out=tmp_path / "run", evaluate=evaluate)
+    found = together(2, tmp_path, RISES, **settings, updates=60, workers=1, resume=str(tmp_path / "run"))
+    assert [(told["evaluations"], told["accuracy"], told["best"]) for told in found] == [(3, 1.0, 40), (0, None, None)]
+
+
 # --- refusals
 
 
