@@ -6,6 +6,7 @@ other threads either, and is refused where it is not as torch begins.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -108,11 +109,12 @@ class BitFlags:
     """Process-wide settings of torch that decide bits: `values` by the names in `FLAGS`.
 
     `intra_op` is the number of threads of each worker, which is one whatever this process uses, unless somebody asks
-    what more of them would do.
+    what more of them would do. `recursion_limit` is Python's, without which code that calls itself deeply raises there.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     intra_op: int = 1
+    recursion_limit: int = field(default_factory=sys.getrecursionlimit)
 
     @classmethod
     def capture(cls) -> BitFlags:
@@ -126,6 +128,8 @@ class BitFlags:
             read, write = FLAGS[name]
             if _read(read) != value:
                 write(value)
+        if self.recursion_limit > sys.getrecursionlimit():  # a lower one may be below where this process stands
+            sys.setrecursionlimit(self.recursion_limit)
 
 
 def _read(read: Callable[[], Any]) -> Any:

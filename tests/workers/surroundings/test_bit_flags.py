@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -95,6 +96,22 @@ def test_all_of_them_reach_every_worker(kind):
     assert len(run.logged) == 6
     for row in run.logged:
         assert {name: row[name] for name in expected()} == dict.fromkeys(expected(), 1.0)
+
+
+def log_limit(model: nn.Module, batch: Any) -> Tensor:
+    hogwild.worker_info().log(limit=sys.getrecursionlimit())
+    return problems.cross_entropy(model, batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_higher_limit_on_recursion_reaches_every_worker(kind):
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 1234)
+    try:
+        run = problems.train(kind=kind, loss=log_limit, updates=6, update="ordered")
+    finally:
+        sys.setrecursionlimit(before)
+    assert [row["limit"] for row in run.logged] == [before + 1234] * 6
 
 
 class Attention(nn.Module):
