@@ -81,6 +81,13 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def with_type(error: BaseException) -> str:
+    """The message of an exception on one line; after its type where it is none of this package's, for KeyError('loss')
+    says 'loss' alone."""
+    line, name = one_line(error), type(error).__name__
+    return line if type(error).__module__.startswith("hogwild.") or line == name else f"{name}: {line}"
+
+
 def printable(text: str, limit: int = 160) -> str:
     """Text that a file may have chosen, as one short line without control characters."""
     shown = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text[: 4 * limit].split()))

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from hogwild.errors import ArgumentError, NodeError, one_line, printable
+from hogwild.errors import ArgumentError, NodeError, printable, with_type
 from hogwild.nodes.invitation import TOKEN, Invitation, invitation_from_environment
 from hogwild.nodes.meeting import MEETING, give_up, keep_store, open_store
 from hogwild.nodes.returning import NO_PLACE, take_place
@@ -227,7 +227,7 @@ def leaving_together(party: Party | None) -> Iterator[None]:
         yield
     except BaseException as error:
         if party is not None and not party.trains:
-            party.leave(one_line(error))
+            party.leave(with_type(error))
         raise
 
 

@@ -19,7 +19,7 @@ from math import nan
 from multiprocessing import connection
 from typing import Any, NoReturn
 
-from hogwild.errors import ArgumentError, NodeError, NonFiniteError, NotReproducible, one_line, printable
+from hogwild.errors import ArgumentError, NodeError, NonFiniteError, NotReproducible, printable, with_type
 from hogwild.nodes.party import Party, forget
 from hogwild.nodes.peer import Back, Lost
 from hogwild.nodes.returning import ENDED, TRAINS, Door, be_let_in
@@ -344,9 +344,9 @@ def machines_of(job: Job, state: SharedState, start: int, machines: Machines | N
     except Exception as error:
         own = not isinstance(error, NodeError)  # which the others have not seen
         if isinstance(error, NotReproducible | NonFiniteError) or (job.party.leads and own):
-            machines.call_off(one_line(error))
+            machines.call_off(with_type(error))
         if machines.called_off or own:
-            told_in_time(partial(job.party.leave, one_line(error)), _LEAVING)
+            told_in_time(partial(job.party.leave, with_type(error)), _LEAVING)
         raise
     finally:
         machines.close()

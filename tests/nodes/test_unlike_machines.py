@@ -181,6 +181,25 @@ def test_what_ends_machine_0_ends_the_run_with_its_words(tmp_path):
     assert told[1] == {"error": "NodeError", "message": "machine 0 has ended the run: the board is full"}
 
 
+MISSES = """
+evaluate = lambda model: {"accuracy": {}["targets"]}
+if os.environ["RANK"] == "0":
+    extra = {"evaluate": evaluate}
+try_train = problems.train
+def train(*arguments, **named):
+    try:
+        return try_train(*arguments, **named)
+    except KeyError as error:
+        raise hogwild.ArgumentError("told") from error
+problems.train = train
+"""
+
+
+def test_what_ends_machine_0_is_told_with_its_type_where_it_is_not_ours(tmp_path):
+    told = together(2, tmp_path, MISSES, **SETTINGS, evaluate_every=10)
+    assert told[1] == {"error": "NodeError", "message": "machine 0 has ended the run: KeyError: 'targets'"}
+
+
 WIDE = """
 torch.set_default_dtype(torch.float64)
 def loss(model, batch):
