@@ -70,7 +70,7 @@ class Binding:
                 form = "None" if value is None else f"{value.dtype} {list(value.shape)}"
                 raise ArgumentError(
                     f"the forward pass changed buffer {entry.name} from {entry.dtype} {list(entry.shape)} to {form}; "
-                    f"its shape and dtype must stay"
+                    f"its shape and dtype must stay; where the first batch shapes it, run one through the model first"
                 )
             after.append(value.detach())
         return after

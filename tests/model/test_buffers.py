@@ -81,6 +81,23 @@ def test_a_buffer_that_changes_its_form_is_refused_by_name(kind):
         problems.train(Grows(), kind=kind)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_that_the_first_batch_shapes_is_trained_once_one_was_run_through_the_model(kind):
+    class Ranges(Reassigned):
+        """As the observers of quantisation-aware training keep them."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = x.detach().amax(0) if len(self.seen) != x.shape[1] else torch.maximum(self.seen, x.amax(0))
+            return self.layer(x - self.seen)
+
+    model = Ranges()
+    model.seen = torch.zeros(0)
+    with pytest.raises(ArgumentError, match=r"seen from torch.float32 \[0\] .* run one through the model first"):
+        problems.train(model, kind=kind)
+    model(problems.data()[0][:4])
+    assert problems.train(model, kind=kind, update="ordered", updates=5).updates == 5
+
+
 # --- running statistics
 
 
