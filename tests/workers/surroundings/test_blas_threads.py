@@ -44,26 +44,27 @@ try:
 except ImportError:
     blas = None
 draws = np.random.default_rng(0)
-A = draws.standard_normal((300, 300)).astype(np.float32)
+A = draws.standard_normal((300, 300))
 
-def product(batch):
-    return batch @ A if blas is None else batch @ A + blas.sgemm(1.0, batch, A)
+def product(batch):  # of both dtypes, for it hangs on the processor which of them feels the number of threads
+    both = batch @ A + batch.astype(np.float32) @ A.astype(np.float32)
+    return both if blas is None else both + blas.dgemm(1.0, batch, A)
 
 def loss(model, batch):
     return model(torch.from_numpy(product(batch.numpy()))).square().mean()
 
 def evaluate(model):
-    return {"sum": float(product(data[:64].numpy()).astype(np.float64).sum())}
+    return {"sum": float(product(data[:64].numpy()).sum())}
 
-data = torch.from_numpy(draws.standard_normal((128, 300)).astype(np.float32))
+data = torch.from_numpy(draws.standard_normal((128, 300)))
 torch.manual_seed(0)
-model, settings = torch.nn.Linear(300, 1), {"updates": 8, "batch_size": 32, "staleness": 1}
+model, settings = torch.nn.Linear(300, 1).double(), {"updates": 8, "batch_size": 32, "staleness": 1}
 optimizer = lambda parameters: torch.optim.SGD(parameters, lr=1e-5)
 run = hogwild.train(model, data, loss, optimizer=optimizer, update="ordered", workers=2, kind=sys.argv[1],
                     evaluate=evaluate, evaluate_every=4, **settings)
 print(run.digest, [row["sum"] for row in run.evaluations])
 if sys.argv[1] == "threads":
-    print(float(product(data.numpy()).astype(np.float64).sum()))
+    print(float(product(data.numpy()).sum()))
 """
 
 
