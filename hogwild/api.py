@@ -52,6 +52,7 @@ def train(
     updates: int | None = None,
     limit_updates: int | None = None,
     batch_size: int = 64,
+    drop_last: bool = False,
     shuffle: bool = True,
     collate: Callable[[list[Any]], Any] | None = None,
     seed: int = 0,
@@ -118,6 +119,7 @@ def train(
         updates: steps of the model.
         limit_updates: end after so many updates all the same, to try out whether everything works.
         batch_size: samples in a batch; a `Source` makes its own batches.
+        drop_last: leave out the last batch of each epoch where it is not a whole one; an epoch visits the others.
         shuffle: visit the samples of each epoch in a new order.
         collate: list of samples → batch, for a data set.
         seed: of the shuffles and of whatever an update draws.

@@ -119,6 +119,8 @@ class RunConfig:
     """End after N updates at most, whatever the length: to try out whether everything works."""
     batch_size: int = setting(64, "N", least=1, unset="the experiment's", decides_bits=True, fixed=_BATCHES)
     """Samples in a batch; the last of an epoch has what is left."""
+    drop_last: bool = setting(False, decides_bits=True, fixed=_BATCHES)
+    """Leave out the last batch of an epoch where it is not a whole one."""
     shuffle: bool = setting(True, decides_bits=True, fixed=_BATCHES)
     """Visit the samples in a new order every epoch."""
     seed: int = setting(0, "N", least=0, decides_bits=True, fixed=_BATCHES)

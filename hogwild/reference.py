@@ -63,6 +63,7 @@ def train_serially(
     epochs: int = 1,
     updates: int | None = None,
     batch_size: int = 64,
+    drop_last: bool = False,
     shuffle: bool = True,
     seed: int = 0,
     lr_schedule: Callable[[int], float] | None = None,
@@ -74,7 +75,7 @@ def train_serially(
     tuple of equally long tensors, or a `Source`. `journal` has the (update, version_read) of each commit of a run that
     is to be made again. Without `measured` the curvature is not known before the run, as `hogwild.launch` does not.
     """
-    source = data if hasattr(data, "batch") else _Batches(data, batch_size, shuffle, seed)
+    source = data if hasattr(data, "batch") else _Batches(data, batch_size, drop_last, shuffle, seed)
     M, N = micro_batches if update == "sync" else 1, accumulate
     batches = epochs * len(source) if updates is None else updates * M * N
     plan = _plan(update, -(-batches // N), staleness, M) if journal is None else [(u, [u], v) for u, v in journal]
@@ -284,19 +285,18 @@ def _eps(optimizer: torch.optim.Optimizer) -> dict[Tensor, float] | None:
 
 
 class _Batches:
-    """Every epoch each sample once, in an order that depends on (seed, epoch); the last batch has what is left."""
+    """Every epoch each sample once, in an order of (seed, epoch); its last batch has what is left, or is left out."""
 
-    def __init__(self, data: Sequence[Tensor], batch_size: int, shuffle: bool, seed: int) -> None:
-        self.data, self.batch_size, self.shuffle, self.seed = data, batch_size, shuffle, seed
+    def __init__(self, data: Sequence[Tensor], batch_size: int, drop_last: bool, shuffle: bool, seed: int) -> None:
+        self.data, self.batch_size, self.drop_last, self.shuffle, self.seed = data, batch_size, drop_last, shuffle, seed
 
     def __len__(self) -> int:
-        return -(-len(self.data[0]) // self.batch_size)
+        return (len(self.data[0]) + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
 
     def batch(self, number: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         epoch, place = divmod(number, len(self))
-        order = torch.arange(len(self.data[0]))
-        if self.shuffle:
-            order = torch.randperm(len(order), generator=generator.manual_seed(mix(self.seed, 1, epoch)))
+        mixed, samples = generator.manual_seed(mix(self.seed, 1, epoch)), len(self.data[0])
+        order = torch.randperm(samples, generator=mixed) if self.shuffle else torch.arange(samples)
         rows = order[place * self.batch_size : (place + 1) * self.batch_size]
         return tuple(tensor.index_select(0, rows) for tensor in self.data)
 

@@ -37,6 +37,7 @@ configs = st.builds(
     updates=positive,
     limit_updates=optional,
     batch_size=positive,
+    drop_last=st.booleans(),
     shuffle=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
     optimizer=text,

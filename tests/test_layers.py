@@ -218,7 +218,16 @@ def test_the_ways_in_take_every_setting_with_its_default(function):
     parameters = inspect.signature(function).parameters
     settings = {one.name: one.default for one in dataclasses.fields(RunConfig) if one.name not in OF_EXPERIMENTS}
     if function is hogwild.launch:  # makes no batches, computes no gradient, and is told how many updates there are
-        for name in ("accumulate", "gradient", "epochs", "updates", "limit_updates", "batch_size", "shuffle"):
+        for name in (
+            "accumulate",
+            "gradient",
+            "epochs",
+            "updates",
+            "limit_updates",
+            "batch_size",
+            "drop_last",
+            "shuffle",
+        ):
             del settings[name]
     assert {name: parameters[name].default for name in settings} == settings
 

@@ -181,6 +181,12 @@ def test_in_order(update):
     same_bits(problems.mlp, update=update, shuffle=False)
 
 
+@pytest.mark.parametrize("update", ["hogwild", "ordered", "sync"])
+def test_whole_batches_alone(update):
+    run = same_bits(problems.mlp, update=update, drop_last=True, batch_size=27, epochs=4)
+    assert (run.samples, run.updates) == (4 * 7 * 27, 14 if update == "sync" else 28)
+
+
 class Noisy:
     """A source that draws from everything there is."""
 
@@ -227,6 +233,7 @@ def test_the_journal_of_snapshot(kind):
         ({}, {"seed": 1}),
         ({}, {"shuffle": False}),
         ({}, {"batch_size": 15}),
+        ({}, {"drop_last": True}),
         ({"accumulate": 2}, {"accumulate": 3}),
         ({"update": "sync", "accumulate": 2}, {"accumulate": 1, "micro_batches": 4}),
         ({}, {"updates": 19}),

@@ -17,7 +17,7 @@ _AHEAD = 32  # batches that are cut at once for who asks for one after the other
 
 
 class Schedule:
-    """Which samples belong to update u: a fresh shuffle every epoch, each sample once, a partial last batch.
+    """Which samples belong to update u: a fresh shuffle every epoch, each sample once, a partial last batch or none.
 
     It keeps the order of the last epoch, unlocked: each worker has one of its own.
 
@@ -26,13 +26,17 @@ class Schedule:
         batch_size: samples in a batch; the last of an epoch has what is left.
         shuffle: False visits the samples in order.
         seed: of the shuffles.
+        drop_last: True leaves out a last batch that is not a whole one.
     """
 
-    def __init__(self, samples: int, batch_size: int, shuffle: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, samples: int, batch_size: int, shuffle: bool = True, seed: int = 0, drop_last: bool = False
+    ) -> None:
         self.samples = samples
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
+        self.drop_last = drop_last
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
         self._first = 0  # the update that `_cut` begins with
@@ -40,7 +44,12 @@ class Schedule:
 
     def __len__(self) -> int:
         """Updates in an epoch."""
-        return -(-self.samples // self.batch_size)
+        return -(-self.visited // self.batch_size)
+
+    @property
+    def visited(self) -> int:
+        """Samples in the batches of an epoch."""
+        return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
 
     def indices(self, update: int) -> Tensor:
         """The sample numbers of that update, int64 of shape (B,), B ≤ batch_size."""
@@ -54,7 +63,7 @@ class Schedule:
         """The sample numbers of that update and of the `number` - 1 after it, as far as its epoch goes."""
         epoch, batch = divmod(update, len(self))
         start = batch * self.batch_size
-        stop = min(start + number * self.batch_size, self.samples)
+        stop = min(start + number * self.batch_size, self.visited)
         if not self.shuffle:
             return torch.split(torch.arange(start, stop), self.batch_size)
         if epoch != self._epoch:

@@ -9,7 +9,16 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from hogwild.data.schedule import Schedule
 from hogwild.errors import ArgumentError, one_line
@@ -88,7 +97,13 @@ def own_copy(source: Source) -> Source:
 
 
 def as_source(
-    data: Any, *, batch_size: int, shuffle: bool, seed: int, collate: Callable[[list[Any]], Any] | None
+    data: Any,
+    *,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+    collate: Callable[[list[Any]], Any] | None,
+    drop_last: bool = False,
 ) -> Source:
     """The source of the batches of `data`.
 
@@ -117,7 +132,7 @@ def as_source(
         raise ArgumentError(
             f"batch_size {batch_size} is over the {samples} samples there are; at most {samples} works{listed}"
         )
-    schedule = Schedule(samples, batch_size, shuffle, seed)
+    schedule = Schedule(samples, batch_size, shuffle, seed, drop_last)
     if tensors is not None:
         return TensorSource(tensors, schedule)
     return DatasetSource(data, schedule, collate or _stacked)
@@ -192,11 +207,30 @@ def _refuse_iterated(data: Any) -> None:
             f"with batch(update, generator) (hogwild.Source), or a data set with __getitem__ and __len__"
         )
     if loads:
-        size = f"batch_size={data.batch_size}" if data.batch_size is not None else "batch_size"
-        raise ArgumentError(
-            f"data is a {type(data).__name__}, and workers make the batches; pass its dataset, and give {size}, "
-            f"shuffle and collate to train"
+        raise ArgumentError(f"data is a {type(data).__name__}, and workers make the batches; {_instead_of(data)}")
+
+
+def _instead_of(loader: DataLoader[Any]) -> str:
+    """What to write in the place of a loader of a map-style data set."""
+    batches = loader.batch_sampler
+    if batches is None:
+        return "pass its dataset, and give batch_size; or pass an object with batch(update, generator) (hogwild.Source)"
+    sampler = batches.sampler if type(batches) is BatchSampler else None
+    shuffles = isinstance(sampler, RandomSampler)
+    if isinstance(sampler, RandomSampler):
+        plain = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    else:
+        plain = type(sampler) is SequentialSampler
+    if not isinstance(batches, BatchSampler) or not plain:
+        own = type(batches if sampler is None else sampler).__name__
+        return (
+            f"its {own} chooses the samples, which is for a source of your own: an object with "
+            f"batch(update, generator) (hogwild.Source), which draws them from generator"
         )
+    settings = [f"batch_size={batches.batch_size}", f"shuffle={shuffles}"]
+    settings += ["drop_last=True"] if batches.drop_last else []
+    settings += ["collate=loader.collate_fn"] if loader.collate_fn is not default_collate else []
+    return f"pass its dataset: hogwild.train(model, loader.dataset, loss, {', '.join(settings)}, …)"
 
 
 def _refuse_side_by_side(data: list[Any]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hogwild.config import RunConfig
-from hogwild.data.sources import as_source, batches_of
+from hogwild.data.sources import batches_of
 from hogwild.determinism.distance import distance
 from hogwild.determinism.subject import OwnTraining
 from hogwild.errors import ArgumentError, RunDirectoryError, printable, short_traceback
@@ -27,6 +27,7 @@ from hogwild.optim.rates import LRSchedule
 from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule, names_where, quoted
 from hogwild.rules.replayed import Replayed
+from hogwild.run.job import source_in
 from hogwild.run.progress import Progress
 from hogwild.run.result import Run
 from hogwild.run.saved.environment import environment, environment_differences
@@ -159,7 +160,7 @@ def _refuse_other_length(record: Record, config: RunConfig, per_update: int, dat
     """
     if config.epochs is None or isinstance(data, Kernel):
         return
-    source = as_source(data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate)
+    source = source_in(data, config, collate)
     batches = batches_of(source, epochs=config.epochs, updates=None, per_update=per_update, limit=config.limit_updates)
     if (updates := -(-batches // per_update)) != record.updates:
         raise ArgumentError(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hogwild.config import AUTO, RunConfig
-from hogwild.data.sources import Source, as_source, batches_of
+from hogwild.data.sources import Source, batches_of
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
 from hogwild.errors import ArgumentError, WorkerError
@@ -30,6 +30,7 @@ from hogwild.optim.factory import Factory
 from hogwild.rules import Rule, make_rule
 from hogwild.rules.registry import title_of
 from hogwild.run.callback import CallbackList
+from hogwild.run.job import source_in
 from hogwild.run.progress import Trace
 from hogwild.run.result import Run
 from hogwild.run.state_dicts import tensors_of
@@ -202,13 +203,7 @@ class OwnTraining(Subject):
         """The problem and the source of its batches."""
         problem = self.build(self.config.seed)
         config = self.config
-        return problem, as_source(
-            problem.data,
-            batch_size=config.batch_size,
-            shuffle=config.shuffle,
-            seed=config.seed,
-            collate=self.others.get("collate"),
-        )
+        return problem, source_in(problem.data, config, self.others.get("collate"))
 
     @cached_property
     def updates(self) -> int:

@@ -28,7 +28,7 @@ from hogwild.run.saved.origin import training_differences
 from hogwild.run.saved.record import Record, read_record
 from hogwild.run.saved.setting_words import called, worth_a_column
 
-_FOLLOWS = {"data, its first batch,": ("seed", "batch_size", "shuffle", "data")}
+_FOLLOWS = {"data, its first batch,": ("seed", "batch_size", "drop_last", "shuffle", "data")}
 """What is recorded of a training → the settings that it follows from."""
 _PLACES = {
     "flags.intra_op": "torch's threads",

@@ -25,7 +25,13 @@ _WIDEST = 60  # letters of a value
 _LONG = 20  # letters of a folder that is left out
 _VALUES: Mapping[str, Callable[[float], str]] = {"updates": count, "samples_per_second": count, "seconds": duration}
 
-_OF_BATCHES = ("accumulate", "batch_size", "micro_batches", "shuffle")  # settings that say which a loss is of
+_OF_BATCHES = (
+    "accumulate",
+    "batch_size",
+    "drop_last",
+    "micro_batches",
+    "shuffle",
+)  # settings that say which a loss is of
 
 
 def comparison_report(found: RunComparison) -> RenderableType:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hogwild.config import RunConfig
 from hogwild.data.before import DataBefore
-from hogwild.data.sources import DatasetSource, Source, TensorSource, batches_of
+from hogwild.data.sources import DatasetSource, Source, TensorSource, as_source, batches_of
 from hogwild.nodes.party import Party
 from hogwild.optim.factory import Factory
 from hogwild.optim.rates import RateTable, SchedulerFactory
@@ -169,5 +169,21 @@ class Job:
         if isinstance(self.source, TensorSource | DatasetSource):
             schedule = self.source.schedule
             epochs, rest = divmod(batches, len(schedule))
-            return epochs * schedule.samples + min(rest * schedule.batch_size, schedule.samples)
+            return epochs * schedule.visited + min(rest * schedule.batch_size, schedule.visited)
         return batches * first_batch
+
+
+def source_in(data: Any, config: RunConfig, collate: Callable[[list[Any]], Any] | None) -> Source:
+    """The source of the batches of `data` under these settings.
+
+    Raises:
+        ArgumentError: it has none, as `as_source` says.
+    """
+    return as_source(
+        data,
+        batch_size=config.batch_size,
+        drop_last=config.drop_last,
+        shuffle=config.shuffle,
+        seed=config.seed,
+        collate=collate,
+    )

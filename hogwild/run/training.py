@@ -13,7 +13,6 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import RunConfig
-from hogwild.data.sources import as_source
 from hogwild.errors import ArgumentError, printable
 from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.kernels.kernel import Kernel
@@ -24,7 +23,7 @@ from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule
 from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
-from hogwild.run.job import Evaluate, Job, Loss
+from hogwild.run.job import Evaluate, Job, Loss, source_in
 from hogwild.run.kernel_settings import kernel_steps, refuse_rules_without_kernels, refuse_what_kernels_have_not
 from hogwild.run.progress import Progress, Stop, Trace
 from hogwild.run.result import Run
@@ -92,9 +91,7 @@ def train_config(
         if kernel is not None:
             refuse_rules_without_kernels(rule, config)
         warm_up(config.kind)
-        source = as_source(
-            data, batch_size=config.batch_size, shuffle=config.shuffle, seed=config.seed, collate=collate
-        )
+        source = source_in(data, config, collate)
         job = Job(
             config=config,
             rule=rule,

@@ -24,6 +24,18 @@ def test_every_epoch_visits_every_sample_once(size, shuffle, seed):
         assert len(batches[-1]) == samples - batch_size * (len(schedule) - 1)
 
 
+@given(sizes, st.booleans(), st.integers(0, 2**40))
+def test_without_the_last_batch_an_epoch_is_the_whole_ones(size, shuffle, seed):
+    """In the order of an epoch that has it."""
+    samples, batch_size = size
+    schedule, whole = Schedule(*size, shuffle, seed, drop_last=True), Schedule(*size, shuffle, seed)
+    assert (len(schedule), schedule.visited) == (samples // batch_size, samples - samples % batch_size)
+    for epoch in range(3):
+        for place in range(len(schedule)):
+            indices = schedule.indices(epoch * len(schedule) + place)
+            assert torch.equal(indices, whole.indices(epoch * len(whole) + place)) and len(indices) == batch_size
+
+
 @given(sizes, st.integers(0, 2**40), st.lists(st.integers(0, 500), min_size=1, max_size=20))
 def test_a_batch_depends_on_the_seed_and_the_update_alone(size, seed, updates):
     used = Schedule(*size, seed=seed)

@@ -10,7 +10,15 @@ import problems
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 from traits import KINDS, NAMES
 
 import hogwild
@@ -183,9 +191,25 @@ def test_collate_makes_the_batch():
         ((n for n in range(10)), "data is a generator; pass tensors"),
         (
             DataLoader(Rows(), 3),
-            r"data is a DataLoader, .*; pass its dataset, and give batch_size=3, shuffle and collate to train$",
+            r"is a DataLoader, .*: hogwild\.train\(model, loader\.dataset, loss, batch_size=3, shuffle=False, …\)$",
         ),
-        (DataLoader(Rows(), None), "data is a DataLoader, .*; pass its dataset, and give batch_size, shuffle and"),
+        (
+            DataLoader(Rows(), 3, shuffle=True, drop_last=True, collate_fn=list),
+            r"loss, batch_size=3, shuffle=True, drop_last=True, collate=loader\.collate_fn, …\)$",
+        ),
+        (DataLoader(Rows(), batch_sampler=BatchSampler(range(5), 2, True)), "its range chooses the samples"),
+        (
+            DataLoader(Rows(), batch_sampler=BatchSampler(RandomSampler(Rows()), 2, True)),
+            r"loss, batch_size=2, shuffle=True, drop_last=True, …\)$",
+        ),
+        (DataLoader(Rows(), 3, sampler=RandomSampler(Rows(), True)), "its RandomSampler chooses the samples, which is"),
+        (DataLoader(Rows(), 3, sampler=RandomSampler(Rows(), num_samples=5)), "its RandomSampler chooses the samples"),
+        (DataLoader(Rows(), 3, sampler=SubsetRandomSampler([1, 2])), "its SubsetRandomSampler chooses the samples"),
+        (DataLoader(Rows(), batch_sampler=[[1], [2, 3]]), r"its list chooses the samples.*batch\(update, generator\)"),
+        (
+            DataLoader(Rows(), None),
+            "data is a DataLoader, .*; pass its dataset, and give batch_size; or pass an",
+        ),
         (
             Endless(),
             r"data is a Endless, which can only be iterated, .*; pass .* batch\(update, generator\) \(hogwild.Source\)",

@@ -61,6 +61,7 @@ def test_sync_has_one_digest(model, optimizer):
 def test_the_digest_depends_on_what_it_should():
     base = {"model": "mlp", "optimizer": "adam", "update": "ordered", "kind": "threads"}
     others = [{}, {"staleness": 2}, {"seed": 1}, {"optimizer": "momentum"}, {"batch_size": 17}, {"shuffle": False}]
+    others.append({"batch_size": 17, "drop_last": True})
     digests = [digest(**{**base, **other}) for other in others]
     assert len(set(digests)) == len(others)
 

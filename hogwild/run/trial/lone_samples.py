@@ -19,8 +19,8 @@ def naming_lone_samples(job: Job) -> Iterator[None]:
     except WorkerError as error:
         if error.__cause__ is not None and error.batch is not None and _is_one_sample(job, error.batch):
             error.add_note(
-                f"batch {error.batch}, the last of its epoch, has one sample; where that is why, another batch_size "
-                f"than {job.config.batch_size}, or one sample less, mends it"
+                f"batch {error.batch}, the last of its epoch, has one sample; where that is why, drop_last=True, or "
+                f"another batch_size than {job.config.batch_size}, mends it"
             )
         raise
 
@@ -31,4 +31,4 @@ def _is_one_sample(job: Job, batch: int) -> bool:
         return False
     schedule = job.source.schedule
     is_last = batch % len(schedule) == len(schedule) - 1
-    return is_last and schedule.batch_size > 1 and schedule.samples % schedule.batch_size == 1
+    return is_last and schedule.batch_size > 1 and schedule.visited % schedule.batch_size == 1
