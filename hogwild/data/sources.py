@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -305,7 +306,9 @@ def _like(data: Any, parts: list[Any]) -> Any:
 
 def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     try:
-        return torch.from_numpy(np.ascontiguousarray(array) if array.ndim else array)
+        with warnings.catch_warnings():  # batches are copies, and nobody writes to what is not writable
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+            return torch.from_numpy(np.ascontiguousarray(array) if array.ndim else array)
     except (TypeError, ValueError) as error:  # ValueError: its bytes are in the other order
         raise ArgumentError(f"data holds an array of dtype {array.dtype}, which no tensor can hold") from error
 

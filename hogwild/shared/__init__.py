@@ -11,5 +11,6 @@ locks, process_locks, mutex locks that a dead worker cannot hold
 journal, totals             what happened, update by update, and the sums of an audit
 exchange                    the values that machines average
 copying, placement          tensors into others, copies for workers; where in memory they lie, which bits may hang on
+mapped_files                memory that is a file's, which workers map again
 hashing, limits             the digest of a state, what this machine lets a run have
 """

@@ -27,6 +27,7 @@ from hogwild.shared.bell import Bell
 from hogwild.shared.limits import memory_limits
 from hogwild.shared.nameless import nameless_file, space_in
 
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # what may be written need not have room in memory
 _POPULATE_READ = 22  # of madvise, from Linux 5.14 on
 ALIGNMENT = 64  # bytes; what torch's own allocator gives, so that vector loads see equal alignment everywhere
 
@@ -158,6 +159,13 @@ class Space:
         offset, self.nbytes = self.nbytes, self.nbytes + aligned(nbytes)
         self.used += aligned(nbytes if used is None else used)
         return offset
+
+
+def map_file(descriptor: int, offset: int, nbytes: int) -> memoryview:
+    """So many bytes of a file from an offset on, mapped copy-on-write; the file may be larger than memory (Linux)."""
+    before = offset % mmap.ALLOCATIONGRANULARITY
+    flags, allowed = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+    return memoryview(mmap.mmap(descriptor, before + nbytes, flags, allowed, offset=offset - before))[before:]
 
 
 def as_tensor(view: memoryview) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, d
     """(a deep copy, all copies by the id of their object); where there is none, what `copy.deepcopy` cannot copy of
     what its holders own, and nobody trains, is looked for."""
     parts = [*_parts_of(own)]
-    atoms = {id(one): one for one in parts if type(one) is object}  # which is nothing but itself
+    atoms = {id(one): one for one in parts if _is_shared_as_it_is(one)}
     lying = {id(one): as_it_lies(one) for one in parts if _would_move(one)} | atoms
     made = {**lying, **kept}
     try:
@@ -72,6 +73,12 @@ def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, d
             raise
     made = {**lying, **others, **kept}
     return copy.deepcopy(value, made), made
+
+
+def _is_shared_as_it_is(one: Any) -> bool:
+    """True for an `object()`, which is nothing but itself, and for a file that is mapped to be read, which a copy would
+    load."""
+    return type(one) is object or (type(one) is np.memmap and not one.flags.writeable)
 
 
 def _would_move(one: Any) -> bool:

@@ -7,6 +7,7 @@ or must stay shared does not go through the pickle:
     tensors in shared memory      stay the same memory
     other large tensors, arrays   lie once, each storage whole, in an arena of their own, which every worker maps
                                   copy-on-write
+    those that are a file's       (`np.memmap`) stay on the disk, and every worker maps the file, copy-on-write
 
 Each begins as far from a multiple of 16 bytes as it does here, and has its strides, for what a kernel rounds to may
 hang on them (`hogwild.shared.placement`); so has a small one that pickle would move.
@@ -26,6 +27,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -33,6 +35,7 @@ from torch.nn.utils import parametrize
 from hogwild.errors import ArgumentError
 from hogwild.shared.arena import Arena, Space, aligned
 from hogwild.shared.copying import is_in_shared_memory
+from hogwild.shared.mapped_files import FilePiece, MappedFiles
 from hogwild.shared.placement import (
     Array,
     Bytes,
@@ -67,6 +70,7 @@ class Package:
     def __init__(self, objects: Mapping[str, Any], stand_ins: Mapping[int, tuple[str, int]]) -> None:
         self._stand_ins = stand_ins
         self._opened: list[Any] = []
+        self._files = MappedFiles()
         pickler = Pickler(io.BytesIO(), stand_ins)
         try:
             blob = pickler.dumped(dict(objects))
@@ -78,12 +82,15 @@ class Package:
     def _lay_out(self, blob: bytes, large: Sequence[Bytes]) -> None:
         space = Space()
         self._blob = (space.reserve(len(blob)), len(blob))
-        phases = [phase_of(memory) for memory in large]
-        self._large = [(space.reserve(p + len(m)) + p, len(m)) for m, p in zip(large, phases, strict=True)]
+        self._large: list[tuple[int, int] | FilePiece] = []
+        for memory in large:
+            phase, piece = phase_of(memory), self._files.piece(memory)
+            self._large.append(piece or (space.reserve(phase + len(memory)) + phase, len(memory)))
         self.arena = Arena(aligned(space.nbytes), private=True)
         self.arena.bytes(*self._blob)[:] = blob
         for memory, place in zip(large, self._large, strict=True):
-            self.arena.bytes(*place)[:] = memory.data
+            if not isinstance(place, FilePiece):
+                self.arena.bytes(*place)[:] = memory.data
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_stand_ins"}
@@ -105,19 +112,27 @@ class Package:
         if kind == "storage":
             return self._view(number, *form)
         if kind == "array":
-            return array_in(self.arena.bytes(*self._large[number]), *form)
+            return array_in(self._bytes(number), *form)
         return found[kind, number]
 
     def _view(
         self, number: int, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
     ) -> Tensor:
         """A tensor on storage `number`; tensors on one storage share it here as they did there."""
-        start, nbytes = self._large[number]
-        return self.arena.tensor(start, nbytes // dtype.itemsize, dtype).as_strided(shape, stride, offset)
+        memory = self._bytes(number)
+        count = memory.nbytes // dtype.itemsize
+        whole = torch.frombuffer(memory, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
+        return whole.as_strided(shape, stride, offset)
+
+    def _bytes(self, number: int) -> memoryview:
+        """The memory of what is large, or moved, of that number."""
+        place = self._large[number]
+        return self._files.view(place) if isinstance(place, FilePiece) else self.arena.bytes(*place)
 
     def close(self) -> None:
-        """Give back the file descriptor."""
+        """Give back the file descriptors."""
         self.arena.close()
+        self._files.close()
 
 
 class Beside(NamedTuple):
@@ -180,6 +195,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._in_modules = _objects_of_modules() if self._in_modules is None else self._in_modules
             if id(value) in self._in_modules:
                 return getattr, self._in_modules[id(value)]
+        if type(value) is np.memmap and not value.dtype.hasobject:
+            return _as_memmap, (np.asarray(value),)
         if is_plain_array(value) and not lies_as_new(value):
             memory, place, strides = laid(value)
             form = value.dtype, value.shape, place, strides
@@ -255,6 +272,11 @@ def _array_again(memory: bytes, phase: int, writeable: bool, *form: Any) -> Arra
     array = array_in(copy_alike(memory, phase), *form)
     array.flags.writeable = writeable
     return array
+
+
+def _as_memmap(array: Array) -> Array:
+    """Of that class; it does not know its file."""
+    return array.view(np.memmap)
 
 
 _ADVICE = "kind='threads' sends nothing"

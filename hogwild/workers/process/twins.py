@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hogwild.shared.mapped_files import MappedFiles
 from hogwild.shared.placement import array_in, copy_alike, phase_of
 from hogwild.workers.process.package import Pickler
 
@@ -21,8 +22,9 @@ _LARGEST_TWIN = 1 << 26  # bytes of a pickle
 def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) -> dict[str, Any] | None:
     """The objects as a worker process would get them, made in this one; None where they cannot be pickled.
 
-    What is large in `source`, one of them, stays where it is; all else is copied. `found`: id of a parameter → what
-    replaces it. Given up are a pickle of more than 64 MiB, and what has a `__del__` and holds parameters.
+    What is large in `source`, one of them, or in a file, stays where it is; all else is copied. `found`: id of a
+    parameter → what replaces it. Given up are a pickle of more than 64 MiB, and what has a `__del__` and holds
+    parameters.
     """
     keys = {own: ("own", own) for own in found}
     try:
@@ -94,8 +96,12 @@ class _Here(pickle.Unpickler):
     def __init__(self, blob: bytes, pickler: _TwinPickler, kept: set[Hashable], found: Mapping[int, Any]) -> None:
         super().__init__(io.BytesIO(blob))
         self._shared, self._left, self._found = pickler.shared, pickler.left, found
+        files = MappedFiles()
         self._large = [
-            one.memory if one.key in kept else copy_alike(one.memory, phase_of(one.memory)) for one in pickler.large
+            one.memory
+            if one.key in kept or files.piece(one.memory) is not None
+            else copy_alike(one.memory, phase_of(one.memory))
+            for one in pickler.large
         ]
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
