@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from hogwild.rules.base import Gradient, Rule
     from hogwild.run.audit import Audit
     from hogwild.run.callback import Callback, RunInfo
+    from hogwild.run.early_stopping import EarlyStopping
     from hogwild.run.kernel_training import train_kernel
     from hogwild.run.progress import Progress
     from hogwild.run.result import Run
@@ -107,6 +108,7 @@ _HOMES = {
         "Callback",
         "RunInfo",
     ),
+    "run.early_stopping": ("EarlyStopping",),
     "run.kernel_training": ("train_kernel",),
     "run.progress": ("Progress",),
     "run.result": ("Run",),
@@ -124,6 +126,7 @@ __all__ = [
     "Audit",
     "Callback",
     "Divergence",
+    "EarlyStopping",
     "Gradient",
     "HogwildError",
     "Kernel",

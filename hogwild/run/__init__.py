@@ -10,7 +10,8 @@ open                   the second step: memory is laid out, what is resumed lies
 conduct                the third step: the workers are supervised to the end
 machines, courier_main the other machines in it
 evaluator, divergence  meanwhile: the versions that workers show are evaluated
-callback, follower, progress, tensorboard     and what your objects and functions are told
+callback, follower, progress     and what your objects and functions are told
+early_stopping, tensorboard      two such objects
 audit, result, state_dicts    what came of it; in `saved/` how it lies on disk, and is read there
 figures                the style of all figures
 """

@@ -42,6 +42,7 @@ class RunInfo:
         updates: that the whole run is to have.
         out: the directory that it is saved in, if any; of several machines, machine 0 saves it.
         node: the number of this machine; each calls its own callbacks.
+        evaluations: of the parts before it was resumed, as in `Run.evaluations`: what a callback counts on from.
     """
 
     config: RunConfig
@@ -52,6 +53,7 @@ class RunInfo:
     updates: int
     out: Path | None
     node: int = 0
+    evaluations: Sequence[Row] = ()
 
 
 class Callback:

@@ -209,6 +209,7 @@ def _info(run: OpenRun) -> RunInfo:
         updates=job.updates,
         out=job.out,
         node=job.party.node if job.party is not None else 0,
+        evaluations=deepcopy(run.evaluator.evaluations),
     )
 
 

@@ -109,7 +109,7 @@ class BestKeeper:
         """
         if self._wanted is None:
             return
-        metric, lowest = _wanted_in(self._wanted, row, self._metric)
+        metric, lowest = wanted_in(self._wanted, row, self._metric)
         self._metric = metric
         value, kept = row[metric], self.best
         if kept is not None and kept.update == row["update"]:
@@ -149,18 +149,22 @@ class BestKeeper:
             raise RunDirectoryError(f"no {BEST} in {self._out}: {printable(str(error))}") from error
 
 
-def _wanted_in(wanted: str, row: Row, earlier: str | None) -> tuple[str, bool]:
-    """(the metric, whether the lowest is best) that is meant, of those in a row; an `earlier` one had that metric."""
+def wanted_in(wanted: str, row: Row, earlier: str | None = None, *, subject: str = "keep_best") -> tuple[str, bool]:
+    """(the metric, whether the lowest is best) that is meant, of those in a row; an `earlier` one had that metric.
+
+    Raises:
+        ArgumentError: there is none; the message says what wanted it.
+    """
     names = metrics_in(row)
     name, _, mode = wanted.rpartition(":")
     metric = name if name in names and mode in _MODES else wanted
     if metric not in names and earlier is not None:
         raise ArgumentError(
-            f"evaluate returned no {earlier!r} at update {row['update']:.0f}, though it had before; keep_best needs it "
+            f"evaluate returned no {earlier!r} at update {row['update']:.0f}, though it had before; {subject} needs it "
             f"of every evaluation, and this one has: {', '.join(names) or 'none'}"
         )
     if metric not in names:
-        raise ArgumentError(f"keep_best {wanted!r} is no metric that evaluate returns; {_meant(wanted, names)}")
+        raise ArgumentError(f"{subject} {wanted!r} is no metric that evaluate returns; {_meant(wanted, names)}")
     return metric, kept_lowest(wanted, metric)
 
 

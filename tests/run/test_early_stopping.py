@@ -1,0 +1,96 @@
+"""A run that gets no better is ended, at the same version whether or not it was interrupted on the way."""
+
+from __future__ import annotations
+
+import problems
+import pytest
+
+import hogwild
+from hogwild import ArgumentError, EarlyStopping
+
+EVERY = 5
+VALUES = {5: 0.5, 10: 0.6, 15: 0.7, 20: 0.7, 25: 0.65, 30: 0.71, 35: 0.1, 40: float("nan"), 45: 0.71, 50: 0.9}
+
+
+def measured(name="accuracy", sign=1):
+    """`evaluate`, whose values are those above: the model's BatchNorm counts its updates."""
+
+    def evaluate(model):
+        (version,) = (int(value) for key, value in model.state_dict().items() if key.endswith("num_batches_tracked"))
+        return {name: sign * VALUES[version]}
+
+    return evaluate
+
+
+class Breaking(hogwild.Callback):
+    """Ctrl-C at one evaluation, when it is told or when it is asked."""
+
+    def __init__(self, update, method):
+        self.update, self.method = update, method
+
+    def on_evaluation(self, progress):
+        if self.method == "on_evaluation" and progress.updates == self.update:
+            raise KeyboardInterrupt
+
+    def should_stop(self, progress):
+        if self.method == "should_stop" and progress.updates == self.update:
+            raise KeyboardInterrupt
+        return False
+
+
+def train(*callbacks, evaluate=None, **others):
+    settings = {"update": "ordered", "updates": 50, "evaluate_every": EVERY, "evaluate": evaluate or measured()}
+    return problems.train(problems.conv_bn(), callbacks=callbacks, **settings | others)
+
+
+@pytest.mark.parametrize(
+    ("given", "ended"),
+    [
+        ({"patience": 1}, 20),
+        ({"patience": 2}, 25),
+        ({"patience": 3}, 45),
+        ({"patience": 4}, 50),
+        ({"patience": 3, "min_delta": 0.05}, 30),
+    ],
+)
+@pytest.mark.parametrize(("name", "metric", "sign"), [("accuracy", "accuracy", 1), ("score", "score:min", -1)])
+def test_it_ends_a_run_that_gets_no_better(given, ended, name, metric, sign):
+    run = train(EarlyStopping(metric, **given), evaluate=measured(name, sign))
+    assert run.updates == ended and run.stopped == ("stop" if ended < 50 else None)
+
+
+def test_the_lowest_loss_is_best():
+    assert train(EarlyStopping("loss", 3), evaluate=measured("loss")).updates == 20
+
+
+@pytest.mark.parametrize("method", ["on_evaluation", "should_stop"])
+@pytest.mark.parametrize("place", [0, 1], ids=["before", "after"])
+@pytest.mark.parametrize("at", [5, 35, 40, 45])
+def test_a_run_that_is_resumed_counts_on(tmp_path, at, place, method):
+    whole = train(EarlyStopping("accuracy", 3))
+    given = [EarlyStopping("accuracy", 3)]
+    given.insert(place, Breaking(at, method))
+    with pytest.raises(KeyboardInterrupt):
+        train(*given, out=tmp_path)
+    run = train(EarlyStopping("accuracy", 3), out=tmp_path, resume=tmp_path)
+    assert (run.updates, run.digest) == (whole.updates, whole.digest) == (45, whole.digest)
+
+
+def test_an_object_is_for_several_runs():
+    stopping = EarlyStopping("accuracy", 2)
+    assert [train(stopping).updates for _ in range(2)] == [25, 25]
+
+
+def test_a_metric_that_is_none_is_named():
+    with pytest.raises(ArgumentError, match="EarlyStopping 'acuracy' is no metric .*; did you mean accuracy"):
+        train(EarlyStopping("acuracy", 2))
+    with pytest.raises(ArgumentError, match="EarlyStopping has no 'accuracy' to look at; give evaluate"):
+        problems.train(update="ordered", updates=50, evaluate_every=EVERY, callbacks=[EarlyStopping("accuracy", 2)])
+
+
+@pytest.mark.parametrize(
+    ("given", "word"), [((0,), "patience 0"), ((True,), "patience True"), ((1, -1), "min_delta -1")]
+)
+def test_what_cannot_work_is_refused(given, word):
+    with pytest.raises(ArgumentError, match=word):
+        EarlyStopping("accuracy", *given)
