@@ -23,7 +23,14 @@ from hogwild.run.job import Again, Evaluate, Job, Loss
 from hogwild.run.progress import Progress, Stop
 from hogwild.run.result import Run
 from hogwild.run.saved.record import saved_run
-from hogwild.run.training import checked_folder, checked_free, checked_out, refuse_uncallable, train_config
+from hogwild.run.training import (
+    checked_folder,
+    checked_free,
+    checked_out,
+    refuse_other_arguments,
+    refuse_uncallable,
+    train_config,
+)
 from hogwild.workers.kinds import warm_up
 from hogwild.workers.worker import Worker
 
@@ -266,6 +273,7 @@ def launch(
     began = time.monotonic()
     settings = _settings_in(locals())
     refuse_uncallable(work=work, evaluate=evaluate, stop=stop, again=again, progress=progress)
+    refuse_other_arguments(work)
     rule = make_rule(update, settings)
     rule.check(workers)
     warm_up(kind)

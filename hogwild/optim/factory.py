@@ -39,7 +39,10 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
     except ArgumentError:
         raise
     except Exception as error:
-        raise ArgumentError(f"the optimizer factory raised {type(error).__name__}: {one_line(error)}") from error
+        called = " (it is called with list(model.named_parameters()))" if isinstance(error, TypeError) else ""
+        raise ArgumentError(
+            f"the optimizer factory raised {type(error).__name__}: {one_line(error)}{called}"
+        ) from error
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(
             f"optimizer returned a {type(optimizer).__name__}; it must return a torch.optim.Optimizer, "

@@ -37,7 +37,7 @@ def named_gradients(
 
 
 def listed_gradients(
-    given: Sequence[Tensor | None], order: Sequence[int], names: Sequence[str], parameters: Sequence[Tensor]
+    given: Sequence[Tensor | None] | Tensor, order: Sequence[int], names: Sequence[str], parameters: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """The same of those given one after the other; `order`: the position in the layout of each.
 
@@ -45,6 +45,11 @@ def listed_gradients(
         ArgumentError: there are more or fewer, or a form does not fit; the message names it.
     """
     values: list[Tensor | None] = [None] * len(order)
+    if isinstance(given, Tensor) and (given.dim() == 0 or len(given) != len(order)):
+        raise ArgumentError(
+            f"gradient is one tensor of shape {list(given.shape)}; pass a list of one tensor, or None, for each "
+            f"trained parameter, as torch.autograd.grad(loss, list(replica.parameters())) gives it"
+        )
     given = [*given]
     if len(given) != len(order):
         raise ArgumentError(

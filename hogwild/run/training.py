@@ -6,14 +6,14 @@ import errno
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from inspect import iscoroutinefunction, isgeneratorfunction
+from inspect import iscoroutinefunction, isgeneratorfunction, signature
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, printable
+from hogwild.errors import ArgumentError, one_line, printable
 from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import Party, leaving_together
@@ -171,6 +171,25 @@ def refuse_uncallable(**functions: Any) -> None:
         if yields or iscoroutinefunction(value):
             sort = "yields" if yields else "is async"
             raise ArgumentError(f"{name} {sort}, so to call it does nothing; pass a function that works at once")
+
+
+def refuse_other_arguments(work: Callable[..., Any]) -> None:
+    """Refuse a loop that cannot be called with a worker alone.
+
+    Raises:
+        ArgumentError: its signature says so.
+    """
+    try:
+        form = signature(work)
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return
+    try:
+        form.bind(None)
+    except TypeError as error:
+        raise ArgumentError(
+            f"work is called as work(worker), and its arguments are {printable(str(form), _SHOWN)}: {one_line(error)}; "
+            f"give it what else it needs by functools.partial"
+        ) from error
 
 
 def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -23,6 +23,8 @@ from hogwild.shared.words import NOBODY, Field, Hook, Phase, Word, Words, nothin
 class Ticket(int):
     """The right to compute one gradient. It is its number, and knows what the number stands for; frozen.
 
+    It is true, that of number 0 as well, so `while ticket := worker.claim()` goes on until there is none.
+
     Attributes:
         update: the update that the gradient becomes part of.
         batch: the batch it is computed on, which also decides what it draws; of several (accumulate) the first.
@@ -44,6 +46,9 @@ class Ticket(int):
     def number(self) -> int:
         """Its place in the order in which tickets are dealt, from 0."""
         return int(self)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name} of a ticket cannot be changed")

@@ -64,9 +64,9 @@ def reads_another(worker: hogwild.Worker) -> None:
     ("work", "message"),
     [
         (commits_twice, r"ticket 0 was committed by worker 0, which has none; commit what claim\(\) gave, once"),
-        (commits_the_one_before, r"ticket 1 was committed by worker 0, which has ticket 2"),
+        (commits_the_one_before, r"ticket 0 was committed by worker 0, which has ticket 1"),
         (commits_unread, r"ticket 0 was committed before it was read"),
-        (reads_another, r"ticket 2 was committed after ticket 1 was read"),
+        (reads_another, r"ticket 1 was committed after ticket 0 was read"),
     ],
 )
 def test_a_ticket_is_committed_once_by_who_has_it_and_has_read_it(
@@ -311,6 +311,41 @@ async def is_async(worker: hogwild.Worker) -> None:
 def test_a_loop_that_would_do_nothing_is_refused(work: Any, why: str) -> None:
     with pytest.raises(hogwild.ArgumentError, match=why):
         launched(work)
+
+
+def asks_whether_the_ticket_is_true(worker: hogwild.Worker) -> None:
+    while ticket := worker.claim():
+        worker.commit(ticket, *gradients(worker.read(ticket)))
+
+
+def test_a_ticket_is_true_that_of_number_0_too() -> None:
+    assert launched(asks_whether_the_ticket_is_true).updates == 6
+
+
+def test_a_loop_with_other_arguments_is_refused_before_the_run() -> None:
+    def work(worker: hogwild.Worker, gamma: float, *, steps: int = 1) -> None:
+        asks_whether_the_ticket_is_true(worker)
+
+    with pytest.raises(
+        hogwild.ArgumentError, match=r"called as work\(worker\), .*missing a required argument: 'gamma'"
+    ):
+        launched(work)
+    assert launched(partial(work, gamma=0.9)).updates == 6
+
+
+def commits_the_loss(worker: hogwild.Worker) -> None:
+    while ticket := worker.claim():
+        worker.commit(ticket, nn.functional.mse_loss(worker.read(ticket)(INPUT), TARGET))  # type: ignore[arg-type]
+
+
+def test_a_loss_in_the_place_of_the_gradients_is_named() -> None:
+    with pytest.raises(hogwild.ArgumentError, match=r"gradient is one tensor of shape \[\]; pass a list"):
+        launched(commits_the_loss)
+
+
+def test_an_optimizer_without_an_argument_is_told_which_it_gets() -> None:
+    with pytest.raises(hogwild.ArgumentError, match=r"called with list\(model\.named_parameters\(\)\)"):
+        hogwild.launch(ends_early, nn.Linear(3, 2), optimizer=lambda: None, updates=1)  # type: ignore[arg-type, misc]
 
 
 @pytest.mark.parametrize("kind", KINDS)
