@@ -6,10 +6,11 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from html import escape
+from inspect import Signature, signature
 from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, TypeVar
@@ -127,7 +128,7 @@ def warn_caller(message: str) -> None:
 def short_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """A public function whose errors of ours are shown below one frame of ours, and below no other but the caller's
     code: what we call in between says nothing to who calls us. Other errors, which may be our mistakes, keep all; so
-    do ours where HOGWILD_TRACEBACK=full is in the environment."""
+    do ours where HOGWILD_TRACEBACK=full is in the environment. A call that does not fit it is told what was meant."""
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -137,8 +138,45 @@ def short_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if not _all_is_shown():
                 _shorten(error)
             raise
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None and (said := told(args, kwargs)):
+                error.add_note(said)
+            raise
+
+    def told(args: tuple[object, ...], named: Mapping[str, object]) -> str:
+        return _what_is_meant(signature(function), args, named)
 
     return called
+
+
+_ELSEWHERE = {
+    "lr": ("optimizer", "the optimizer has it: optimizer=functools.partial(torch.optim.SGD, lr=0.1)"),
+    "learning_rate": ("optimizer", "the optimizer has it: optimizer=functools.partial(torch.optim.SGD, lr=0.1)"),
+    "num_workers": ("workers", "it is workers: each fetches its own batches, and trains on them"),
+    "max_steps": ("updates", "it is updates"),
+    "epochs": ("work", "a loop of your own has none: updates says how long it is"),
+    "args": ("work", "functools.partial gives the loop what else it needs"),
+    "scheduler": ("lr_schedule", "it is lr_schedule"),
+    "callback": ("callbacks", "it is callbacks, a list"),
+    "max_grad_norm": ("clip_grad_norm", "it is clip_grad_norm"),
+    "gradient_clip_val": ("clip_grad_norm", "it is clip_grad_norm"),
+    "device": ("model", "models are trained on the CPU"),
+}
+"""What other libraries call an argument → one that a function of ours has, where the other means something; what to
+say."""
+
+
+def _what_is_meant(form: Signature, args: Sequence[object], named: Mapping[str, object]) -> str:
+    """What was probably meant by a call that does not fit a signature; empty where nobody knows."""
+    known = form.parameters
+    for name in named:
+        if name not in known:
+            place, said = _ELSEWHERE.get(name, ("", ""))
+            close = get_close_matches(name, known, 1)
+            return said if place in known else f"did you mean {close[0]}?" if close else ""
+    by_name = [one.name for one in known.values() if one.kind is one.KEYWORD_ONLY]
+    first = next((name for name in by_name if name not in named), "")
+    return f"the others are given by name: {first}=…" if first and len(args) > len(known) - len(by_name) else ""
 
 
 def traceback_of(error: BaseException) -> str:

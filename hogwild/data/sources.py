@@ -205,8 +205,8 @@ def _refuse_iterated(data: Any) -> None:
         of = f"DataLoader of a {type(inner).__name__}" if loads else type(data).__name__
         raise ArgumentError(
             f"data is a {of}, which can only be iterated, and workers ask for a batch by its number; pass an object "
-            f"with batch(update, generator) (hogwild.Source; docs/your-own.md shows one for a stream), or a data set with "
-            f"__getitem__ and __len__"
+            f"with batch(update, generator) (hogwild.Source; docs/your-own.md shows one for a stream), or a data set "
+            f"with __getitem__ and __len__"
         )
     if loads:
         raise ArgumentError(f"data is a {type(data).__name__}, and workers make the batches; {_instead_of(data)}")

@@ -212,7 +212,7 @@ def test_collate_makes_the_batch():
         ),
         (
             Endless(),
-            r"data is a Endless, which can only be iterated, .*; pass .* batch\(update, generator\) \(hogwild.Source; docs",
+            r"data is a Endless, which can only be iterated, .*; pass .* batch\(update, generator\) \(hogwild.Source;",
         ),
         (Ending(), "data is a Ending, which can only be iterated"),
         (DataLoader(Endless()), "data is a DataLoader of a Endless, which can only be iterated"),
