@@ -283,7 +283,8 @@ class _Try:
             try:
                 try_step(self._trial)
             except Exception as error:
-                raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}") from error
+                others = "; Adagrad, and SGD without momentum, step sparse and dense ones" if kind in str(error) else ""
+                raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}{others}") from error
         if own != _numbers_of(self._trial):
             changed = [key for key, value in _numbers_of(self._trial).items() if value != own.get(key)]
             raise ArgumentError(

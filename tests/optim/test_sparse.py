@@ -298,9 +298,31 @@ def test_sparse_state_is_refused() -> None:
         )
 
 
-def test_an_optimizer_without_sparse_gradients_is_refused() -> None:
-    with pytest.raises(hogwild.ArgumentError, match="Adam cannot step a sparse gradient"):
-        hogwild.train(made(), words(), loss, optimizer=torch.optim.Adam, updates=3, batch_size=BATCH)
+class WithLayer(nn.Module):
+    """Words, which have sparse gradients, and a layer, which has dense ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(20, 4, sparse=True), nn.Linear(4, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layer(self.words(rows))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "why"), [("Adam", "step a sparse gradient"), ("SparseAdam", "step a dense gradient")]
+)
+def test_an_optimizer_without_such_gradients_is_refused_with_those_that_have_both(optimizer: str, why: str) -> None:
+    def squared(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean()
+
+    def trained(optimizer: Any) -> hogwild.Run:
+        return hogwild.train(WithLayer(), torch.arange(20), squared, optimizer=optimizer, updates=3, batch_size=5)
+
+    with pytest.raises(hogwild.ArgumentError, match=rf"{optimizer} cannot {why}.*; Adagrad, and SGD without momentum"):
+        trained(getattr(torch.optim, optimizer))
+    assert trained(partial(torch.optim.Adagrad, lr=0.1)).updates == 3
+    assert trained(partial(torch.optim.SGD, lr=0.1)).updates == 3
 
 
 class Ragged:
