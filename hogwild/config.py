@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from hogwild.errors import ArgumentError, guess, printable
+from hogwild.errors import ArgumentError, a_type, guess, printable
 from hogwild.groups import Group, groups_in
 from hogwild.own_code import OwnCode
 
@@ -353,13 +353,13 @@ def _without_none(value: Any) -> Any:
 def _check_changes(changes: Any) -> None:
     """Refuse what are no changes of a run, in the order of the updates."""
     if not isinstance(changes, tuple) or not all(isinstance(one, Change) for one in changes):
-        raise ArgumentError(f"changes {changes!r} is a {type(changes).__name__}; it must be a tuple of changes")
+        raise ArgumentError(f"changes {changes!r} is {a_type(changes)}; it must be a tuple of changes")
     known, last = {one.name: one for one in fields(RunConfig)}, 0
     for change in changes:
         if not _is_of(change.update, "int") or change.update < last:
             raise ArgumentError(f"changes: update {change.update!r} is not a whole number that is {last} or more")
         if not isinstance(change.name, str):
-            raise ArgumentError(f"changes: name {change.name!r} is a {type(change.name).__name__}; it must be text")
+            raise ArgumentError(f"changes: name {change.name!r} is {a_type(change.name)}; it must be text")
         refuse_fixed(change.name)
         if change.name == "lr" and change.value is None:
             raise ArgumentError("lr none is not a learning rate; 0.1 is a common one for SGD")
@@ -374,7 +374,7 @@ def _check(one: Field[Any], value: Any) -> None:
         return
     form = wanted.split(" | ")[0]
     if not _is_of(value, form):
-        raise ArgumentError(f"{one.name} {value!r} is a {type(value).__name__}; it must be {_FORMS[form]}")
+        raise ArgumentError(f"{one.name} {value!r} is {a_type(value)}; it must be {_FORMS[form]}")
     if form == "str" and any("\ud800" <= letter <= "\udfff" for letter in value):
         raise ArgumentError(f"{one.name} {value!r} has halves of letters, which no file can hold")
     limits = one.metadata

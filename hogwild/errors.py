@@ -13,7 +13,7 @@ from html import escape
 from inspect import Signature, signature
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -87,6 +87,12 @@ def with_type(error: BaseException) -> str:
     says 'loss' alone."""
     line, name = one_line(error), type(error).__name__
     return line if type(error).__module__.startswith("hogwild.") or line == name else f"{name}: {line}"
+
+
+def a_type(value: Any) -> str:
+    """The name of a value's type after an article: a list, an int."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
 
 def printable(text: str, limit: int = 160) -> str:

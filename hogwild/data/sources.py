@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from hogwild.data.schedule import Schedule
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, a_type, one_line
 from hogwild.shared.copying import copy_for_worker
 
 
@@ -92,7 +92,7 @@ def own_copy(source: Source) -> Source:
         source,
         [source],
         {},
-        subject=f"data is a {type(source).__name__} that",
+        subject=f"data is {a_type(source)} that",
         advice="give it a __deepcopy__, or make what it holds in its first batch()",
     )
 
@@ -189,7 +189,7 @@ def _length_of(data: Any, tensors: Any) -> int:
         return lengths.pop()
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise ArgumentError(
-            f"data is a {type(data).__name__}; pass tensors, a data set with __getitem__ and __len__, or an object "
+            f"data is {a_type(data)}; pass tensors, a data set with __getitem__ and __len__, or an object "
             f"with batch(update, generator)"
         )
     return len(data)
@@ -202,14 +202,14 @@ def _refuse_iterated(data: Any) -> None:
     loads = isinstance(data, DataLoader)
     inner = data.dataset if loads else data
     if isinstance(inner, IterableDataset):
-        of = f"DataLoader of a {type(inner).__name__}" if loads else type(data).__name__
+        of = f"a DataLoader of {a_type(inner)}" if loads else a_type(data)
         raise ArgumentError(
-            f"data is a {of}, which can only be iterated, and workers ask for a batch by its number; pass an object "
+            f"data is {of}, which can only be iterated, and workers ask for a batch by its number; pass an object "
             f"with batch(update, generator) (hogwild.Source; docs/your-own.md shows one for a stream), or a data set "
             f"with __getitem__ and __len__"
         )
     if loads:
-        raise ArgumentError(f"data is a {type(data).__name__}, and workers make the batches; {_instead_of(data)}")
+        raise ArgumentError(f"data is {a_type(data)}, and workers make the batches; {_instead_of(data)}")
 
 
 def _instead_of(loader: DataLoader[Any]) -> str:
@@ -260,7 +260,7 @@ def _refuse_mixed(data: Any) -> None:
     if others:
         place, value = others[0]
         raise ArgumentError(
-            f"data{place} is a {type(value).__name__}, beside tensors; a {form} is taken for tensors side by side, so "
+            f"data{place} is {a_type(value)}, beside tensors; a {form} is taken for tensors side by side, so "
             f"make it one (torch.as_tensor), or pass a data set with __getitem__ and __len__"
         )
 

@@ -27,7 +27,7 @@ from hogwild.determinism.foreign import ForeignFunction
 from hogwild.determinism.fresh import Fresh
 from hogwild.determinism.subject import AS_IT_IS, Outcome, OwnTraining, Subject, Variation
 from hogwild.determinism.verdict import Remedy, Repeat, Tolerance, Verdict
-from hogwild.errors import ArgumentError, HogwildError, flag_of, short_traceback
+from hogwild.errors import ArgumentError, HogwildError, a_type, flag_of, short_traceback
 from hogwild.experiment import Problem
 from hogwild.model.computed import copy_of_model
 from hogwild.nodes.invitation import refuse_torchrun
@@ -74,7 +74,7 @@ class CheckSettings:
         for name in ("runs", "other_seed", "other_workers", "window", "nodes"):
             value = getattr(self, name)
             if value is not None and type(value) is not int:
-                raise ArgumentError(f"{name} {value!r} is a {type(value).__name__}; it must be a whole number")
+                raise ArgumentError(f"{name} {value!r} is {a_type(value)}; it must be a whole number")
         if self.nodes < 1:
             raise ArgumentError(f"nodes {self.nodes} is below 1; 2 compares one machine with two")
         if self.runs < 2:
@@ -151,7 +151,7 @@ def _subject_of(make_run: Any, *data_and_loss: Any, predict: Any, **arguments: A
         beside = f" beside {', '.join(arguments) or 'data'}" if callable(make_run) else ""
         raise ArgumentError(
             "check takes a function that trains, alone, or a model with the arguments of hogwild.train; "
-            f"it was given a {type(make_run).__name__}{beside}"
+            f"it was given {a_type(make_run)}{beside}"
         )
     if predict is not None:
         raise ArgumentError(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hogwild.determinism.states import StateLike, digest, opened
 from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation, refuse_incomplete
-from hogwild.errors import ArgumentError, RunDirectoryError, WorkerError
+from hogwild.errors import ArgumentError, RunDirectoryError, WorkerError, a_type
 from hogwild.run.result import Run
 
 
@@ -81,7 +81,7 @@ def _as_state(made: Any) -> nn.Module | Mapping[str, object]:
     if isinstance(made, Tensor):
         return {"tensor": made}
     if not isinstance(made, nn.Module | Mapping):
-        raise ArgumentError(f"the function returned a {type(made).__name__}; {_MUST}")
+        raise ArgumentError(f"the function returned {a_type(made)}; {_MUST}")
     if isinstance(made, Mapping):
         return {name: one.state_dict() if isinstance(one, nn.Module) else one for name, one in made.items()}
     return made

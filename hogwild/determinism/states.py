@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hogwild.determinism.ulp import FORMATS, Bits, Format
-from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, printable, short_traceback
+from hogwild.errors import ArgumentError, HogwildError, RunDirectoryError, a_type, printable, short_traceback
 from hogwild.shared.hashing import header, is_extra
 
 StateLike: TypeAlias = nn.Module | Mapping[str, object] | str | os.PathLike[str]
@@ -188,8 +188,7 @@ def opened(state: StateLike, label: str = "the state") -> Iterator[OpenedState]:
             yield _from_mapping(str(path), _load_torch(path), RunDirectoryError, check=_refuse_expanded)
     else:
         raise ArgumentError(
-            f"{label} is a {type(state).__name__}; give a module, a state dict, "
-            "or the path of a safetensors or torch.save file"
+            f"{label} is {a_type(state)}; give a module, a state dict, or the path of a safetensors or torch.save file"
         )
 
 
@@ -200,7 +199,7 @@ def _from_mapping(
     check: Callable[[torch.Tensor], None] = lambda _: None,
 ) -> OpenedState:
     if not isinstance(mapping, Mapping):
-        raise error(f"{label}: holds a {type(mapping).__name__}, not a state dict; save model.state_dict()")
+        raise error(f"{label}: holds {a_type(mapping)}, not a state dict; save model.state_dict()")
     tensors: dict[str, object] = {}
     others: list[str] = []
     for name, value in _leaves(label, mapping, error):

@@ -23,7 +23,7 @@ from hogwild.config import AUTO, RunConfig
 from hogwild.data.sources import Source, batches_of
 from hogwild.determinism.flip import add_one_ulp, most_sensitive
 from hogwild.determinism.states import StateLike
-from hogwild.errors import ArgumentError, WorkerError
+from hogwild.errors import ArgumentError, WorkerError, a_type
 from hogwild.experiment import Problem, Training, bound, optimizer_named
 from hogwild.nodes.party import party_from_environment
 from hogwild.optim.factory import Factory
@@ -233,7 +233,7 @@ def _predicted(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
         predicted: Any = problem.predict(problem.model.eval())
     if not isinstance(predicted, tuple | list) or len(predicted) != 2:
         shape = f" of shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else ""
-        found = f"predict gave a {type(predicted).__name__}{shape}"
+        found = f"predict gave {a_type(predicted)}{shape}"
         raise ArgumentError(f"{found}; it must give (logits of shape (N, C), targets of shape (N,))")
     logits, targets = predicted
     return logits, targets

@@ -18,7 +18,7 @@ from typing import Any
 
 from hogwild._moved import names_from
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, guess, printable, warn_caller
+from hogwild.errors import ArgumentError, a_type, guess, printable, warn_caller
 from hogwild.experiment.code import Place, files_in, find_from, place_of
 from hogwild.experiment.kinds import (
     Claim,
@@ -104,7 +104,7 @@ def _built_in(module: str) -> Experiment:
 
 def _checked(name: str, experiment: Any) -> Experiment:
     if not isinstance(experiment, Training | Study):
-        raise ArgumentError(f"experiment {name!r} is a {type(experiment).__name__}, not a Training or a Study")
+        raise ArgumentError(f"experiment {name!r} is {a_type(experiment)}, not a Training or a Study")
     return experiment
 
 

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any, get_type_hints
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, a_type
 from hogwild.experiment.code import Code, Place, run_code, told_where
 from hogwild.experiment.kinds import Experiment, Problem, Study, Training
 from hogwild.experiment.parameters import PASSED, Parameter, complete, is_passed, line_of, parameters_of
@@ -55,7 +55,7 @@ def _defined(
 ) -> Training:
     """The training that a function builds; arguments and errors are those of `define_experiment`."""
     if not isinstance(build, FunctionType):
-        raise ArgumentError(f"build {build!r} is a {type(build).__name__}; define_experiment takes a function")
+        raise ArgumentError(f"build {build!r} is {a_type(build)}; define_experiment takes a function")
     known = [one.name for one in fields(RunConfig) if one.name not in ("name", "changes", "own", "data")]
     for key in settings or ():
         if key not in known:
@@ -99,8 +99,7 @@ class Builder:
             problem = self.function(**given, **passed)
         if not isinstance(problem, Problem):
             raise ArgumentError(
-                f"{where}: {name} returned a {type(problem).__name__}; it must return a hogwild.Problem(model, data, "
-                f"loss)"
+                f"{where}: {name} returned {a_type(problem)}; it must return a hogwild.Problem(model, data, loss)"
             )
         return problem
 

@@ -19,7 +19,7 @@ from typing import Any
 import docstring_parser
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, flag_of, one_line
+from hogwild.errors import ArgumentError, a_type, flag_of, one_line
 
 PASSED = ("seed", "data")
 """Settings that a builder is passed where it has a parameter of that name."""
@@ -142,7 +142,7 @@ class Parameter:
         if self.choices and value not in self.choices:
             raise ValueError(f"{value!r} is not known; {', '.join(map(str, self.choices))} are")
         if not self.choices and type(value) is not self.form:
-            raise ValueError(f"{value!r} is a {type(value).__name__}, not {_name(self.form)}")
+            raise ValueError(f"{value!r} is {a_type(value)}, not {_name(self.form)}")
         return value
 
     def given(self, plain: Any) -> Any:

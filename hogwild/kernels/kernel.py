@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, a_type
 
 _DTYPES = (torch.float32, torch.float64)
 Array = np.ndarray[Any, Any]
@@ -107,7 +107,7 @@ class Kernel:
         """Refuse what does not say whose rows an index array counts."""
         example = "{'centers': 'input'} says whose rows 'centers' counts"
         if not isinstance(self.rows, Mapping):
-            raise ArgumentError(f"rows is a {type(self.rows).__name__}, {self.rows!r:.60}, and no mapping; {example}")
+            raise ArgumentError(f"rows is {a_type(self.rows)}, {self.rows!r:.60}, and no mapping; {example}")
         if not self.rows:
             raise ArgumentError(f"rows names no index array; {example}")
         for array, named in self.rows.items():
@@ -182,7 +182,7 @@ class Kernel:
             ArgumentError: an index array is missing, or holds no integers, or those of another processor.
         """
         if not isinstance(drawn, Mapping):
-            raise ArgumentError(f"draw returned a {type(drawn).__name__}; it must return a dict of arrays by name")
+            raise ArgumentError(f"draw returned {a_type(drawn)}; it must return a dict of arrays by name")
         for array in self.rows:
             if array not in drawn:
                 raise ArgumentError(f"draw returned {', '.join(map(str, drawn))}, and rows names {array!r}")

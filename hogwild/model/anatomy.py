@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, a_type
 from hogwild.model.computed import computed_weights
 
 
@@ -47,7 +47,7 @@ class Anatomy:
 
 def _refuse_unusable(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"model is a {type(model).__name__}; pass a torch.nn.Module")
+        raise ArgumentError(f"model is {a_type(model)}; pass a torch.nn.Module")
     for name, module in model.named_modules():
         kind = type(module).__name__
         if isinstance(module, torch.jit.ScriptModule) or kind == "OptimizedModule":

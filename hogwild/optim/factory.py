@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_module
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, a_type, one_line
 
 Named = list[tuple[str, nn.Parameter]]
 Factory = Callable[[Named], Optimizer]
@@ -31,7 +31,7 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
     """
     if not callable(factory):
         raise ArgumentError(
-            f"optimizer is a {type(factory).__name__}, and the run makes its own; pass a function of the named "
+            f"optimizer is {a_type(factory)}, and the run makes its own; pass a function of the named "
             f"parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
     try:
@@ -45,7 +45,7 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
         ) from error
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(
-            f"optimizer returned a {type(optimizer).__name__}; it must return a torch.optim.Optimizer, "
+            f"optimizer returned {a_type(optimizer)}; it must return a torch.optim.Optimizer, "
             f"as functools.partial(torch.optim.SGD, lr=0.1) does"
         )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")

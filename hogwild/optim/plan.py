@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, a_type, one_line
 from hogwild.optim.compensation import Compensation
 from hogwild.optim.factory import group_of, is_watched, try_step, with_parameters
 from hogwild.optim.kernels import (
@@ -319,7 +319,7 @@ class _Try:
             return Cell(torch.float64, (), number=type(value))
         if not isinstance(value, Tensor):
             raise ArgumentError(
-                f"the optimizer keeps a {type(value).__name__} as state, and workers share only tensors and numbers"
+                f"the optimizer keeps {a_type(value)} as state, and workers share only tensors and numbers"
             )
         if value.layout is not torch.strided:
             raise ArgumentError(

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, a_type, one_line
 
 _OWN = ("params", "param_names", "lr")  # of a group, and no options that a scheduler must leave alone
 
@@ -158,7 +158,7 @@ def _made(factory: SchedulerFactory, optimizer: Optimizer) -> LRScheduler:
         )
     if not isinstance(made, LRScheduler):
         raise ArgumentError(
-            f"lr_schedule made a {type(made).__name__}; hogwild.scheduler takes a function of an optimizer that "
+            f"lr_schedule made {a_type(made)}; hogwild.scheduler takes a function of an optimizer that "
             f"returns a torch.optim.lr_scheduler.LRScheduler"
         )
     return made

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, a_type
 from hogwild.rules.row_gradients import is_told, named_gradients
 
 _run_backward = torch.autograd.Variable._execution_engine.run_backward
@@ -103,7 +103,7 @@ def parts_of(output: Any) -> Iterable[Any]:
 
 def _scalar(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
-        form = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        form = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"{a_type(value)}"
         raise ArgumentError(f"loss returned {form}; it must return a scalar tensor (take .mean() or .sum())")
     if value.is_complex():
         raise ArgumentError(f"loss returned a {value.dtype} value; it must return a real one (take .real or .abs())")

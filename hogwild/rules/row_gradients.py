@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.errors import ArgumentError, some_of
+from hogwild.errors import ArgumentError, a_type, some_of
 from hogwild.shared.layout import Entry
 
 
@@ -64,7 +64,7 @@ def listed_gradients(
 
 def _refuse_other_form(name: str, value: Any, parameter: Tensor) -> None:
     if not isinstance(value, Tensor):
-        raise ArgumentError(f"the gradient of {name} is a {type(value).__name__}; a tensor or None works")
+        raise ArgumentError(f"the gradient of {name} is {a_type(value)}; a tensor or None works")
     if value.shape != parameter.shape or value.dtype != parameter.dtype:
         raise ArgumentError(
             f"the gradient of {name} is {value.dtype} of shape {list(value.shape)}; {parameter.dtype} of shape "

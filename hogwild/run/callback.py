@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hogwild.config import RunConfig
 from hogwild.data.seeding import preserved_generators
-from hogwild.errors import ArgumentError, WorkerError, one_line
+from hogwild.errors import ArgumentError, WorkerError, a_type, one_line
 from hogwild.run.progress import Progress, Stop
 from hogwild.run.saved.metrics import Row
 
@@ -265,7 +265,7 @@ def _truth(one: Callback, answer: Any) -> bool:
         return bool(answer)
     except Exception as error:
         raise ArgumentError(
-            f"{_called(one, 'should_stop')} returned a {type(answer).__name__} that is neither true nor false "
+            f"{_called(one, 'should_stop')} returned {a_type(answer)} that is neither true nor false "
             f"({one_line(error)}); it must return True or False"
         ) from error
 
@@ -276,9 +276,7 @@ def _called(one: Callback, name: str) -> str:
 
 def _checked(callbacks: Any) -> Sequence[Callback]:
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
-        raise ArgumentError(
-            f"callbacks is a {type(callbacks).__name__}, {callbacks!r}; pass a list of hogwild.Callback"
-        )
+        raise ArgumentError(f"callbacks is {a_type(callbacks)}, {callbacks!r}; pass a list of hogwild.Callback")
     for number, one in enumerate(callbacks):
         if isinstance(one, type) and issubclass(one, Callback):
             raise ArgumentError(
@@ -286,7 +284,7 @@ def _checked(callbacks: Any) -> Sequence[Callback]:
             )
         if not isinstance(one, Callback):
             raise ArgumentError(
-                f"callbacks[{number}] is a {type(one).__name__}, {one!r}; pass an object of a class that is derived "
+                f"callbacks[{number}] is {a_type(one)}, {one!r}; pass an object of a class that is derived "
                 f"from hogwild.Callback"
             )
         _refuse_misspelt(type(one))

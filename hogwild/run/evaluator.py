@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hogwild.data.seeding import preserved_generators
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, a_type
 from hogwild.model.computed import compute_weights
 from hogwild.rules.any_age import AnyAge
 from hogwild.run.divergence import divergence, usual_loss
@@ -338,7 +338,7 @@ class Evaluator:
             for parameter, own in self._parameters:  # it may have been cast, or moved to another device
                 parameter.data = own
         if not isinstance(metrics, Mapping):
-            raise ArgumentError(f"evaluate returned a {type(metrics).__name__}; it must return a dict of floats")
+            raise ArgumentError(f"evaluate returned {a_type(metrics)}; it must return a dict of floats")
         if wrong := [name for name in metrics if not isinstance(name, str)]:
             raise ArgumentError(f"evaluate returned a metric named {wrong[0]!r:.40}; its name must be a string")
         if taken := [name for name in OF_AN_EVALUATION if name in metrics]:

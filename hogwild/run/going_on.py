@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.config import CHANGEABLE, DECIDE_BITS, RunConfig, of_python, refuse_fixed
-from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.errors import ArgumentError, RunDirectoryError, a_type, printable
 from hogwild.run.job import Job
 from hogwild.run.saved.begun_with import OF_THE_JUDGED, begun_with
 from hogwild.run.saved.checkpoint import peek
@@ -30,7 +30,7 @@ def going_on(job: Job) -> Job:
         RunDirectoryError: the files of the run are not of one run.
     """
     if not isinstance(job.change, Mapping):
-        raise ArgumentError(f"change {job.change!r} is a {type(job.change).__name__}; change={{'lr': 0.03}} works")
+        raise ArgumentError(f"change {job.change!r} is {a_type(job.change)}; change={{'lr': 0.03}} works")
     if job.resume is None:
         if job.change:
             raise ArgumentError(

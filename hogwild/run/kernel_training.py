@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, short_traceback
+from hogwild.errors import ArgumentError, a_type, short_traceback
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.invitation import refuse_torchrun
 from hogwild.rules.base import Rule
@@ -77,7 +77,7 @@ def train_kernel(
     given = locals()
     refuse_torchrun("train_kernel", "start it without torchrun")
     if not isinstance(kernel, Kernel):
-        raise ArgumentError(f"kernel is a {type(kernel).__name__}; pass a hogwild.Kernel, or call hogwild.train")
+        raise ArgumentError(f"kernel is {a_type(kernel)}; pass a hogwild.Kernel, or call hogwild.train")
     names = {one.name for one in fields(RunConfig)} - {"update"}
     settings = RunConfig(update=rule_name(update), **{key: value for key, value in given.items() if key in names})
     return train_config(

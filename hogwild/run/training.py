@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, one_line, printable
+from hogwild.errors import ArgumentError, a_type, one_line, printable
 from hogwild.experiment import Training, bound, optimizer_named
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import Party, leaving_together
@@ -165,8 +165,8 @@ def refuse_uncallable(**functions: Any) -> None:
         if value is not None and not callable(value):
             left_out = "" if name == "loss" else ", or leave it out"
             shown = printable(repr(value), _SHOWN) if isinstance(value, str | int | float) else ""
-            told = f"{type(value).__name__}{shown and f', {shown}'}"
-            raise ArgumentError(f"{name} is a {told}; pass a function{left_out}")
+            told = f"{a_type(value)}{shown and f', {shown}'}"
+            raise ArgumentError(f"{name} is {told}; pass a function{left_out}")
         yields = isgeneratorfunction(value) and name != "loss"  # which may give the parts of a mean
         if yields or iscoroutinefunction(value):
             sort = "yields" if yields else "is async"
@@ -201,7 +201,7 @@ def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, Mapping):
-        raise ArgumentError(f"config is a {type(config).__name__}, {config!r}; pass a mapping of names to plain values")
+        raise ArgumentError(f"config is {a_type(config)}, {config!r}; pass a mapping of names to plain values")
     try:
         found: dict[str, Any] = json_values(json.loads(json.dumps(dict(config))), finite_or_word)
     except (TypeError, ValueError, RecursionError) as error:
@@ -216,9 +216,7 @@ def refuse_swapped(data: Any, loss: Any) -> None:
         ArgumentError: they are in each other's place.
     """
     if callable(data) and not callable(loss) and not hasattr(data, "__getitem__"):
-        raise ArgumentError(
-            f"loss is a {type(loss).__name__}, and data is a {type(data).__name__}; pass data, then loss"
-        )
+        raise ArgumentError(f"loss is {a_type(loss)}, and data is {a_type(data)}; pass data, then loss")
 
 
 def _refuse_loss_of_outputs(loss: Loss) -> None:

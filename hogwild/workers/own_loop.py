@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ArgumentError, one_line, some_of
+from hogwild.errors import ArgumentError, a_type, one_line, some_of
 from hogwild.model.row_parameter import RowParameter
 from hogwild.optim.sparse import refuse_undeclared
 from hogwild.rules.base import Rule
@@ -40,7 +40,7 @@ def as_ticket(given: object) -> Ticket:
     """
     if isinstance(given, Ticket):
         return given
-    raise ArgumentError(f"ticket {given!r} is a {type(given).__name__}; pass what claim() gave, as it is")
+    raise ArgumentError(f"ticket {given!r} is {a_type(given)}; pass what claim() gave, as it is")
 
 
 def loss_of(told: Any) -> float:
@@ -52,7 +52,7 @@ def loss_of(told: Any) -> float:
     try:
         return math.nan if told is None else as_number(told)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"loss is a {type(told).__name__} that is no number: {one_line(error)}") from error
+        raise ArgumentError(f"loss is {a_type(told)} that is no number: {one_line(error)}") from error
 
 
 def refuse_ticket(ticket: Ticket, worker: int, *, has: int, read: Ticket | None) -> None:
@@ -96,7 +96,7 @@ class OwnGradients:
         """
         names = self._plan.trained_names
         if not isinstance(gradients, Iterable):
-            raise ArgumentError(f"gradient is a {type(gradients).__name__}; pass one tensor or None for each parameter")
+            raise ArgumentError(f"gradient is {a_type(gradients)}; pass one tensor or None for each parameter")
         if isinstance(gradients, Mapping):
             values = named_gradients(gradients, names, self._parameters)
         else:

@@ -187,7 +187,7 @@ def test_collate_makes_the_batch():
         (X[:3], "batch_size 4 is over the 3 samples there are; at most 3 works"),
         (Rows(3), "batch_size 4 is over the 3 samples there are; at most 3 works"),
         (None, "data is a NoneType; pass tensors"),
-        (5, "data is a int; pass tensors"),
+        (5, "data is an int; pass tensors"),
         ((n for n in range(10)), "data is a generator; pass tensors"),
         (
             DataLoader(Rows(), 3),
@@ -212,10 +212,10 @@ def test_collate_makes_the_batch():
         ),
         (
             Endless(),
-            r"data is a Endless, which can only be iterated, .*; pass .* batch\(update, generator\) \(hogwild.Source;",
+            r"data is an Endless, which can only be iterated, .*; pass .* batch\(update, generator\) \(hogwild.Source;",
         ),
-        (Ending(), "data is a Ending, which can only be iterated"),
-        (DataLoader(Endless()), "data is a DataLoader of a Endless, which can only be iterated"),
+        (Ending(), "data is an Ending, which can only be iterated"),
+        (DataLoader(Endless()), "data is a DataLoader of an Endless, which can only be iterated"),
         (torch.zeros(10, device="meta"), r"data lies on meta, .* pass data\.cpu\(\)"),
         ((X, Y.tolist()), r"data\[1\] is a list, beside tensors; a tuple is taken for tensors side by side"),
         (Pair(X, None), r"data\[1\] is a NoneType, beside tensors; a tuple is taken"),

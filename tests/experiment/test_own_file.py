@@ -307,7 +307,7 @@ MISTAKES = {
         f"{HEAD}def build():\n{PROBLEM}\nhogwild.define_experiment(build, epoch=3)\n",
         ["own.py:5", "'epoch' is not a setting", "did you mean epochs?"],
     ),
-    "no function": (f"{HEAD}hogwild.define_experiment(3)\n", ["own.py:2", "build 3 is a int", "takes a function"]),
+    "no function": (f"{HEAD}hogwild.define_experiment(3)\n", ["own.py:2", "build 3 is an int", "takes a function"]),
 }
 
 

@@ -240,7 +240,7 @@ WAITED = 60.0  # seconds: ten minutes are given to a machine that is slower to p
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"lr_schedule": 5}, "lr_schedule is a int"),
+        ({"lr_schedule": 5}, "lr_schedule is an int"),
         ({"resume": "nowhere"}, "nowhere"),
     ],
     ids=["before it is prepared", "while it is opened"],

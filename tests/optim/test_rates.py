@@ -253,11 +253,11 @@ REFUSED = [
     (partial(Moody, mood="raises"), "Moody, raised RuntimeError at update 29 of 30: not today"),
     (partial(Moody, mood="decays"), "Moody, changes weight_decay from 0 to 0.5"),
     (partial(Moody, mood="is not a number"), "Moody, sets lr nan at update 29; it must be finite"),
-    (hogwild.scheduler(lambda optimizer: 3), "made a int; hogwild.scheduler takes a function of an optimizer"),
+    (hogwild.scheduler(lambda optimizer: 3), "made an int; hogwild.scheduler takes a function of an optimizer"),
     (LAMBDAS, "lr_schedule makes no scheduler: ValueError: .*1 lr_lambdas"),
     (warm_up, "lr_schedule raised .*marked by hogwild.scheduler"),
     (CosineAnnealingLR(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1), 5), "is a CosineAnnealingLR of an optim"),
-    (7, "lr_schedule is a int, 7; pass a function"),
+    (7, "lr_schedule is an int, 7; pass a function"),
 ]
 
 

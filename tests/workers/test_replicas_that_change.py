@@ -306,7 +306,7 @@ def test_a_loss_that_is_no_number_is_refused(loss: Any) -> None:
 @pytest.mark.parametrize(
     ("ticket", "gradient", "message"),
     [
-        (int, list, "^ticket 0 is a int; pass what claim"),
+        (int, list, "^ticket 0 is an int; pass what claim"),
         (lambda ticket: ticket, lambda gradients: None, "^gradient is a NoneType; pass one tensor or None for each"),
     ],
 )
@@ -322,5 +322,5 @@ def test_what_is_no_ticket_and_no_gradient_is_refused(ticket: Any, gradient: Any
 
 
 def test_what_is_read_is_a_ticket() -> None:
-    with pytest.raises(hogwild.ArgumentError, match="^ticket 0 is a int"):
+    with pytest.raises(hogwild.ArgumentError, match="^ticket 0 is an int"):
         hogwild.launch(lambda worker: worker.read(0), problems.mlp(), optimizer=SGD, updates=4, kind="threads")

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from hogwild.config import AUTO
 from hogwild.data.sources import DatasetSource
-from hogwild.errors import some_of
+from hogwild.errors import a_type, some_of
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import is_torchs
 from hogwild.run.job import Job
@@ -66,7 +66,7 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
     if tried.assigned:
         return f"threads would share {some_of(tried.assigned)}, which the loss or the model assigns to"
     if isinstance(source, DatasetSource) and type(source.dataset) not in (list, tuple):
-        return f"threads would share its data set, a {type(source.dataset).__name__}"
+        return f"threads would share its data set, {a_type(source.dataset)}"
     own = not is_torchs(optimizer) and not isinstance(source, Kernel)
     if own and job.rule.same_bits:
         return f"threads share what {type(optimizer).__name__} may draw from"
