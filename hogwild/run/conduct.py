@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 
+from hogwild.data.seeding import DrawDetector, loans_of_this_thread, read_at_rest
 from hogwild.errors import HogwildError, NonFiniteError, some_of, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import leaving_together
@@ -50,6 +51,7 @@ from hogwild.shared.words import Field, Word
 from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.kernel_loop import LOWER
+from hogwild.workers.kinds import TEAMS
 from hogwild.workers.supervisor import Supervisor
 from hogwild.workers.surroundings.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.surroundings.torch_threads import torch_threads
@@ -137,8 +139,10 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
         supervisor, ending.tell_rest = _supervisor(run, signals, machines)
         try:
             evaluator.evaluate_start(run.start.version, run.owed)
+            draws = _draws_of_loop(job)
             supervisor.supervise()
             evaluator.take_newest()
+            _warn_of_draws(job, draws)
             _refuse_not_finite(job)
             if machines is not None:
                 machines.tell_end(digest_bytes(job.model.state_dict()).hex())
@@ -170,6 +174,22 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
         if job.out is not None:
             result.write(job.out)
         ending.run = result
+
+
+def _draws_of_loop(job: Job) -> DrawDetector | None:
+    """What tells of draws from generators that all threads share, where loops of the user's own are to give the same
+    bits; None elsewhere, and while somebody else draws who will put them back."""
+    if job.source is not None or not job.rule.same_bits or TEAMS[job.kind].own_processes:
+        return None
+    return read_at_rest(DrawDetector, loans_of_this_thread())
+
+
+def _warn_of_draws(job: Job, draws: DrawDetector | None) -> None:
+    if draws is not None and (drawn := read_at_rest(draws.drawn, loans_of_this_thread())):
+        warn_caller(
+            f"{' and '.join(drawn)}, which all threads share, was drawn from or seeded during the run; where the loop "
+            f"did that, {job.rule.name} does not give the same bits: use worker.info.generator, or kind='processes'"
+        )
 
 
 def _refuse_not_finite(job: Job) -> None:
