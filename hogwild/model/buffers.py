@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,16 +12,9 @@ from torch.nn.modules.batchnorm import _NormBase
 _SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def _is_counter(before: Tensor, after: Tensor) -> bool:
-    """True for a buffer that is taken for a counter, or a table of them: no count goes down."""
-    return after.dtype in _SIGNED and after.shape != (1,) and not bool((after < before).any())
-
-
-def tables_of_counts(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    """The names of the buffers that are taken for tables of counters, among those that a forward pass changed."""
-    same = {name: old for name, old in before.items() if name in after and after[name].shape == old.shape}
-    changed = {name: old for name, old in same.items() if not torch.equal(old, after[name])}
-    return [name for name, old in changed.items() if old.dim() and _is_counter(old, after[name])]
+def _is_counter(buffer: Tensor) -> bool:
+    """True for a buffer that is taken for a counter."""
+    return buffer.dtype in _SIGNED and buffer.shape != (1,)
 
 
 @dataclass(frozen=True)
@@ -37,8 +30,8 @@ class BufferRule:
     - counter: base + (after − before);
     - anything else: after.
 
-    A signed integer is taken for a counter, or a table of them, unless the forward pass lowered it somewhere, as no
-    count is, or its shape is [1], as that of a pointer into a ring is by custom: a sum would take it out of the ring.
+    A signed integer is taken for a counter, or a table of them, unless its shape is [1], as that of a pointer into a
+    ring is by custom: a sum would take it out of the ring.
 
     A buffer that the forward pass left alone keeps base.
     """
@@ -59,7 +52,7 @@ class BufferRule:
             if self.counter is not None:
                 seen, others = int(before[self.counter]), int(base[self.counter])
                 return (newest * others + (a * (seen + passes) - b * seen)) / (others + passes)
-        if _is_counter(b, a):
+        if _is_counter(a):
             return newest + (a - b)
         return a
 

@@ -247,7 +247,6 @@ class Ring(nn.Module):
         return self.layer(x)
 
 
-@pytest.mark.filterwarnings("ignore:the forward pass changes passes:UserWarning")
 @pytest.mark.parametrize("update", OWN_GRADIENTS)
 def test_a_pointer_stays_in_its_ring_and_a_table_counts(update):
     model, expected = Ring(), Ring()
@@ -258,49 +257,3 @@ def test_a_pointer_stays_in_its_ring_and_a_table_counts(update):
     if update in SAME_BITS:
         problems.train_serially(expected, **settings)
         assert [*map(torch.Tensor.tolist, expected.buffers())] == [*map(torch.Tensor.tolist, model.buffers())]
-
-
-class Labelled(nn.Module):
-    """Keeps the labels of what it has seen last in a ring, and where the next go."""
-
-    def __init__(self, dtype: torch.dtype, *, full: bool = False) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 3)
-        self.register_buffer("labels", torch.full((32,), 2 if full else 0, dtype=dtype))
-        self.register_buffer("ptr", torch.zeros(1, dtype=torch.long))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        start = int(self.ptr)
-        self.labels[start : start + len(y)] = y.to(self.labels.dtype)
-        self.ptr[0] = (start + len(y)) % 32
-        return torch.nn.functional.cross_entropy(self.layer(x), y)
-
-
-def _train_labelled(model, staleness=1):
-    return hogwild.train(
-        model,
-        problems.data(),
-        lambda replica, batch: replica(*batch),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
-        update="ordered",
-        staleness=staleness,
-        workers=1,
-        kind="threads",
-        updates=5,
-        batch_size=16,
-    )
-
-
-def test_labels_that_go_down_are_no_counts():
-    model = Labelled(torch.long, full=True)
-    _train_labelled(model)
-    assert {*model.labels.tolist()} <= {0, 1, 2}, "labels are not added up"
-
-
-def test_what_may_be_a_table_of_counts_is_told():
-    with pytest.warns(UserWarning, match="the forward pass changes labels, a buffer of integers: .* is added up"):
-        _train_labelled(Labelled(torch.long))
-    model = Labelled(torch.uint8)
-    _train_labelled(model)
-    assert {*model.labels.tolist()} <= {0, 1, 2}
-    _train_labelled(Labelled(torch.long), staleness=0)  # warns of nothing, for nothing is added up

@@ -20,7 +20,6 @@ from torch import nn
 from hogwild.data.seeding import preserved_generators
 from hogwild.data.sources import Source
 from hogwild.errors import ArgumentError, some_of
-from hogwild.model.buffers import tables_of_counts
 from hogwild.run.trial.at_batch import at_batch
 from hogwild.run.trial.holes import WAYS_OUT, hole_in
 from hogwild.run.trial.left_out import left_out
@@ -45,8 +44,7 @@ class DryRun:
     these near where they began. `kept`: what threads must not share of the loss, in words. `apart`: the class of what
     the model and the loss have in common, by which the loss is another where the model alone is copied. `left_out`:
     what the loss computes with that nobody will train, in words. `assigned`: what all threads find, that functions
-    of the loss or the model assign to. `made`: the names of buffers that there were none of before. `counted`: of those
-    that will be taken for tables of counts.
+    of the loss or the model assign to. `made`: the names of buffers that there were none of before.
     """
 
     sparse: frozenset[int]
@@ -63,7 +61,6 @@ class DryRun:
     left_out: str = ""
     assigned: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
-    counted: tuple[str, ...] = ()
 
 
 def dry_run(
@@ -99,7 +96,6 @@ def dry_run(
         with at_batch(seed, workers) as info:
             _refuse_unreached(missing, (make().as_sent(model) if apart else None) or make(), info)
     made = tuple(_made(model, step.trial.replica))
-    counted = tuple(tables_of_counts(dict(model.named_buffers()), dict(step.trial.replica.named_buffers())))
     written = tuple(step.written(model))
     step.trial.let_go()
     beyond = [name for name, gradient in zip(trained, step.callers, strict=False) if gradient is not None]
@@ -121,7 +117,6 @@ def dry_run(
         left_out=left_out(loss, list(filter(step.kept.stays, step.beside)), [*model.parameters()]),
         assigned=tuple(step.kept.set_for_all()),
         made=made,
-        counted=counted,
     )
 
 

@@ -50,12 +50,6 @@ def try_job(job: Job, anatomy: Anatomy) -> DryRun:
             f"the first forward pass makes the buffer {some_of(tried.made)}, of which each worker has one of its own, "
             f"and no saved model; run one batch through the model first, or register a cache with persistent=False"
         )
-    if tried.counted and (job.rule.most_workers or job.config.workers) > 1:
-        warn_caller(
-            f"the forward pass changes {some_of(tried.counted)}, a buffer of integers: what passes add to it is added "
-            f"up, as counts are; where it holds labels or positions, make it one of floating-point numbers or of "
-            f"torch.uint8, which keeps what the last pass left"
-        )
     return tried
 
 
