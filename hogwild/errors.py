@@ -166,6 +166,18 @@ _ELSEWHERE = {
     "callback": ("callbacks", "it is callbacks, a list"),
     "max_grad_norm": ("clip_grad_norm", "it is clip_grad_norm"),
     "gradient_clip_val": ("clip_grad_norm", "it is clip_grad_norm"),
+    "momentum": (
+        "optimizer",
+        "the optimizer has it: optimizer=functools.partial(torch.optim.SGD, momentum=0.9)",
+    ),
+    "weight_decay": (
+        "optimizer",
+        "the optimizer has it, as lr and momentum",
+    ),
+    "steps": ("updates", "it is updates"),
+    "num_epochs": ("epochs", "it is epochs"),
+    "save_every": ("checkpoint_every", "it is checkpoint_every"),
+    "val_data": ("evaluate", "it is evaluate, a function of the model that returns metrics"),
     "device": ("model", "models are trained on the CPU"),
 }
 """What other libraries call an argument → one that a function of ours has, where the other means something; what to
@@ -178,7 +190,7 @@ def _what_is_meant(form: Signature, args: Sequence[object], named: Mapping[str, 
     for name in named:
         if name not in known:
             place, said = _ELSEWHERE.get(name, ("", ""))
-            close = get_close_matches(name, known, 1)
+            close = get_close_matches(name, known, 1, 0.75)
             return said if place in known else f"did you mean {close[0]}?" if close else ""
     by_name = [one.name for one in known.values() if one.kind is one.KEYWORD_ONLY]
     first = next((name for name in by_name if name not in named), "")

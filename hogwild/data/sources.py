@@ -114,6 +114,8 @@ def as_source(
     """
     is_data_set = hasattr(data, "__getitem__") and Source not in type(data).__mro__  # and may have a `batch`, too
     if isinstance(data, Source) and not is_data_set:
+        if drop_last:
+            raise ArgumentError(f"drop_last: data is {a_type(data)}, which makes its own batches; leave them out there")
         return data
     _refuse_iterated(data)
     if collate is None and _is_its_tensors(data):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import SupportsIndex
 
 from hogwild.errors import ArgumentError
 from hogwild.run.callback import Callback, RunInfo
@@ -20,27 +22,28 @@ class EarlyStopping(Callback):
         metric: its name. The lowest is best where the name says loss, error or the like, and the highest elsewhere;
             NAME:min and NAME:max say it otherwise, as for `keep_best`.
         patience: evaluations without a better value that end the run.
-        min_delta: by how much a value must be better than the best before, at least, to be an improvement.
+        min_delta: a value improves the metric where it is better than the best before by more than this.
 
     Raises:
         ArgumentError: `patience` is no whole number above 0, or `min_delta` is below 0.
     """
 
     def __init__(self, metric: str, patience: int, min_delta: float = 0.0) -> None:
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+        if isinstance(patience, bool) or not isinstance(patience, SupportsIndex) or int(patience) < 1:
             raise ArgumentError(f"patience {patience!r} is no whole number above 0; 3 evaluations are a good start")
         if not min_delta >= 0:
             raise ArgumentError(f"min_delta {min_delta!r} is not 0 or more; 0.001 works")
         self.metric = metric
-        self.patience = patience
+        self.patience = int(patience)
         self.min_delta = min_delta
         self._values: dict[int, float] = {}  # by version, as they came; lower is better
 
     def on_begin(self, info: RunInfo) -> None:
-        """Count from the evaluations before, where the run is resumed."""
+        """Count from the evaluations before that have the metric, where the run is resumed."""
         self._values = {}
         for row in info.evaluations:
-            self._see(row)
+            with suppress(ArgumentError):
+                self._see(row)
 
     def on_evaluation(self, progress: Progress) -> None:
         """Look at the metric."""

@@ -180,7 +180,7 @@ def refuse_other_arguments(work: Callable[..., Any]) -> None:
         ArgumentError: its signature says so.
     """
     try:
-        form = signature(work)
+        form = signature(work, follow_wrapped=False)  # a decorator may give what else it needs
     except (TypeError, ValueError):  # of a function that is not written in Python
         return
     try:

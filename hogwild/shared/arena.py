@@ -161,11 +161,9 @@ class Space:
         return offset
 
 
-def map_file(descriptor: int, offset: int, nbytes: int) -> memoryview:
-    """So many bytes of a file from an offset on, mapped copy-on-write; the file may be larger than memory (Linux)."""
-    before = offset % mmap.ALLOCATIONGRANULARITY
-    flags, allowed = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
-    return memoryview(mmap.mmap(descriptor, before + nbytes, flags, allowed, offset=offset - before))[before:]
+def map_file(descriptor: int) -> memoryview:
+    """All bytes of a file that is not empty, mapped copy-on-write; it may be larger than memory (Linux)."""
+    return memoryview(mmap.mmap(descriptor, 0, mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE))
 
 
 def as_tensor(view: memoryview) -> Tensor:

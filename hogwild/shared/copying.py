@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ArgumentError, one_line
+from hogwild.shared.mapped_files import mapped_again
 from hogwild.shared.placement import as_it_lies, is_plain_array, is_plain_tensor, lies_as_new
 
 T = TypeVar("T")
@@ -62,8 +63,10 @@ def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, d
     """(a deep copy, all copies by the id of their object); where there is none, what `copy.deepcopy` cannot copy of
     what its holders own, and nobody trains, is looked for."""
     parts = [*_parts_of(own)]
-    atoms = {id(one): one for one in parts if _is_shared_as_it_is(one)}
+    atoms = {id(one): one for one in parts if type(one) is object}  # which is nothing but itself
+    files = {id(one): mapped_again(one) for one in parts if _is_to_be_read(one)}  # which a copy would load
     lying = {id(one): as_it_lies(one) for one in parts if _would_move(one)} | atoms
+    lying |= {key: one for key, one in files.items() if one is not None}
     made = {**lying, **kept}
     try:
         return copy.deepcopy(value, made), made
@@ -75,10 +78,9 @@ def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, d
     return copy.deepcopy(value, made), made
 
 
-def _is_shared_as_it_is(one: Any) -> bool:
-    """True for an `object()`, which is nothing but itself, and for a file that is mapped to be read, which a copy would
-    load."""
-    return type(one) is object or (type(one) is np.memmap and not one.flags.writeable)
+def _is_to_be_read(one: Any) -> bool:
+    """True for a file that is mapped to be read."""
+    return type(one) is np.memmap and not one.flags.writeable and not one.dtype.hasobject
 
 
 def _would_move(one: Any) -> bool:

@@ -13,8 +13,11 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from hogwild.errors import ArgumentError
 from hogwild.shared.arena import map_file
-from hogwild.shared.placement import Bytes, address_of
+from hogwild.shared.placement import Array, Bytes, address_of, array_in, laid
 
 _MOST = 32  # files; a fork server takes a few hundred numbers at once
 
@@ -45,7 +48,7 @@ class MappedFiles:
         self._regions: list[_Region] | None = None
         self._numbers: dict[str, int] = {}
         self._descriptors: list[int] = []
-        self._views: dict[FilePiece, memoryview] = {}
+        self._maps: dict[int, memoryview] = {}  # one of each file, for each keeps a descriptor of its own
 
     def piece(self, memory: Bytes) -> FilePiece | None:
         """What of which file those bytes are; None where they are none, or the file has gone or become another."""
@@ -74,10 +77,18 @@ class MappedFiles:
         return self._numbers.get(region.path)
 
     def view(self, piece: FilePiece) -> memoryview:
-        """Those bytes, which the process may write to for itself; the same memory each time."""
-        if piece not in self._views:
-            self._views[piece] = map_file(self._descriptors[piece.file], piece.offset, piece.nbytes)
-        return self._views[piece]
+        """Those bytes, which the process may write to for itself; the same memory each time.
+
+        Raises:
+            ArgumentError: the file has become shorter meanwhile.
+        """
+        descriptor = self._descriptors[piece.file]
+        if piece.file not in self._maps and os.fstat(descriptor).st_size:
+            self._maps[piece.file] = map_file(descriptor)
+        memory = self._maps.get(piece.file, memoryview(b""))[piece.offset : piece.offset + piece.nbytes]
+        if memory.nbytes < piece.nbytes:
+            raise ArgumentError("a file that data lie in, mapped (np.memmap), has become shorter while a run needs it")
+        return memory
 
     def __getstate__(self) -> dict[str, Any]:
         return {"descriptors": [reduction.DupFd(one) for one in self._descriptors]}
@@ -97,11 +108,21 @@ class MappedFiles:
         self.close()
 
 
+def mapped_again(array: Array) -> Array | None:
+    """An `np.memmap` on the file of another one, which may be written to and changes no file; None where that is no
+    file's, or is mostly gaps."""
+    files, (memory, place, strides) = MappedFiles(), laid(np.asarray(array))
+    piece = files.piece(memory)
+    if piece is None:
+        return None
+    return array_in(files.view(piece), array.dtype, array.shape, place, strides).view(np.memmap)
+
+
 def _regions() -> list[_Region]:
     """Memory of this process that others who map the file see as well; where it is in memory alone, it is left out."""
     found = []
     with suppress(OSError):
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").split("\n")[:-1]:
             place, allowed, offset, _, inode, *path = line.split(maxsplit=5)
             if path and allowed[0] == "r" and allowed[3] == "s" and not path[0].startswith(("/dev/", "/memfd:")):
                 start, end = (int(number, 16) for number in place.split("-"))

@@ -34,6 +34,15 @@ def test_a_record_from_before_leaves_nothing_out():
     assert not RunConfig.from_mapping({"updates": 1}).drop_last
 
 
+def test_a_source_makes_its_own_batches():
+    class Batches:
+        def batch(self, update, generator):
+            return problems.data()
+
+    with pytest.raises(ArgumentError, match="^drop_last: data is a Batches, which makes its own batches"):
+        problems.train(data=Batches(), updates=3, drop_last=True)
+
+
 def test_one_sample_that_is_left_for_batch_norm_is_left_out():
     model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     data = tuple(part[:49] for part in problems.data())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import problems
 import pytest
 
@@ -74,6 +77,20 @@ def test_a_run_that_is_resumed_counts_on(tmp_path, at, place, method):
         train(*given, out=tmp_path)
     run = train(EarlyStopping("accuracy", 3), out=tmp_path, resume=tmp_path)
     assert (run.updates, run.digest) == (whole.updates, whole.digest) == (45, whole.digest)
+
+
+def test_evaluations_before_that_have_no_such_metric_do_not_count(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(Breaking(20, "on_evaluation"), evaluate=measured("loss"), out=tmp_path)
+    run = train(EarlyStopping("accuracy", 1), evaluate=measured(), out=tmp_path, resume=tmp_path)
+    assert run.updates == 25, "the first accuracy is that of update 20"
+
+
+def test_a_first_value_that_is_no_number_is_the_worst():
+    stopping = EarlyStopping("loss", np.int64(2))
+    for update, value in enumerate((float("nan"), 5.0, 4.0, 4.5)):
+        stopping.on_evaluation(SimpleNamespace(metrics={"loss": value}, updates=update))
+    assert stopping.since == 1
 
 
 def test_an_object_is_for_several_runs():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -331,6 +331,7 @@ def test_a_loop_with_other_arguments_is_refused_before_the_run() -> None:
     ):
         launched(work)
     assert launched(partial(work, gamma=0.9)).updates == 6
+    assert launched(wraps(work)(lambda worker: work(worker, 0.9))).updates == 6
 
 
 def commits_the_loss(worker: hogwild.Worker) -> None:

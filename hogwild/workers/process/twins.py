@@ -9,11 +9,12 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from hogwild.shared.mapped_files import MappedFiles
-from hogwild.shared.placement import array_in, copy_alike, phase_of
+from hogwild.shared.placement import Bytes, array_in, copy_alike, phase_of
 from hogwild.workers.process.package import Pickler
 
 _LARGEST_TWIN = 1 << 26  # bytes of a pickle
@@ -22,9 +23,9 @@ _LARGEST_TWIN = 1 << 26  # bytes of a pickle
 def twins_of(objects: Mapping[str, Any], source: Any, found: Mapping[int, Any]) -> dict[str, Any] | None:
     """The objects as a worker process would get them, made in this one; None where they cannot be pickled.
 
-    What is large in `source`, one of them, or in a file, stays where it is; all else is copied. `found`: id of a
-    parameter → what replaces it. Given up are a pickle of more than 64 MiB, and what has a `__del__` and holds
-    parameters.
+    What is large in `source`, one of them, stays where it is; all else is copied, and a file that is mapped is mapped
+    again. `found`: id of a parameter → what replaces it. Given up are a pickle of more than 64 MiB, and what has a
+    `__del__` and holds parameters.
     """
     keys = {own: ("own", own) for own in found}
     try:
@@ -90,6 +91,14 @@ def _has_finalizer(own: type) -> bool:
     return isinstance(getattr(own, "__del__", None), FunctionType)
 
 
+def _another(memory: Bytes, files: MappedFiles, *, stays: bool) -> Bytes:
+    """A copy of it, unless it `stays`; of a file that is mapped another map, to which this process writes alone."""
+    piece = files.piece(memory)
+    if piece is not None:
+        return np.asarray(files.view(piece))
+    return memory if stays else copy_alike(memory, phase_of(memory))
+
+
 class _Here(pickle.Unpickler):
     """Reads a pickle in the process that wrote it."""
 
@@ -97,12 +106,7 @@ class _Here(pickle.Unpickler):
         super().__init__(io.BytesIO(blob))
         self._shared, self._left, self._found = pickler.shared, pickler.left, found
         files = MappedFiles()
-        self._large = [
-            one.memory
-            if one.key in kept or files.piece(one.memory) is not None
-            else copy_alike(one.memory, phase_of(one.memory))
-            for one in pickler.large
-        ]
+        self._large = [_another(one.memory, files, stays=one.key in kept) for one in pickler.large]
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
         kind, number, *form = key

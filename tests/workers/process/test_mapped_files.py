@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import problems
+import psutil
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hogwild import ArgumentError
 from hogwild.data.sources import own_copy
 from hogwild.shared.mapped_files import MappedFiles
 from hogwild.workers.process.package import Package
@@ -132,11 +135,62 @@ def test_a_run_has_the_bits_of_one_in_memory(path, make, recwarn):
     assert not [one for one in recwarn if "not writable" in str(one.message)]
 
 
-def test_neither_threads_nor_a_look_beforehand_load_it(path):
-    x = mapped(path, "r")
-    assert own_copy(Batches(x, torch.zeros(3))).x is x  # type: ignore[attr-defined]
-    twins = twins_of({"held": [x]}, None, {})
-    assert twins is not None and np.shares_memory(twins["held"][0], x)
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_what_is_written_to_a_copy_changes_neither_the_file_nor_the_map(path, mode):
+    """Of a map that may only be read, the program would die."""
+    before, x = path.read_bytes(), mapped(path, mode)
+    twins = twins_of({"source": Batches(x, torch.zeros(3)), "held": torch.from_numpy(x[7:])}, None, {})
+    of_source = twins_of({"source": Batches(x, torch.zeros(3))}, Batches(x, torch.zeros(3)), {})
+    assert twins is not None and of_source is not None
+    copies = own_copy(Batches(x, torch.zeros(3))).x, twins["source"].x, of_source["source"].x  # type: ignore[attr-defined]
+    assert all(np.array_equal(copy, x) for copy in copies) and np.array_equal(twins["held"].numpy(), x[7:])
+    for copy in copies:
+        torch.from_numpy(copy).fill_(5)
+    assert np.all(twins["held"].numpy() == 5), "it is the memory that the twin of the source has"
+    assert path.read_bytes() == before and not np.any(x == 5)
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")
+def test_what_is_larger_than_memory_is_loaded_by_nobody(tmp_path):
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 1 << 41)
+    x = np.memmap(path, np.float32, "r", shape=(1 << 36, 8))
+    package = Package({"x": x}, {})
+    twins = twins_of({"x": x, "tensor": torch.from_numpy(x)}, None, {})
+    assert twins is not None
+    maps = own_copy(Batches(x, torch.zeros(3))).x, package.open({})["x"], twins["x"], twins["tensor"]  # type: ignore[attr-defined]
+    assert all(one.shape == x.shape and one[-1, -1] == 0 for one in maps)
+
+
+def test_many_pieces_of_a_file_take_one_file_descriptor(path):
+    values = [one for x in [mapped(path, "r")] for one in np.split(x, 1_000)]
+    package = Package({"values": values}, {})
+    before = psutil.Process().num_fds()
+    found = package.open({})["values"]
+    assert all(map(np.array_equal, found, values)) and psutil.Process().num_fds() <= before + 1
+
+
+def test_a_file_that_became_shorter_is_told(path):
+    package = Package({"x": mapped(path, "r")}, {})
+    os.truncate(path, 1_000)
+    with pytest.raises(ArgumentError, match=r"a file that data lie in, mapped \(np.memmap\), has become shorter"):
+        package.open({})
+
+
+@pytest.mark.parametrize("name", ["two\u2028lines", "next\x85line", " ", "x (deleted)", "a\nb"])
+def test_any_name_will_do(tmp_path, path, name):
+    path = path.rename(tmp_path / name)
+    value = mapped(path, "r")
+    assert np.array_equal(Package({"value": value}, {}).open({})["value"], value)
+
+
+def test_another_file_of_the_name_that_a_lost_one_is_listed_under_is_not_taken(tmp_path, path):
+    value = mapped(path, "r")
+    path.unlink()
+    (tmp_path / f"{path.name} (deleted)").write_bytes(bytes(value.nbytes + 100))
+    assert MappedFiles().piece(value.reshape(-1).view(np.uint8)) is None
 
 
 def test_memory_of_no_file_is_none():
