@@ -166,14 +166,8 @@ _ELSEWHERE = {
     "callback": ("callbacks", "it is callbacks, a list"),
     "max_grad_norm": ("clip_grad_norm", "it is clip_grad_norm"),
     "gradient_clip_val": ("clip_grad_norm", "it is clip_grad_norm"),
-    "momentum": (
-        "optimizer",
-        "the optimizer has it: optimizer=functools.partial(torch.optim.SGD, momentum=0.9)",
-    ),
-    "weight_decay": (
-        "optimizer",
-        "the optimizer has it, as lr and momentum",
-    ),
+    "momentum": ("optimizer", "the optimizer has it: optimizer=functools.partial(torch.optim.SGD, momentum=0.9)"),
+    "weight_decay": ("optimizer", "the optimizer has it, as lr and momentum"),
     "steps": ("updates", "it is updates"),
     "num_epochs": ("epochs", "it is epochs"),
     "save_every": ("checkpoint_every", "it is checkpoint_every"),
