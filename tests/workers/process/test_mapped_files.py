@@ -155,8 +155,8 @@ def test_what_is_written_to_a_copy_changes_neither_the_file_nor_the_map(path, mo
 def test_what_is_larger_than_memory_is_loaded_by_nobody(tmp_path):
     path = tmp_path / "sparse"
     path.touch()
-    os.truncate(path, 1 << 41)
-    x = np.memmap(path, np.float32, "r", shape=(1 << 36, 8))
+    os.truncate(path, 1 << 39)
+    x = np.memmap(path, np.float32, "r", shape=(1 << 34, 8))
     package = Package({"x": x}, {})
     twins = twins_of({"x": x, "tensor": torch.from_numpy(x)}, None, {})
     assert twins is not None
