@@ -99,20 +99,20 @@ def test_a_wrong_key_is_named_beside_the_right_ones(key):
 
 
 WRONG_TYPES: list[tuple[str, Any, str]] = [
-    ("workers", "2", "str"),
-    ("workers", 2.0, "float"),
-    ("workers", True, "bool"),
-    ("workers", [2], "list"),
-    ("kind", 3, "int"),
-    ("shuffle", 1, "int"),
-    ("shuffle", "no", "str"),
-    ("audit", 0, "int"),
-    ("lr", "fast", "str"),
-    ("lr", True, "bool"),
-    ("name", 5, "int"),
-    ("updates", {"a": 1}, "dict"),
-    ("clip_grad_norm", "1", "str"),
-    ("worker_timeout", "5 s", "str"),
+    ("workers", "2", "a str"),
+    ("workers", 2.0, "a float"),
+    ("workers", True, "a bool"),
+    ("workers", [2], "a list"),
+    ("kind", 3, "an int"),
+    ("shuffle", 1, "an int"),
+    ("shuffle", "no", "a str"),
+    ("audit", 0, "an int"),
+    ("lr", "fast", "a str"),
+    ("lr", True, "a bool"),
+    ("name", 5, "an int"),
+    ("updates", {"a": 1}, "a dict"),
+    ("clip_grad_norm", "1", "a str"),
+    ("worker_timeout", "5 s", "a str"),
 ]
 
 
@@ -120,7 +120,7 @@ WRONG_TYPES: list[tuple[str, Any, str]] = [
 def test_a_value_of_another_type_is_named_with_its_type(key, value, kind):
     with pytest.raises(ArgumentError) as caught:
         RunConfig.from_mapping({"updates": 1, key: value})
-    assert str(caught.value).startswith(f"{key} {value!r} is a {kind}; it must be ")
+    assert str(caught.value).startswith(f"{key} {value!r} is {kind}; it must be ")
 
 
 @pytest.mark.parametrize(("key", "value", "kind"), WRONG_TYPES)

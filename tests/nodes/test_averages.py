@@ -40,7 +40,7 @@ extra = {"evaluate": evaluate, "evaluate_every": 20}
 
 def serially(nodes, updates, every, outer_lr=None, momentum=0.9):
     """The digest of machines that train one after the other, as the docs say: update u of machine n on batch uN + n."""
-    source = reference._Batches(problems.data(), 16, True, 0)
+    source = reference._Batches(problems.data(), 16, False, True, 0)
     models = [problems.conv_bn() for _ in range(nodes)]
     steppers = [problems.MOMENTUM(list(model.named_parameters())) for model in models]
     agreed = copy.deepcopy(models[0])
