@@ -36,7 +36,7 @@ class Schedule:
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
-        self.drop_last = drop_last
+        self.visited = samples - samples % batch_size if drop_last else samples  # in the batches of an epoch
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
         self._first = 0  # the update that `_cut` begins with
@@ -45,11 +45,6 @@ class Schedule:
     def __len__(self) -> int:
         """Updates in an epoch."""
         return -(-self.visited // self.batch_size)
-
-    @property
-    def visited(self) -> int:
-        """Samples in the batches of an epoch."""
-        return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
 
     def indices(self, update: int) -> Tensor:
         """The sample numbers of that update, int64 of shape (B,), B ≤ batch_size."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ArgumentError, one_line
-from hogwild.shared.mapped_files import mapped_again
+from hogwild.shared.mapped_files import MappedFiles
 from hogwild.shared.placement import as_it_lies, is_plain_array, is_plain_tensor, lies_as_new
 
 T = TypeVar("T")
@@ -64,9 +64,10 @@ def _copied(value: T, kept: Mapping[int, Any], own: Sequence[Any]) -> tuple[T, d
     what its holders own, and nobody trains, is looked for."""
     parts = [*_parts_of(own)]
     atoms = {id(one): one for one in parts if type(one) is object}  # which is nothing but itself
-    files = {id(one): mapped_again(one) for one in parts if _is_to_be_read(one)}  # which a copy would load
+    files = MappedFiles()
+    mapped = {id(one): files.again(one) for one in parts if _is_to_be_read(one)}  # which a copy would load
     lying = {id(one): as_it_lies(one) for one in parts if _would_move(one)} | atoms
-    lying |= {key: one for key, one in files.items() if one is not None}
+    lying |= {key: one for key, one in mapped.items() if one is not None}
     made = {**lying, **kept}
     try:
         return copy.deepcopy(value, made), made

@@ -90,6 +90,15 @@ class MappedFiles:
             raise ArgumentError("a file that data lie in, mapped (np.memmap), has become shorter while a run needs it")
         return memory
 
+    def again(self, array: Array) -> Array | None:
+        """An `np.memmap` on the file of another one, which may be written to and changes no file; None where that is no
+        file's, or is mostly gaps."""
+        memory, place, strides = laid(np.asarray(array))
+        piece = self.piece(memory)
+        if piece is None:
+            return None
+        return array_in(self.view(piece), array.dtype, array.shape, place, strides).view(np.memmap)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"descriptors": [reduction.DupFd(one) for one in self._descriptors]}
 
@@ -106,16 +115,6 @@ class MappedFiles:
 
     def __del__(self) -> None:
         self.close()
-
-
-def mapped_again(array: Array) -> Array | None:
-    """An `np.memmap` on the file of another one, which may be written to and changes no file; None where that is no
-    file's, or is mostly gaps."""
-    files, (memory, place, strides) = MappedFiles(), laid(np.asarray(array))
-    piece = files.piece(memory)
-    if piece is None:
-        return None
-    return array_in(files.view(piece), array.dtype, array.shape, place, strides).view(np.memmap)
 
 
 def _regions() -> list[_Region]:

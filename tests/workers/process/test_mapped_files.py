@@ -170,6 +170,8 @@ def test_many_pieces_of_a_file_take_one_file_descriptor(path):
     before = psutil.Process().num_fds()
     found = package.open({})["values"]
     assert all(map(np.array_equal, found, values)) and psutil.Process().num_fds() <= before + 1
+    copied = own_copy(Batches(values, torch.zeros(3))).x  # type: ignore[attr-defined]
+    assert all(map(np.array_equal, copied, values)) and psutil.Process().num_fds() <= before + 2
 
 
 def test_a_file_that_became_shorter_is_told(path):
