@@ -99,7 +99,7 @@ def train(
             and freed as it comes, their sum divided by the count); or (value, {name: gradient}), which are told and not
             differentiated, where a gradient is what `Worker.commit` takes. The batch has the structure of the data.
         optimizer: called with `list(model.named_parameters())`, as torch.optim takes them:
-            `functools.partial(torch.optim.SGD, lr=0.1)`.
+            `functools.partial(torch.optim.SGD, lr=0.1)`. It may return a list of them, of parameters of their own.
         update: the rule: racing, hogwild, locked, snapshot, ordered, sync, or a `Rule` of yours.
         workers: how many train at once.
         kind: "threads" or "processes"; or "auto", which takes threads where the GIL is off or a step takes 20 ms and

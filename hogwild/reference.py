@@ -41,6 +41,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
 from hogwild.data.seeding import mix, preserved_generators
+from hogwild.optim.factory import Factory, made_by
 from hogwild.optim.stability import largest_stable_step
 
 _Version = dict[str, Tensor]  # name → value of each parameter and buffer
@@ -52,7 +53,7 @@ def train_serially(
     data: Any,
     loss: Callable[[nn.Module, Any], Any],
     *,
-    optimizer: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
+    optimizer: Factory,
     update: str = "hogwild",
     staleness: int = 1,
     compensation: str = "auto",
@@ -79,7 +80,7 @@ def train_serially(
     M, N = micro_batches if update == "sync" else 1, accumulate
     batches = epochs * len(source) if updates is None else updates * M * N
     plan = _plan(update, -(-batches // N), staleness, M) if journal is None else [(u, [u], v) for u, v in journal]
-    stepper = optimizer(list(model.named_parameters()))
+    stepper = made_by(optimizer, list(model.named_parameters()))
     stepped = {parameter for group in stepper.param_groups for parameter in group["params"]}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter in stepped]
     oldest = max((k - v for k, (_, _, v) in enumerate(plan)), default=0)  # how many commits ago a version may be read
@@ -352,9 +353,8 @@ def _shared(update: str, part: _Part, trained: Sequence[nn.Parameter]) -> _Part:
 def _rebased(model: nn.Module, before: _Version, after: _Version, base: _Version) -> _Version:
     """What the buffers become: a forward pass took them from `before` to `after`, and they are `base` by now.
 
-    A running average with momentum m, after n passes: after + (1 − m)ⁿ (base − before). One with momentum None: the
-    mean over base's batches and these. A signed integer, but of shape [1]: base + (after − before). Any other: after.
-    Left alone: base.
+    A running average of momentum m, after n passes: after + (1 − m)ⁿ (base − before); of momentum None: the mean over
+    base's batches and these. A signed integer, but of shape [1]: base + (after − before). Left alone: base. Else: after.
     """
     committed = {}
     for name, _ in model.named_buffers():

@@ -25,6 +25,7 @@ from hogwild.optim.kernels import (
     written_step,
 )
 from hogwild.optim.row_adagrad import RowAdagrad
+from hogwild.optim.several import optimizers_in, part_of_group
 from hogwild.optim.stability import Curvature
 from hogwild.optim.step_form import WrittenStep
 from hogwild.optim.torch_step import options_kept, refuse_rounding
@@ -83,26 +84,30 @@ _ADAPTIVE = (
 )
 
 
-def steps_rows(optimizer: Optimizer) -> bool:
-    """True where a sparse gradient changes the rows that it names, of the parameter and of its state, and no others."""
-    return takes_sparse(optimizer) and not is_watched(optimizer)
+def steps_rows(optimizer: Optimizer, layout: Layout, tables: frozenset[int]) -> bool:
+    """True where a sparse gradient of these parameters changes the rows that it names, of the parameter and of its
+    state, and no others."""
+    holders = part_of_group(optimizer)
+    parts = [holders[span.group][0] for span in layout.ranges if not tables.isdisjoint(span.members)]
+    written = all(written_step(part) is not None for part, _ in holders)
+    return written and all(map(takes_sparse, parts)) and not is_watched(optimizer)
 
 
 @dataclass(frozen=True)
 class OptimizerPlan:
     """What the workers need to know of an optimizer: found once, by trying it on tensors of its own.
 
-    `form` is that of its state, and says whether ranges are stepped whole; `written` is the optimizer's step where it
-    need not be torch's; `plain` that this is p ← p − lr g; `by_row` that it takes sparse gradients too; `adaptive` that
-    the optimizer divides by what it keeps of earlier gradients, which the written step computes privately; `shards` are
-    there where the step of a version can be made in pieces; `rates` are learning rates, each with the update from which
-    on it replaces that of the optimizer; `compensation` is what is done about staleness, if anything; `decay` is that
-    of a moving average of the parameters, if one is kept; `rows` has the positions of the parameters whose sparse
+    `form` is that of its state, and says whether ranges are stepped whole; `written` is the step in each group, where
+    none need be torch's; `plain` that all are p ← p − lr g; `by_row` that sparse gradients are taken too; `adaptive`
+    that something is divided by what is kept of earlier gradients, which the written step computes privately; `shards`
+    are there where the step of a version can be made in pieces; `rates` are learning rates, each with the update from
+    which on it replaces that of the optimizer; `compensation` is what is done about staleness, if anything; `decay` is
+    that of a moving average of the parameters, if one is kept; `rows` has the positions of the parameters whose sparse
     gradients stay so, None: all.
     """
 
     form: StateForm
-    written: WrittenStep | None
+    written: tuple[WrittenStep, ...] | None
     plain: bool
     by_row: bool
     adaptive: bool
@@ -168,15 +173,16 @@ class OptimizerPlan:
             ArgumentError: an optimizer that keeps state where workers cannot share it.
         """
         options = [group.get(name) for group in optimizer.param_groups for name in _NOT_FLAT]
-        watched = is_watched(optimizer)
-        elementwise = type(optimizer) in ELEMENTWISE and not any(options) and not sparse and not watched
+        watched, kinds = is_watched(optimizer), {type(part) for part in optimizers_in(optimizer)}
+        elementwise = kinds <= ELEMENTWISE and not any(options) and not sparse and not watched
         saved = len(layout.entries) - len(layout.ranges)
-        worth = _ELEMENTS_PER_TENSOR.get(type(optimizer), _ELEMENTS_PER_TENSOR_OTHERS) * saved
+        worth = min(_ELEMENTS_PER_TENSOR.get(kind, _ELEMENTS_PER_TENSOR_OTHERS) for kind in kinds) * saved
         pays = sum(span.numel for span in layout.ranges) <= worth
         groups = group_of(optimizer)
+        numbers, holders = [groups[id(parameter)] for parameter in parameters], part_of_group(optimizer)
         cells = [
-            _Try(optimizer, groups[id(parameter)], parameter, i in sparse, elementwise).cells()
-            for i, parameter in enumerate(parameters)
+            _Try(*holders[number], parameter, i in sparse, elementwise).cells()
+            for i, (parameter, number) in enumerate(zip(parameters, numbers, strict=True))
         ]
         vectorised = all(parameter.dtype in FLAT_DTYPES for parameter in parameters)
         same_dtype = all(
@@ -187,27 +193,36 @@ class OptimizerPlan:
         )
         # Elsewhere state may have other strides than its parameter, and complex numbers are taken for pairs of reals.
         real = all(parameter.dtype.is_floating_point for parameter in parameters)
-        by_row = type(optimizer) in _BY_ROW and (bool(sparse) or not elementwise)
+        by_row = not kinds.isdisjoint(_BY_ROW) and kinds <= {*_BY_ROW, *ELEMENTWISE}
         alike = elementwise or (by_row and _laid_out_alike(parameters, cells))
         known = not watched and (not any(cells) or (alike and same_dtype and real))
         flat = elementwise and same_dtype and vectorised and pays
-        written = written_step(optimizer) if known else None
-        numbers = [groups[id(parameter)] for parameter in parameters]
-        if any(set(by_key) != written_keys(optimizer, n) for n, by_key in zip(numbers, cells, strict=True)):
-            written = None  # a state that was restored has more
+        written = _written_steps(optimizer, numbers, cells) if known else None
         if compensation is not None and compensation.predicts:
-            written = predicting_sgd
+            written = (predicting_sgd,) * len(holders)
             cells = [{**own, PARAMETER: _own_cell(one)} for own, one in zip(cells, parameters, strict=True)]
         form = StateForm(layout, flat, tuple(cells))
         return cls(
             form,
             written,
-            plain=written is not None and is_plain_sgd(optimizer),
-            by_row=written is not None and takes_sparse(optimizer),
-            adaptive=isinstance(optimizer, _ADAPTIVE),
+            plain=written is not None and all(map(is_plain_sgd, optimizers_in(optimizer))),
+            by_row=written is not None
+            and all(takes_sparse(holders[number][0]) for i, number in enumerate(numbers) if not sparse or i in sparse),
+            adaptive=any(isinstance(part, _ADAPTIVE) for part in optimizers_in(optimizer)),
             shards=cut_shards(form) if written is not None and elementwise and same_dtype and vectorised else (),
             compensation=compensation,
         )
+
+
+def _written_steps(
+    optimizer: Optimizer, numbers: Sequence[int], cells: Sequence[Mapping[str, Cell]]
+) -> tuple[WrittenStep, ...] | None:
+    """The step of each group; None where one is not written out, or keeps another state than a parameter of that group
+    has, of which `numbers` are the groups and `cells` the state: one that was restored may have more."""
+    holders = part_of_group(optimizer)
+    steps = [step for part, _ in holders if (step := written_step(part)) is not None]
+    kept = all(set(by_key) == written_keys(*holders[n]) for n, by_key in zip(numbers, cells, strict=True))
+    return tuple(steps) if kept and len(steps) == len(holders) else None
 
 
 def _own_cell(parameter: Tensor) -> Cell:
@@ -234,9 +249,10 @@ def initial_of(
     SparseAdam would make a table of zeros at the first step. Shared memory is zero until it is written, so those
     numbered in `sparse` only need to be told that they have begun.
     """
-    begins = {"step": 0} if type(optimizer) is torch.optim.SparseAdam else {}
+    zeros = {key for part in optimizers_in(optimizer) if type(part) is torch.optim.SparseAdam for key in group_of(part)}
     return [
-        _kept(optimizer, parameter) or dict(begins if i in sparse else {}) for i, parameter in enumerate(parameters)
+        _kept(optimizer, parameter) or ({"step": 0} if i in sparse and id(parameter) in zeros else {})
+        for i, parameter in enumerate(parameters)
     ]
 
 
@@ -283,7 +299,8 @@ class _Try:
             try:
                 try_step(self._trial)
             except Exception as error:
-                others = "; Adagrad, and SGD without momentum, step sparse and dense ones" if kind in str(error) else ""
+                both = "; Adagrad, and SGD without momentum, step sparse and dense ones; a list has one for each"
+                others = both if kind in str(error) else ""
                 raise ArgumentError(f"{self._name} cannot step a {kind} gradient: {one_line(error)}{others}") from error
         if own != _numbers_of(self._trial):
             changed = [key for key, value in _numbers_of(self._trial).items() if value != own.get(key)]

@@ -33,14 +33,14 @@ class ShardedStep:
     Args:
         form: of the optimizer's state.
         shards: as cut from it.
-        written: the step.
+        written: the step of each group.
         decay: of the moving average, where one is kept.
     """
 
     def __init__(
-        self, form: StateForm, shards: Sequence[Shard], written: WrittenStep, decay: float | None = None
+        self, form: StateForm, shards: Sequence[Shard], written: Sequence[WrittenStep], decay: float | None = None
     ) -> None:
-        self._step = written
+        self._steps = written
         self._decay = decay
         rooms = _rooms(form, [piece for shard in shards for piece in shard])
         self._cuts = [[_Cut(form, piece, *rooms[piece]) for piece in shard] for shard in shards]
@@ -61,7 +61,7 @@ class ShardedStep:
             gradient = mean_of(gradients, len(gradients), cut.mean) if len(gradients) > 1 else gradients[0]
             target, own, made = cut.of_slot(new), cut.of_state(before), cut.of_state(after)
             begun = bool(before.started[cut.members[0]])
-            self._step(groups[cut.group], cut.of_slot(old), gradient, own, made, target, cut.rooms, begun)
+            self._steps[cut.group](groups[cut.group], cut.of_slot(old), gradient, own, made, target, cut.rooms, begun)
             if self._decay is not None:
                 value = made.get(PARAMETER, target)  # the slot may hold what is predicted
                 torch.lerp(own[AVERAGE], value, 1 - self._decay, out=made[AVERAGE])

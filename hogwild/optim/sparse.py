@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
 from hogwild.optim.kernels import takes_sparse
+from hogwild.optim.several import kind_of, optimizers_in
 from hogwild.shared.layout import Entry, Layout
 
 LARGEST_TABLES = 64 << 20  # bytes of parameters with sparse gradients that a rule may keep several copies of, or zero
@@ -45,7 +46,7 @@ def stay_sparse(
         ArgumentError: the rule copies or zeroes whole tables that are too large for it, or the optimizer takes no dense
             gradients and the rule no others.
     """
-    only_sparse = isinstance(optimizer, torch.optim.SparseAdam)
+    only_sparse = any(isinstance(part, torch.optim.SparseAdam) for part in optimizers_in(optimizer))
     if found is None:
         found = frozenset(range(len(layout.entries))) if only_sparse else frozenset()
     if copies or shared:
@@ -106,13 +107,13 @@ def declared_sparse(
         wrong = [name for name in named if name not in trained or not trained[name].dim()]
         if wrong or isinstance(named, str):
             raise ArgumentError(f"sparse {named!r} names {some_of(wrong)}; a list of these works: {some_of(names)}")
-        if not takes_sparse(optimizer):
+        if not any(map(takes_sparse, optimizers_in(optimizer))):
             raise ArgumentError(
-                f"sparse {list(named)} given, and {type(optimizer).__name__} as it is set does not step single rows; "
+                f"sparse {list(named)} given, and {kind_of(optimizer)} as it is set does not step single rows; "
                 f"SGD without momentum and weight decay, SparseAdam, Adagrad and hogwild.RowAdagrad do"
             )
         return frozenset(map(names.index, named)) | tables_of(model, list(trained.values()))
-    if isinstance(optimizer, torch.optim.SparseAdam) or not takes_sparse(optimizer):
+    if isinstance(optimizer, torch.optim.SparseAdam) or not any(map(takes_sparse, optimizers_in(optimizer))):
         return None
     return tables_of(model, list(trained.values()))
 

@@ -243,12 +243,12 @@ class SharedOptimizer:
         written = self._plan.written
         assert written is not None
         for number, span in enumerate(self._form.layout.ranges):
-            options = self._by_tensor.param_groups[span.group]
+            options, step = self._by_tensor.param_groups[span.group], written[span.group]
             if whole[number]:
                 begun = bool(before.started[span.members[0]])
                 source, target, gradient = old.flats[number], new.flats[number], gradients.flats[number]
                 states = before.flats[number], after.flats[number]
-                written(options, source, gradient, *states, target, self._flat_rooms[number], begun)
+                step(options, source, gradient, *states, target, self._flat_rooms[number], begun)
                 if not begun:
                     after.begin(span.members)
                 continue
@@ -257,7 +257,7 @@ class SharedOptimizer:
                 own = gradients.tensors[i]
                 if own is not None:
                     source, target, states = old.parameters[i], new.parameters[i], (before.tensors[i], after.tensors[i])
-                    written(options, source, own, *states, target, self._rooms[i], bool(before.started[i]))
+                    step(options, source, own, *states, target, self._rooms[i], bool(before.started[i]))
                     after.begin([i])
 
     def rates(self, update: int) -> list[float]:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
-from hogwild.optim.factory import STEP_HOOKS, is_plain
+from hogwild.optim.factory import has_hooks, is_plain
+from hogwild.optim.several import kind_of
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.optimizer_state import AVERAGE, Cell
 
@@ -50,7 +51,7 @@ def _as_it_was(optimizer: Optimizer, key: str, value: Tensor, cell: Cell) -> Ten
     number = value.item()
     if cell.number is int and not float(number).is_integer():
         raise ArgumentError(
-            f"{type(optimizer).__name__} keeps {number} as {key!r}, and kept an int after its first step, in which "
+            f"{kind_of(optimizer)} keeps {number} as {key!r}, and kept an int after its first step, in which "
             f"form workers share it; let it begin as a float"
         )
     return cell.number(number)
@@ -66,7 +67,7 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
     late = [key for key, value in state.items() if key not in shared and value is not None]
     if late:
         raise ArgumentError(
-            f"{type(optimizer).__name__} began to keep {late[0]!r} after its first step, and workers share only the "
+            f"{kind_of(optimizer)} began to keep {late[0]!r} after its first step, and workers share only the "
             f"state that an optimizer has from then on"
         )
     for key, target in shared.items():
@@ -74,7 +75,7 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
             continue
         if key not in state:
             raise ArgumentError(
-                f"{type(optimizer).__name__} no longer keeps {key!r}, as it did after its first step, and workers "
+                f"{kind_of(optimizer)} no longer keeps {key!r}, as it did after its first step, and workers "
                 f"share the state that it had then; let it keep {key!r}, with zeros in it"
             )
         value = state[key]
@@ -83,12 +84,12 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
         if isinstance(value, Tensor):
             if value.shape != target.shape or value.dtype != target.dtype:
                 raise ArgumentError(
-                    f"{type(optimizer).__name__} keeps {key!r} as {value.dtype} {list(value.shape)}, and kept it as "
+                    f"{kind_of(optimizer)} keeps {key!r} as {value.dtype} {list(value.shape)}, and kept it as "
                     f"{target.dtype} {list(target.shape)} after its first step, in which form workers share it"
                 )
             target.copy_(value)
         else:
-            refuse_rounding(type(optimizer).__name__, key, value)
+            refuse_rounding(kind_of(optimizer), key, value)
             target.fill_(value)
 
 
@@ -114,7 +115,7 @@ def bring_home(optimizer: Optimizer, parameter: nn.Parameter, view: Tensor) -> N
     left = parameter.data
     if left.shape != view.shape or left.dtype != view.dtype:
         raise ArgumentError(
-            f"{type(optimizer).__name__}, or a hook on its steps, made a parameter of {view.dtype} {list(view.shape)} "
+            f"{kind_of(optimizer)}, or a hook on its steps, made a parameter of {view.dtype} {list(view.shape)} "
             f"one of {left.dtype} {list(left.shape)}; its shape and dtype must stay"
         )
     if left.data_ptr() != view.data_ptr() or left.stride() != view.stride():
@@ -128,7 +129,7 @@ def options_kept(optimizer: Optimizer) -> Iterator[None]:
     Raises:
         ArgumentError: the step changed an option.
     """
-    if any(getattr(optimizer, hooks) for hooks in STEP_HOOKS):
+    if has_hooks(optimizer):
         yield
         return
     before = [{**group} for group in optimizer.param_groups]
@@ -137,7 +138,7 @@ def options_kept(optimizer: Optimizer) -> Iterator[None]:
         pairs = {key: (old.get(key, _ABSENT), group.get(key, _ABSENT)) for key in {**old, **group}}
         if changed := [key for key, (was, value) in pairs.items() if value is not was and value != was]:
             raise ArgumentError(
-                f"{type(optimizer).__name__} keeps state in its parameter groups ({some_of(changed)}), which workers "
+                f"{kind_of(optimizer)} keeps state in its parameter groups ({some_of(changed)}), which workers "
                 f"cannot share"
             )
 
@@ -156,7 +157,7 @@ class Untrained:
         looked_at = [] if is_plain(optimizer) else optimizer.param_groups
         held = {id(parameter) for group in looked_at for parameter in group["params"]}
         self._named = [(name, parameter) for name, parameter in named if id(parameter) in held]
-        self._optimizer = type(optimizer).__name__
+        self._optimizer = kind_of(optimizer)
         self._looks = True
 
     @contextmanager

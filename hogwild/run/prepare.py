@@ -21,6 +21,7 @@ from hogwild.optim.factory import group_of, make_optimizer
 from hogwild.optim.kernels import takes_sparse
 from hogwild.optim.plan import OptimizerPlan, steps_rows
 from hogwild.optim.rates import RateTable, SchedulerFactory, factor_of, tabulated
+from hogwild.optim.several import kind_of, optimizers_in
 from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
 from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
@@ -144,7 +145,7 @@ def prepare(job: Job) -> Prepared:
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     if job.rule.combines:
         optimizer_plan = optimizer_plan.with_rows(rows)
-    tables = sorted(sparse) if _keeps_rows(job, optimizer) and optimizer_plan.by_row else []
+    tables = sorted(sparse) if _keeps_rows(job, optimizer, layout, sparse) and optimizer_plan.by_row else []
     plan = _plan(job, anatomy, optimizer_plan, rows, tables, tried, job.updates)
     limits.refuse(job.config.workers, own_processes=TEAMS[job.kind].own_processes)
     draws = bool(tried.draws) or job.loss is None
@@ -202,7 +203,7 @@ def _with_rates(job: Job, optimizer: Optimizer) -> Job:
     Raises:
         ArgumentError: rates are to change that the optimizer does not have, or that are not one.
     """
-    kind, changes = type(optimizer).__name__, bool(job.config.values_of("lr"))
+    kind, changes = kind_of(optimizer), bool(job.config.values_of("lr"))
     if (changes or job.lr_schedule is not None) and any(group.get("lr") is None for group in optimizer.param_groups):
         setting = "lr" if changes else "lr_schedule"
         raise ArgumentError(f"{setting} given, and {kind} has no lr in its groups; leave it out")
@@ -254,7 +255,8 @@ def _found(job: Job, anatomy: Anatomy, tried: DryRun, optimizer: Optimizer) -> f
     tables whose layers say so. None: nothing was tried, and nothing says so."""
     if job.loss is None:
         return declared_sparse(job.model, optimizer, anatomy.trained, job.sparse)
-    tables = tables_of(job.model, list(anatomy.trained.values())) if takes_sparse(optimizer) else frozenset()
+    some = any(map(takes_sparse, optimizers_in(optimizer)))
+    tables = tables_of(job.model, list(anatomy.trained.values())) if some else frozenset()
     return tried.sparse | tables
 
 
@@ -277,16 +279,18 @@ def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: O
         layout,
         optimizer,
         job.rule.name,
-        copies=needs.slots > 1 and not _keeps_rows(job, optimizer),
+        copies=needs.slots > 1 and not _keeps_rows(job, optimizer, layout, found),
         shared=job.rule.dense_gradients,
         by_row=lambda: quoted(stepping_by_row(), "and"),
         private=lambda: quoted(names_where(lambda rule: not rule.dense_gradients), "or"),
     )
 
 
-def _keeps_rows(job: Job, optimizer: Optimizer) -> bool:
-    """True where one copy of each table is kept, and what rows held in older versions."""
-    return job.rule.needs(job.config.workers).logs > 0 and steps_rows(optimizer)
+def _keeps_rows(job: Job, optimizer: Optimizer, layout: Layout, tables: frozenset[int] | None) -> bool:
+    """True where one copy of each of these tables is kept, and what rows held in older versions; None: of any."""
+    every = frozenset(range(len(layout.entries)))
+    rows = steps_rows(optimizer, layout, every if tables is None else tables)
+    return job.rule.needs(job.config.workers).logs > 0 and rows
 
 
 def _plan(
@@ -360,6 +364,6 @@ def _warn_of_large_steps(job: Job, optimizer: Optimizer, plan: OptimizerPlan) ->
         return
     under_a_lock = quoted(names_where(lambda rule: rule.exact and not rule.versioned), "or")
     warn_caller(
-        f"{type(optimizer).__name__} as it is set here divides by what all workers write at once, and under "
+        f"a step of {kind_of(optimizer)}, as set here, divides by what all workers write at once, and under "
         f"{job.rule.name} a lost write can make a step of any size; update={under_a_lock} cannot"
     )

@@ -17,6 +17,7 @@ from hogwild.optim.factory import group_of
 from hogwild.optim.kernels import written_step
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable, factor_of
+from hogwild.optim.several import kind_of
 from hogwild.optim.stability import Curvature, is_safe_step, largest_stable_step
 from hogwild.run.job import Job
 from hogwild.run.saved.origin import Origin
@@ -104,7 +105,7 @@ def _warn_of_what_is_left(
     job: Job, optimizer: Optimizer, staleness: int, curved: float | None, rates: Sequence[float], known: bool
 ) -> None:
     """Say so where steps by gradients that old are likely to go wrong; `known`: something would make up for it."""
-    name = type(optimizer).__name__
+    name = kind_of(optimizer)
     helps = "compensation='auto' makes up for it, or " if known else ""
     groups = list(zip(optimizer.param_groups, rates, strict=True))
     if curved is not None and type(optimizer) in _ADAM:

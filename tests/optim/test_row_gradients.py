@@ -16,6 +16,7 @@ from traits import KINDS, NAMES, SAME_BITS, WITHOUT_SLOTS
 
 import hogwild
 from hogwild.optim.plan import steps_rows
+from hogwild.shared.layout import Layout
 
 ROW_OPTIMIZERS = ["sgd", "sparse adam", "adagrad", "row adagrad"]
 by_optimizer = pytest.mark.parametrize("optimizer", ROW_OPTIMIZERS)
@@ -200,7 +201,7 @@ def test_row_adagrad_is_what_it_says() -> None:
         expected -= 0.5 * whole / (sums.sqrt() + 0.1).unsqueeze(1)
     torch.testing.assert_close(table.detach(), expected)
     assert optimizer.state[table]["sum"].shape == (4,)
-    assert steps_rows(optimizer)
+    assert steps_rows(optimizer, Layout.of([("table", table)], [0]), frozenset({0}))
     with pytest.raises(hogwild.ArgumentError, match=r"lr -1 is negative"):
         hogwild.RowAdagrad([table], lr=-1)
 

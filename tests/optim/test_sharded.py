@@ -30,7 +30,7 @@ def test_what_a_shard_steps_is_cut_once_for_each_slot():
     numel = layout.ranges[0].numel
     slots = [SimpleSlot(torch.randn(numel).as_subclass(Counted)) for _ in range(3)]
     states = [SimpleState() for _ in range(2)]
-    step = ShardedStep(form, cut_shards(form, 40), sgd)
+    step = ShardedStep(form, cut_shards(form, 40), [sgd])
     options = [{"lr": 0.1, "momentum": 0, "weight_decay": 0}]
     Counted.cuts = 0
     for _ in range(5):

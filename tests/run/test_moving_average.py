@@ -26,7 +26,7 @@ from hogwild.run.training import train_config
 from hogwild.shared.shards import cut_shards
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
 
-pytestmark = pytest.mark.filterwarnings("ignore:staleness", "ignore:.* as it is set here divides")
+pytestmark = pytest.mark.filterwarnings("ignore:staleness", "ignore:a step of .* divides")
 UPDATES, DECAY = 24, 0.9
 
 

@@ -32,7 +32,7 @@ from hogwild.run.saved.begun_with import begun_with
 from hogwild.run.saved.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.saved.environment import environment
 from hogwild.run.saved.metrics import finite_or_word, json_values
-from hogwild.run.saved.structure import class_name, form_of_tensor, structure_differences, structure_of
+from hogwild.run.saved.structure import class_name, classes_of, form_of_tensor, structure_differences, structure_of
 
 _MAX_BYTES = 1 << 28
 _FOREIGN = {  # makers of runs that the command line cannot build again, and how each is called
@@ -240,7 +240,7 @@ def describe(
     """
     return {
         "optimizer": {
-            "class": class_name(optimizer),
+            "class": classes_of(optimizer),
             "groups": [_group(group, names) for group in optimizer.param_groups],
         },
         "rule": None if is_ours(job.rule) else class_name(job.rule),  # which may have the name of one of ours

@@ -24,6 +24,7 @@ from hogwild.data.seeding import mix, seed_generators
 from hogwild.errors import NotReproducible
 from hogwild.model.anatomy import Anatomy
 from hogwild.optim.factory import Factory, is_plain, made_by
+from hogwild.optim.several import kind_of
 from hogwild.run.job import Job
 from hogwild.shared.hashing import equal_bits
 from hogwild.workers.worker_info import WorkerInfo, informed, log_to_no_run
@@ -91,7 +92,7 @@ class _Stepper:
         self._optimizer: Optimizer = made_by(factory, list(self._own.items()))
         self._stepped = [self._own[name] for name in anatomy.trained]
         self._first = [parameter.detach() for parameter in anatomy.trained.values()]
-        self.name = type(self._optimizer).__name__
+        self.name = kind_of(self._optimizer)
         self.is_torchs_own = is_plain(self._optimizer)
         self.options = [{k: v for k, v in g.items() if k != "params"} for g in self._optimizer.param_groups]
 

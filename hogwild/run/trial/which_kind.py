@@ -19,6 +19,7 @@ from hogwild.data.sources import DatasetSource
 from hogwild.errors import a_type, some_of
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.factory import is_torchs
+from hogwild.optim.several import kind_of
 from hogwild.run.job import Job
 from hogwild.run.trial.dry_run import DryRun
 from hogwild.workers.kinds import warm_up
@@ -69,7 +70,7 @@ def _against_threads(job: Job, tried: DryRun, optimizer: Optimizer) -> str:
         return f"threads would share its data set, {a_type(source.dataset)}"
     own = not is_torchs(optimizer) and not isinstance(source, Kernel)
     if own and job.rule.same_bits:
-        return f"threads share what {type(optimizer).__name__} may draw from"
+        return f"threads share what {kind_of(optimizer)} may draw from"
     if job.config.worker_timeout is not None:
         return "worker_timeout is set, and a thread that hangs cannot be ended"
     if planted_pause.get() is not None:

@@ -1,0 +1,285 @@
+"""Several optimizers of one model: the plain loop's bits, whoever steps, and parameters that have one each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import problems
+import pytest
+import tables
+import torch
+from optimizers import UPDATES, everything, everything_loss, plain, trained
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, Muon, Optimizer, SparseAdam
+from traits import KINDS, ONE_OF_EACH, SAME_BITS, WITHOUT_SLOTS
+
+import hogwild
+from hogwild.optim.sparse import LARGEST_TABLES
+from hogwild.reference import train_serially
+
+
+class Sign(Optimizer):
+    """One of somebody's own, which keeps a count."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["count"] = state.get("count", 0.0) + 1.0
+                    parameter.sub_(parameter.grad.sign(), alpha=group["lr"] / state["count"])
+
+
+def _split(named: Any, of_the_first: Callable[[str, nn.Parameter], bool]) -> tuple[list[Any], list[Any]]:
+    first = [parameter for name, parameter in named if of_the_first(name, parameter)]
+    kept = {id(parameter) for parameter in first}
+    return first, [parameter for _, parameter in named if id(parameter) not in kept]
+
+
+def sgd_and_adam(named: Any) -> list[Optimizer]:
+    first, rest = _split(named, lambda name, _: name.startswith(("first", "last")))
+    return [SGD(first, lr=0.05, momentum=0.9), AdamW(rest, lr=0.01)]
+
+
+def groups(named: Any) -> list[Optimizer]:
+    first, rest = _split(named, lambda name, _: name.startswith("first"))
+    return [Adam([{"params": first[:1], "lr": 0.02}, {"params": first[1:]}], lr=0.01), SGD(rest, lr=0.1)]
+
+
+def muon(named: Any) -> list[Optimizer]:
+    matrices, rest = _split(named, lambda _, parameter: parameter.dim() == 2 and parameter.numel() > 0)
+    return [Muon(matrices, lr=0.02), AdamW(rest, lr=0.01)]
+
+
+def own(named: Any) -> tuple[Optimizer, ...]:
+    matrices, rest = _split(named, lambda _, parameter: parameter.dim() == 2)
+    vectors, rest = _split([("", one) for one in rest], lambda _, parameter: parameter.dim() == 1)
+    return Sign(matrices), SGD(vectors, lr=0.1), Adagrad(rest, lr=0.1)
+
+
+@torch.no_grad()
+def _clamp(optimizer: Optimizer, *_: Any) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        if parameter.requires_grad:
+            parameter.clamp_(-0.2, 0.2)
+
+
+def hooked(named: Any) -> list[Optimizer]:
+    made = sgd_and_adam(named)
+    made[0].register_step_post_hook(_clamp)
+    return made
+
+
+MADE = {"SGD and AdamW": sgd_and_adam, "groups": groups, "Muon and AdamW": muon, "own": own, "hooked": hooked}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_one_worker_leaves_the_bits_of_the_plain_loop(name: str, update: str) -> None:
+    expected = plain(everything(), MADE[name], everything_loss)
+    assert trained(everything(), MADE[name], loss=everything_loss, update=update) == expected
+    assert expected not in {plain(everything(), one, everything_loss) for one in MADE.values() if one != MADE[name]}
+
+
+def test_the_plain_loop_is_each_after_the_other() -> None:
+    model, (x, y) = everything(), problems.data()
+    made, schedule = muon(list(model.named_parameters())), hogwild.Schedule(len(x), 16)
+    for update in range(UPDATES):
+        rows = schedule.indices(update)
+        everything_loss(model, (x[rows], y[rows])).backward()
+        for optimizer in made:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert hogwild.digest(model) == plain(everything(), muon, everything_loss)
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_several_workers_leave_the_bits_of_one(name: str, update: str) -> None:
+    settings = {"loss": everything_loss, "update": update, "staleness": 2, "micro_batches": 3}
+    digests = {
+        trained(everything(), MADE[name], **settings | {"workers": workers, "kind": kind})
+        for kind in KINDS
+        for workers in (1, 3)
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_a_large_model_is_stepped_in_shards_to_the_same_bits(update: str) -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 90_000), nn.Linear(90_000, 3))
+
+    def both(named: Any) -> list[Optimizer]:
+        parameters = [parameter for _, parameter in named]
+        return [SGD(parameters[:2], lr=1e-4, momentum=0.9), Adam(parameters[2:], lr=1e-4)]
+
+    settings = {"update": update, "staleness": 1, "micro_batches": 2, "updates": 4}
+    digests = {trained(model(), both, workers=workers, **settings) for workers in (1, 2)}
+    assert digests == {plain(model(), both, **settings)}
+
+
+# --- tables
+
+
+class Tower(nn.Module):
+    """A table with sparse gradients under a layer, which has dense ones."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, tables.WIDTH, sparse=True)
+        self.head = nn.Linear(tables.WIDTH, tables.CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.table(words).mean(1))
+
+
+def tower(rows: int = tables.ROWS) -> nn.Module:
+    torch.manual_seed(0)
+    return Tower(rows)
+
+
+def table_and_head(named: Any, table: Any = SparseAdam, head: Any = Adam) -> list[Optimizer]:
+    rows, rest = _split(named, lambda name, _: name.startswith("table"))
+    return [table(rows, lr=0.1), head(rest, lr=0.01)]
+
+
+def train_tower(update: str, rows: int = tables.ROWS, **arguments: Any) -> hogwild.Run:
+    settings = {"optimizer": table_and_head, "kind": "threads", "workers": 1, "staleness": 0, "micro_batches": 1}
+    settings |= {"updates": tables.UPDATES, "batch_size": tables.BATCH}
+    return hogwild.train(tower(rows), tables.words(rows), tables.loss, update=update, **settings | arguments)
+
+
+@pytest.mark.parametrize("update", WITHOUT_SLOTS)
+def test_a_table_has_sparse_adam_and_the_layer_above_it_adam(update: str) -> None:
+    model = tower()
+    settings = {"updates": tables.UPDATES, "batch_size": tables.BATCH}
+    losses = train_serially(model, tables.words(), tables.loss, optimizer=table_and_head, **settings)
+    assert train_tower(update).digest == hogwild.digest(model)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_stale_rows_have_the_same_bits_whoever_steps(update: str) -> None:
+    settings = {"staleness": 2, "micro_batches": 3}
+    digests = {
+        train_tower(update, **settings | {"workers": workers, "kind": kind}).digest
+        for kind in KINDS
+        for workers in (1, 3)
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_a_loop_of_ones_own(update: str) -> None:
+    x, y = tables.words()
+    chosen = [torch.arange(16) + 16 * (b % 12) for b in range(tables.UPDATES)]
+
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim()) is not None:
+            replica, rows = worker.read(ticket), chosen[ticket.batch % len(chosen)]
+            value = tables.loss(replica, (x[rows], y[rows]))
+            worker.commit(ticket, torch.autograd.grad(value, list(replica.parameters())), value.item())
+
+    settings = {"updates": tables.UPDATES, "update": update, "micro_batches": 3, "staleness": 2, "kind": "threads"}
+    run = partial(hogwild.launch, work, optimizer=table_and_head, **settings)
+    digests = {run(model=tower(), workers=workers).digest for workers in (1, 3)}
+    assert len(digests) == 1 and hogwild.digest(tower()) not in digests
+
+
+def test_a_large_table_has_one_copy_where_all_steps_are_by_row() -> None:
+    """Muon's is torch's own, made on copies of whole tables, and so refused."""
+    rows = LARGEST_TABLES // (4 * tables.WIDTH) + 1
+    assert train_tower("ordered", rows, updates=2).updates == 2
+    with_muon = partial(table_and_head, head=lambda rest, lr: Muon(rest[:1], lr=lr))
+    with pytest.warns(UserWarning, match="not trained"), pytest.raises(hogwild.ArgumentError, match="several copies"):
+        train_tower("ordered", rows, updates=2, optimizer=with_muon)
+
+
+def test_a_table_under_an_optimizer_that_steps_none_is_refused_with_what_would() -> None:
+    swapped = partial(table_and_head, table=Adam, head=SparseAdam)
+    with pytest.raises(hogwild.ArgumentError, match="Adam cannot step a sparse gradient: .*a list has one for"):
+        train_tower("ordered", optimizer=swapped)
+
+
+# --- what they are set to, and what is remembered of them
+
+
+def test_rates_change_in_all_of_them() -> None:
+    def schedule(update: int) -> float:
+        return 1 / (update + 1)
+
+    arguments = {"loss": everything_loss, "lr_schedule": schedule}
+    expected = plain(everything(), groups, **arguments)
+    assert trained(everything(), groups, update="ordered", **arguments) == expected
+    lambdas = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=schedule)
+    assert trained(everything(), groups, update="ordered", **arguments | {"lr_schedule": lambdas}) == expected
+
+
+def test_a_run_goes_on_with_the_same_ones_alone(tmp_path: Any) -> None:
+    def train(optimizer: Any, **arguments: Any) -> hogwild.Run:
+        settings = {"loss": everything_loss, "update": "ordered", "updates": UPDATES}
+        return problems.train(everything(), optimizer=optimizer, **settings | arguments)
+
+    whole = train(sgd_and_adam).digest
+    with pytest.raises(KeyboardInterrupt):
+        train(sgd_and_adam, out=tmp_path, evaluate=problems.interrupting(2), evaluate_every=6)
+    told = json.loads((tmp_path / "origin.json").read_text())["training"]["optimizer"]
+    assert told["class"] == "torch.optim.sgd.SGD + torch.optim.adamw.AdamW"
+    assert [group["lr"] for group in told["groups"]] == [0.05, 0.01]
+    with pytest.raises(hogwild.ArgumentError, match=r"optimizer is 'torch\.optim\.adamw\.AdamW \+"):
+        train(lambda named: sgd_and_adam(named)[::-1], resume=tmp_path)
+    assert train(sgd_and_adam, out=tmp_path, resume=tmp_path).digest == whole
+    parts = {"model": everything(), "data": problems.data(), "loss": everything_loss}
+    assert hogwild.replay(tmp_path, **parts, optimizer=sgd_and_adam).equal
+
+
+def test_an_optimizer_alone_in_a_list_is_itself() -> None:
+    alone = trained(everything(), lambda named: [SGD(named, lr=0.1)], loss=everything_loss)
+    assert alone == trained(everything(), partial(SGD, lr=0.1), loss=everything_loss)
+
+
+def _twice(named: Any) -> list[Optimizer]:
+    parameters = [parameter for _, parameter in named]
+    return [SGD(parameters[:2], lr=0.1), Adam(parameters[1:], lr=0.1)]
+
+
+REFUSED = {
+    "shared": (_twice, r"^more than one of SGD and Adam holds 0\.bias; let one of them step it$"),
+    "empty": (
+        lambda named: [],
+        r"^optimizer returned a list; it must return a torch\.optim\.Optimizer, .*a list of them$",
+    ),
+    "other things": (lambda named: [SGD(named, lr=0.1), None], "^optimizer returned a list; it must return"),
+    "others' parameters": (
+        lambda named: [SGD(named, lr=0.1), Adam([nn.Parameter(torch.zeros(1))])],
+        "ignored its argument: Adam holds parameters it was not given",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_stepped_is_refused(name: str) -> None:
+    optimizer, message = REFUSED[name]
+    with pytest.raises(hogwild.ArgumentError, match=message):
+        problems.train(optimizer=optimizer)
+
+
+def test_what_is_left_out_is_told() -> None:
+    def some(named: Any) -> list[Optimizer]:
+        parameters = [parameter for _, parameter in named]
+        return [SGD(parameters[:1], lr=0.1), Adam(parameters[2:], lr=0.1)]
+
+    with pytest.warns(UserWarning, match=r"^not trained, for none of SGD and Adam holds it: 0\.bias$"):
+        problems.train(optimizer=some)
+    bias = problems.mlp()
+    bias[0].bias.requires_grad_(False)
+    problems.train(bias, optimizer=some)  # who says so is told nothing
