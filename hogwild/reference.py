@@ -354,7 +354,7 @@ def _rebased(model: nn.Module, before: _Version, after: _Version, base: _Version
     """What the buffers become: a forward pass took them from `before` to `after`, and they are `base` by now.
 
     A running average of momentum m, after n passes: after + (1 − m)ⁿ (base − before); of momentum None: the mean over
-    base's batches and these. A signed integer, but of shape [1]: base + (after − before). Left alone: base. Else: after.
+    base's batches and these. Signed integers, but of shape [1]: base + (after − before). Left alone: base. Else: after.
     """
     committed = {}
     for name, _ in model.named_buffers():
