@@ -379,7 +379,7 @@ def _rebased(model: nn.Module, before: _Version, after: _Version, base: _Version
 
 def _seeded(number: int) -> torch.Generator:
     """Seed the generators of the process, as a worker does before each batch; returns one that is seeded too."""
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)
     np.random.seed(number & 0xFFFFFFFF)  # as many bits as it takes
     random.seed(number)
     return torch.Generator().manual_seed(number)
