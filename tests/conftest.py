@@ -33,8 +33,8 @@ def pytest_configure() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One test process more than there are cores: many tests wait, for kills, time limits and starting programs."""
-    return (os.cpu_count() or 1) + 1
+    """Two test processes more than there are cores: many tests wait, for kills, time limits and starting programs."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.fixture(scope="session")

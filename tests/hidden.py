@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
 
 def model_with(*layers: nn.Module) -> nn.Module:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), *layers, nn.Linear(8, 3))
 
 

@@ -17,5 +17,5 @@ DEFAULTS: dict[str, Any] = {"updates": 4, "batch_size": 4, "kind": "threads", "o
 
 def linear(seed: int, data: Path | None) -> Problem:
     """A layer that is to give zeros for ones."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     return Problem(nn.Linear(2, 1), torch.ones(8, 2), lambda model, batch: model(batch).square().mean())

@@ -42,7 +42,7 @@ class Everything(nn.Module):
 
 def everything(name: str = "") -> nn.Module:
     """The same model at every call; without the empty parameter for Adafactor, which divides by its size."""
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     return Everything(empty=name != "adafactor")
 
 

@@ -31,7 +31,7 @@ def save_run(
     out: Path, lr: float = 0.1, width: int = 1, start: int = 0, own_loss: Any = None, **settings: Any
 ) -> hogwild.Run:
     """Train and save; `start` seeds the initial model. Its accuracy is its learning rate plus a thousandth a seed."""
-    torch.manual_seed(start)
+    torch.default_generator.manual_seed(start)
     model = nn.Linear(4, width)
     x = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
     seed = settings.get("seed", 0)

@@ -46,7 +46,7 @@ class Bag(nn.Module):
 
 
 def made(rows: int = ROWS, *, bag: bool = False) -> nn.Module:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     return Bag(rows, bag)
 
 
