@@ -3,8 +3,9 @@ a page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from hogwild.errors import some_of
 from hogwild.report.ranking import setting_text
 from hogwild.report.words import count, duration, size
 from hogwild.run.result import Run, WorkerUsage
@@ -18,8 +19,17 @@ def optimizer_in_words(run: Run, usual_lr: str = "") -> str:
         return ""
     told = str(found["optimizer"])
     if found["lr"] is not None:
-        told += f", lr {setting_text(found['lr'])}{f' ({usual_lr})' * bool(usual_lr)}"
+        rates = [setting_text(rate) for rate in _rates(run) or [found["lr"]]]
+        told += f", lr {some_of(rates)}{f' ({usual_lr})' * bool(usual_lr)}"
     return "; ".join([told, *(str(group) for group in run.config.groups)])
+
+
+def _rates(run: Run) -> list[float]:
+    """The learning rates of the groups that a Python program made, each once; none where the settings have the one."""
+    found = run.origin.training.get("optimizer") if run.config.lr is None and run.origin is not None else None
+    groups = found.get("groups") if isinstance(found, Mapping) else None
+    rates = [group.get("lr") for group in groups if isinstance(group, Mapping)] if isinstance(groups, list) else []
+    return list(dict.fromkeys(rate for rate in rates if isinstance(rate, int | float)))
 
 
 def resumed_in_words(run: Run) -> str:

@@ -19,6 +19,7 @@ from traits import KINDS, ONE_OF_EACH, SAME_BITS, WITHOUT_SLOTS
 import hogwild
 from hogwild.optim.sparse import LARGEST_TABLES
 from hogwild.reference import train_serially
+from hogwild.report.run_words import optimizer_in_words
 
 
 class Sign(Optimizer):
@@ -240,6 +241,12 @@ def test_a_run_goes_on_with_the_same_ones_alone(tmp_path: Any) -> None:
     assert train(sgd_and_adam, out=tmp_path, resume=tmp_path).digest == whole
     parts = {"model": everything(), "data": problems.data(), "loss": everything_loss}
     assert hogwild.replay(tmp_path, **parts, optimizer=sgd_and_adam).equal
+
+
+def test_a_saved_run_tells_all_of_them_and_all_their_rates(tmp_path: Any) -> None:
+    run = problems.train(everything(), optimizer=sgd_and_adam, loss=everything_loss, updates=2, out=tmp_path)
+    assert optimizer_in_words(run) == "SGD + AdamW, lr 0.05, 0.01"
+    assert run.summary()["optimizer"] == "SGD + AdamW"
 
 
 def test_an_optimizer_alone_in_a_list_is_itself() -> None:

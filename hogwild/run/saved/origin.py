@@ -105,9 +105,10 @@ class Origin:
 
     @property
     def optimizer(self) -> str | None:
-        """The class of its optimizer; None where it is not recorded."""
+        """The class of its optimizer, or of each of several; None where it is not recorded."""
         found = self._optimizer.get("class")
-        return printable(found.rpartition(".")[2]) if isinstance(found, str) else None
+        names = [name.rpartition(".")[2] for name in found.split(" + ")] if isinstance(found, str) else []
+        return printable(" + ".join(names)) if names else None
 
     @property
     def lr(self) -> float | None:
