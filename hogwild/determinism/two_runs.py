@@ -52,6 +52,7 @@ class RecordedDifference:
         read: the version that this loss was computed on, where it is one number in both runs.
         order: the first version made by another update than in the other run; None where the order is the same.
         exact: versions are exact under both rules; under the rules in place they are not.
+        shorter: the updates of the shorter run; None where both have as many.
     """
 
     after: int
@@ -62,6 +63,7 @@ class RecordedDifference:
     read: int | None = None
     order: int | None = None
     exact: bool = True
+    shorter: int | None = None
 
     @property
     def from_the_start(self) -> bool:
@@ -73,6 +75,8 @@ class RecordedDifference:
         """Where, in a few words."""
         if self.from_the_start:
             return "from the start on"
+        if self.shorter and {self.version, self.update, self.order} == {None}:
+            return f"after update {self.shorter - 1:,}, the last of the shorter one, as far as losses tell"
         if self.version is None or not self.exact:
             return "somewhere on the way" if self.update is None else f"by update {self.update:,} at the latest"
         if self.version == self.after + 1:
@@ -282,7 +286,8 @@ def _first(a: Record, b: Record) -> RecordedDifference | None:
     if read and after < read and (version is None or read < version):
         version = read
     order = _first_order(a, b) if exact else None
-    return RecordedDifference(after, version, parameters, wrong, update, read, order, exact)
+    shorter = min(a.updates, b.updates) if a.updates != b.updates else None
+    return RecordedDifference(after, version, parameters, wrong, update, read, order, exact, shorter)
 
 
 def _is_versioned(record: Record) -> bool:

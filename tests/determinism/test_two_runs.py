@@ -120,6 +120,18 @@ def test_what_is_compared_is_verified(base: Path, tmp_path: Path) -> None:
         compare_runs(base, other)
 
 
+def test_a_longer_run_of_the_same_is_told_from_one_that_went_another_way(base: Path, tmp_path: Path) -> None:
+    longer = save_run(tmp_path / "b", epochs=9)
+    found = compare_runs(base, tmp_path / "b")
+    assert found.first is not None and found.first.shorter is not None and longer.updates > found.first.shorter
+    last = found.first.shorter - 1
+    where = f"after update {last}, the last of the shorter one, as far as losses tell"
+    assert found.verdict == f"the runs differ {where}; settings differ in epochs, environment equal."
+    assert "somewhere on the way" not in drawn(found)
+    save_run(tmp_path / "c", epochs=9, lr=0.2)
+    assert "from update 0 on" in compare_runs(base, tmp_path / "c").verdict
+
+
 def test_json_has_all_of_it(base: Path, tmp_path: Path) -> None:
     save_run(tmp_path / "b", lr=0.3, seed=1)
     found = json.loads(json.dumps(compare_runs(base, tmp_path / "b").to_dict()))
