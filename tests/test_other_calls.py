@@ -28,6 +28,15 @@ def notes_of(call: Any, *args: Any, **named: Any) -> list[str]:
         ({"collate_fn": list}, "did you mean collate?"),
         ({"max_epochs": 2}, "did you mean epochs?"),
         ({"device": "cpu"}, "models are trained on the CPU"),
+        ({"grad_clip": 1.0}, "it is clip_grad_norm"),
+        ({"accumulate_grad_batches": 4}, "it is accumulate"),
+        ({"fast_dev_run": True}, "it is limit_updates=20, or as many as are enough"),
+        ({"resume_from": "runs/a"}, "it is resume, the folder of a run"),
+        (
+            {"patience": 3},
+            "it is a callback's: callbacks=[hogwild.EarlyStopping('accuracy', patience=3)]",
+        ),
+        ({"num_steps": 3}, "it is updates"),
     ],
 )
 def test_train_says_which_argument_was_meant(named, said):
