@@ -117,11 +117,11 @@ class RandomDelays:
             time.sleep(self.longest * generator.random())
 
 
-def both(first: Pause, second: Pause) -> Pause:
-    """Plant one after the other."""
+def both(*pauses: Pause) -> Pause:
+    """Plant two or more, one after the other."""
 
     def pause(hook: Hook, seat: WorkerSeat) -> None:
-        first(hook, seat)
-        second(hook, seat)
+        for one in pauses:
+            one(hook, seat)
 
     return pause

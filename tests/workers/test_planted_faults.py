@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from hogwild.testing import Fault, Hook, PlantedError, PlantedFault
+from hogwild.testing import Fault, Hook, PlantedError, PlantedFault, both
 
 THREADS, ROUNDS = 8, 100
 
@@ -29,6 +29,13 @@ def test_of_several_that_come_at_once_it_befalls_one():
             comer.join()
         assert len(met) == 1
         assert fault.fired
+
+
+def test_more_than_two_are_planted_one_after_the_other():
+    met: list[int] = []
+    pauses = [lambda hook, seat, number=number: met.append(number) for number in range(3)]
+    both(*pauses)(Hook.COMPUTING, SimpleNamespace(ticket=3))
+    assert met == [0, 1, 2]
 
 
 def test_what_it_leaves_behind_goes_with_it():
