@@ -187,6 +187,7 @@ def train(
     """
     began = time.monotonic()
     settings = _settings_in(locals())
+    __tracebackhide__ = True  # pytest shows the line of the test
     return train_config(
         settings,
         model,
@@ -272,6 +273,7 @@ def launch(
     """
     began = time.monotonic()
     settings = _settings_in(locals())
+    __tracebackhide__ = True  # pytest shows the line of the test
     refuse_uncallable(work=work, evaluate=evaluate, stop=stop, again=again, progress=progress)
     refuse_other_arguments(work)
     rule = make_rule(update, settings)

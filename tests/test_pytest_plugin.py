@@ -15,7 +15,7 @@ import hogwild
 from hogwild.testing import assert_deterministic, assert_divergence_below
 
 SUITE = """
-import os, torch
+import hogwild, os, torch
 
 def same():
     torch.manual_seed(0)
@@ -36,6 +36,12 @@ def test_bounded(determinism):
 
 def test_fails(determinism):
     determinism.assert_deterministic(other)
+
+def test_is_called_already(determinism):
+    determinism.assert_deterministic(other())
+
+def test_trains_nothing():
+    hogwild.train(same(), torch.zeros(4, 4), "mse", optimizer=torch.optim.SGD, epochs=1)
 """
 
 
@@ -47,7 +53,9 @@ def test_another_suite_uses_the_fixture_under_xdist(tmp_path: Path):
         check=False, cwd=tmp_path, capture_output=True, text=True, env=clean,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout
-    assert "1 failed, 3 passed" in done.stdout
+    assert "3 failed, 3 passed" in done.stdout
+    assert "it was given a dict: give the function, uncalled" in done.stdout
+    assert "Args:" not in done.stdout, "of what is called only the line of the test is shown"
     assert "the training is not deterministic" in done.stdout
     assert "3 digests in 3 runs" in done.stdout  # the verdict is in the message
 

@@ -136,6 +136,7 @@ def check(
         ArgumentError: an argument that cannot work, or `make_run` returned what it returned before.
         WorkerError: a repeat could not be made, or lost a worker.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     asked = Tolerance(0.0 if tolerance is None else tolerance, measure)
     allowed = None if tolerance is None else asked
     settings = CheckSettings(runs, allowed, explain, other_seed, other_workers, window, controls, nodes)
@@ -148,7 +149,7 @@ def _subject_of(make_run: Any, *data_and_loss: Any, predict: Any, **arguments: A
     if isinstance(make_run, nn.Module):
         return own_training(make_run, *data_and_loss, predict=predict, **arguments)
     if data_and_loss or arguments or not callable(make_run):
-        beside = f" beside {', '.join(arguments) or 'data'}" if callable(make_run) else ""
+        beside = f" beside {', '.join(arguments) or 'data'}" if callable(make_run) else ": give the function, uncalled"
         raise ArgumentError(
             "check takes a function that trains, alone, or a model with the arguments of hogwild.train; "
             f"it was given {a_type(make_run)}{beside}"
