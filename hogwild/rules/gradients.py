@@ -101,10 +101,19 @@ def parts_of(output: Any) -> Iterable[Any]:
     return losses_of(output)[0]
 
 
+def _way_to_a_scalar(value: Any) -> str:
+    """What to do in a loss that returned something else."""
+    if value is None:
+        return "is a return missing? the run itself calls backward"
+    if isinstance(value, Mapping):
+        return "return the loss in it alone"
+    return "leave out .item()" if isinstance(value, float) else "take .mean() or .sum()"
+
+
 def _scalar(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
         form = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"{a_type(value)}"
-        raise ArgumentError(f"loss returned {form}; it must return a scalar tensor (take .mean() or .sum())")
+        raise ArgumentError(f"loss returned {form}; it must return a scalar tensor ({_way_to_a_scalar(value)})")
     if value.is_complex():
         raise ArgumentError(f"loss returned a {value.dtype} value; it must return a real one (take .real or .abs())")
     if not value.requires_grad:

@@ -129,6 +129,11 @@ def test_a_loss_of_other_arguments(loss):
     refused(told, loss=loss)
 
 
+def test_a_loss_of_the_same_arguments_in_the_other_order():
+    told = r"TypeError: '\w+' object is not callable \(it is called as loss\(model, batch\)\)$"
+    refused(told, loss=lambda batch, model: model(batch[0]).sum())
+
+
 @pytest.mark.parametrize("loss", [lambda model, batch: int([]), lambda model, batch: (lambda one: one)()])
 def test_a_type_error_in_the_loss_is_not_of_its_arguments(loss):
     refused("^loss raised at the first step: TypeError: .*[^)]$", loss=loss)
