@@ -42,6 +42,8 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
         raise
     except Exception as error:
         called = " (it is called with list(model.named_parameters()))" if isinstance(error, TypeError) else ""
+        if "only supports 2D parameters" in str(error):
+            called = " (a list of optimizers may have another one for the rest, as [Muon(matrices), AdamW(others)])"
         raise ArgumentError(
             f"the optimizer factory raised {type(error).__name__}: {one_line(error)}{called}"
         ) from error

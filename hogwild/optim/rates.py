@@ -147,9 +147,12 @@ def _made(factory: SchedulerFactory, optimizer: Optimizer) -> LRScheduler:
     try:
         made: Any = factory.make(optimizer)
     except Exception as error:
+        given = "what its class needs beside the optimizer is given by functools.partial, as in"
+        way_out = f"{given} partial(StepLR, step_size=100)"
+        if "cycle_momentum" in str(error):
+            way_out = f"{given} partial(OneCycleLR, max_lr=0.1, total_steps=100, cycle_momentum=False)"
         raise ArgumentError(
-            f"lr_schedule makes no scheduler: {type(error).__name__}: {one_line(error)}; what its class needs "
-            f"beside the optimizer is given by functools.partial, as in partial(StepLR, step_size=100)"
+            f"lr_schedule makes no scheduler: {type(error).__name__}: {one_line(error)}; {way_out}"
         ) from error
     if isinstance(made, ReduceLROnPlateau):
         raise ArgumentError(

@@ -248,6 +248,10 @@ REFUSED = [
         partial(OneCycleLR, max_lr=1, total_steps=9, cycle_momentum=False),
         "OneCycleLR, raised ValueError at update 10 of",
     ),
+    (
+        hogwild.scheduler(lambda optimizer: OneCycleLR(torch.optim.Adagrad(optimizer.param_groups), 1, 30)),
+        r"makes no scheduler: ValueError: optimizer must support momentum.*; .*, cycle_momentum=False\)$",
+    ),
     (partial(StepLR, size=2), "lr_schedule makes no scheduler: TypeError: .*'size'"),
     (StepLR, r"makes no scheduler: TypeError: StepLR.*'step_size'; .*as in partial\(StepLR, step_size=100\)"),
     (partial(Moody, mood="raises"), "Moody, raised RuntimeError at update 29 of 30: not today"),

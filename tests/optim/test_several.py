@@ -265,6 +265,10 @@ REFUSED = {
         lambda named: [],
         r"^optimizer returned a list; it must return a torch\.optim\.Optimizer, .*a list of them$",
     ),
+    "of matrices alone": (
+        partial(Muon, lr=0.1),
+        r"only supports 2D .* \(a list of optimizers may have another one for the rest, as \[Muon\(matrices\), AdamW",
+    ),
     "other things": (lambda named: [SGD(named, lr=0.1), None], "^optimizer returned a list; it must return"),
     "others' parameters": (
         lambda named: [SGD(named, lr=0.1), Adam([nn.Parameter(torch.zeros(1))])],
