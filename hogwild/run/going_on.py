@@ -84,6 +84,8 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
         if differ(getattr(saved, name), getattr(job.config, name)):
             value, was = getattr(job.config, name), getattr(saved, name)
             other = "a resumed run needs the same"
+            if name == "keep_best":
+                other += "; with another one it begins anew, by overwrite=True (--overwrite) without resume"
             if _may_become(name, was, value):
                 other += f", and change={{{name!r}: {value!r}}} beside it (--set {name}={_typed(value)})"
                 if job.resume is not None and _has_no_checkpoint(job.resume):

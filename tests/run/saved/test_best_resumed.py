@@ -31,6 +31,16 @@ def test_a_resumed_run_keeps_the_best_of_the_same_metric_at_the_same_versions(ot
         problems.train(update="ordered", out=tmp_path, resume=tmp_path, **{**SETTINGS, **other})
 
 
+def test_who_named_a_metric_that_there_is_not_is_told_to_begin_anew(tmp_path):
+    settings = {**SETTINGS, "update": "ordered", "out": tmp_path, "keep_best": "hieght", "checkpoint_every": 5}
+    with pytest.raises(hogwild.ArgumentError, match=r"did you mean height\?"):
+        problems.train(**settings)
+    settings["keep_best"] = "height"
+    with pytest.raises(hogwild.ArgumentError, match=r"'hieght'; .*anew, by overwrite=True \(--overwrite\)"):
+        problems.train(**settings, resume=tmp_path)
+    assert problems.train(**settings, overwrite=True).best is not None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_a_resumed_run_has_the_best_of_the_run_that_was_never_stopped(update, kind, tmp_path):
