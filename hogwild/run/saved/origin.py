@@ -108,7 +108,7 @@ class Origin:
         """The class of its optimizer, or of each of several; None where it is not recorded."""
         found = self._optimizer.get("class")
         names = [name.rpartition(".")[2] for name in found.split(" + ")] if isinstance(found, str) else []
-        return printable(" + ".join(names)) if names else None
+        return printable(" + ".join(dict.fromkeys(names))) if names else None
 
     @property
     def lr(self) -> float | None:
