@@ -193,8 +193,8 @@ class OptimizerPlan:
         )
         # Elsewhere state may have other strides than its parameter, and complex numbers are taken for pairs of reals.
         real = all(parameter.dtype.is_floating_point for parameter in parameters)
-        by_row = not kinds.isdisjoint(_BY_ROW) and kinds <= {*_BY_ROW, *ELEMENTWISE}
-        alike = elementwise or (by_row and _laid_out_alike(parameters, cells))
+        some_by_row = not kinds.isdisjoint(_BY_ROW) and kinds <= {*_BY_ROW, *ELEMENTWISE}
+        alike = elementwise or (some_by_row and _laid_out_alike(parameters, cells))
         known = not watched and (not any(cells) or (alike and same_dtype and real))
         flat = elementwise and same_dtype and vectorised and pays
         written = _written_steps(optimizer, numbers, cells) if known else None
@@ -202,15 +202,17 @@ class OptimizerPlan:
             written = (predicting_sgd,) * len(holders)
             cells = [{**own, PARAMETER: _own_cell(one)} for own, one in zip(cells, parameters, strict=True)]
         form = StateForm(layout, flat, tuple(cells))
+        taking = frozenset(i for i, number in enumerate(numbers) if takes_sparse(holders[number][0]))
+        by_row = written is not None and taking >= (sparse or set(range(len(numbers))))
         return cls(
             form,
             written,
             plain=written is not None and all(map(is_plain_sgd, optimizers_in(optimizer))),
-            by_row=written is not None
-            and all(takes_sparse(holders[number][0]) for i, number in enumerate(numbers) if not sparse or i in sparse),
+            by_row=by_row,
             adaptive=any(isinstance(part, _ADAPTIVE) for part in optimizers_in(optimizer)),
             shards=cut_shards(form) if written is not None and elementwise and same_dtype and vectorised else (),
             compensation=compensation,
+            rows=taking if by_row and len(taking) < len(numbers) else None,
         )
 
 

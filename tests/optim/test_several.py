@@ -13,7 +13,7 @@ import tables
 import torch
 from optimizers import UPDATES, everything, everything_loss, plain, trained
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, Muon, Optimizer, SparseAdam
+from torch.optim import SGD, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop, SparseAdam
 from traits import KINDS, ONE_OF_EACH, SAME_BITS, WITHOUT_SLOTS
 
 import hogwild
@@ -209,6 +209,43 @@ def test_a_table_under_an_optimizer_that_steps_none_is_refused_with_what_would()
     swapped = partial(table_and_head, table=Adam, head=SparseAdam)
     with pytest.raises(hogwild.ArgumentError, match="Adam cannot step a sparse gradient: .*a list has one for"):
         train_tower("ordered", optimizer=swapped)
+
+
+class Pair(nn.Module):
+    """Two tables under a layer. The gradient of the second, which nothing announces, may be sparse in some batches."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self._sparse = sparse
+        self.table = nn.Embedding(tables.ROWS, tables.WIDTH, sparse=True)
+        self.other = nn.Embedding(tables.ROWS, tables.WIDTH)
+        self.head = nn.Linear(tables.WIDTH, tables.CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        sparse = self._sparse and int(words[0]) % 2 == 1
+        return self.head(self.table(words) + nn.functional.embedding(words, self.other.weight, sparse=sparse))
+
+
+@pytest.mark.parametrize("other", [partial(SGD, momentum=0.9), Adam, RMSprop])
+@pytest.mark.parametrize("update", WITHOUT_SLOTS)
+def test_an_unannounced_sparse_gradient_is_made_dense_for_who_steps_no_rows(update: str, other: Any) -> None:
+    """Momentum moves rows that a gradient does not name. Each row comes once, so both have the same sums."""
+
+    def made(sparse: bool) -> nn.Module:
+        torch.manual_seed(0)
+        return Pair(sparse)
+
+    def one_each(named: Any) -> list[Optimizer]:
+        rows, others, *head = [parameter for _, parameter in named]
+        return [SparseAdam([rows], lr=0.1), other([others], lr=0.05), SGD(head, lr=0.1)]
+
+    data = torch.arange(48), torch.arange(48) % 3
+    settings = {"updates": 12, "batch_size": 8}
+    expected = made(sparse=False)
+    train_serially(expected, data, tables.loss, optimizer=one_each, **settings)
+    settings |= {"kind": "threads", "workers": 1, "staleness": 0, "micro_batches": 1}
+    run = hogwild.train(made(sparse=True), data, tables.loss, optimizer=one_each, update=update, **settings)
+    assert run.digest == hogwild.digest(expected)
 
 
 # --- what they are set to, and what is remembered of them
