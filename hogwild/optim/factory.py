@@ -184,6 +184,20 @@ def group_of(optimizer: Optimizer) -> dict[int, int]:
     return {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
 
 
+def refuse_other_groups(optimizer: Optimizer, parameters: Sequence[Tensor], numbers: Sequence[int]) -> None:
+    """Refuse a worker's optimizer that has these parameters in other groups than those of these numbers.
+
+    Raises:
+        ArgumentError: it has; the factory divides them otherwise when it is called again.
+    """
+    groups = group_of(optimizer)
+    if [groups.get(id(parameter)) for parameter in parameters] != list(numbers):
+        raise ArgumentError(
+            "the optimizer factory puts parameters into other groups, or gives them to another optimizer of a list, "
+            "when it is called again, as each worker does; divide them by name or by shape"
+        )
+
+
 def with_parameters(optimizer: Optimizer, groups: Sequence[Sequence[Tensor]]) -> Optimizer:
     """An optimizer of the same kind and options over other parameters, without state and hooks."""
     if isinstance(optimizer, Several):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.optim.copies import CopyRoom
-from hogwild.optim.factory import Factory, Named, made_by, with_parameters
+from hogwild.optim.factory import Factory, Named, made_by, refuse_other_groups, with_parameters
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import FLAT_DTYPES
 from hogwild.optim.plan import OptimizerPlan
@@ -61,11 +61,13 @@ class SharedOptimizer:
         self._form = form = plan.form
         self._parameters = list(parameters)
         self._copies = [CopyRoom() for _ in self._parameters]
+        ranges = form.layout.ranges
+        self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         self._by_tensor = made_by(factory, named)
+        refuse_other_groups(self._by_tensor, parameters, self._group)
         if plan.compensation is not None:
             plan.compensation.apply(self._by_tensor)
         self._by_tensor.state = defaultdict(dict)
-        ranges = form.layout.ranges
         # A parameter that is re-pointed at every step starts as anything of the right dtype.
         self._flat_parameters = [nn.Parameter(torch.empty(0, dtype=span.dtype)) for span in ranges]
         groups = [
@@ -79,7 +81,6 @@ class SharedOptimizer:
         self._dense = Gathered([*self._gradient_views], self._flat_gradients, whole=True)  # what most updates gather
         self._in_slots: dict[int, Gathered] = {}  # likewise, by the slot's id
         self._rooms, self._flat_rooms = _rooms(form.layout, races)
-        self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         written = plan.written
         self._sharded = ShardedStep(form, plan.shards, written, plan.decay) if plan.shards and written else None
         self._table = lr_schedule if isinstance(lr_schedule, RateTable) else None

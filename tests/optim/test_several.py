@@ -291,6 +291,25 @@ def test_an_optimizer_alone_in_a_list_is_itself() -> None:
     assert alone == trained(everything(), partial(SGD, lr=0.1), loss=everything_loss)
 
 
+class Turning:
+    """Gives who steps what the other way round from its third call on, as the second worker."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, named: Any) -> list[Optimizer]:
+        self.calls += 1
+        turned = self.calls > 2
+        parameters = [parameter for _, parameter in named]
+        return [SGD(parameters[turned::2], lr=0.1, foreach=True), SGD(parameters[not turned :: 2], lr=0.01)]
+
+
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_a_worker_whose_factory_divides_the_parameters_otherwise_is_refused(update: str) -> None:
+    with pytest.raises(hogwild.ArgumentError, match="puts parameters into other groups, or gives them to another"):
+        problems.train(optimizer=Turning(), update=update)
+
+
 def _twice(named: Any) -> list[Optimizer]:
     parameters = [parameter for _, parameter in named]
     return [SGD(parameters[:2], lr=0.1), Adam(parameters[1:], lr=0.1)]
