@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
 from hogwild.optim.factory import has_hooks, is_plain
-from hogwild.optim.several import kind_of
+from hogwild.optim.several import kind_of, optimizers_in
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.optimizer_state import AVERAGE, Cell
 
@@ -129,17 +129,14 @@ def options_kept(optimizer: Optimizer) -> Iterator[None]:
     Raises:
         ArgumentError: the step changed an option.
     """
-    if has_hooks(optimizer):
-        yield
-        return
-    before = [{**group} for group in optimizer.param_groups]
+    looked_at = [part for part in optimizers_in(optimizer) if not has_hooks(part)]
+    before = [(part, group, {**group}) for part in looked_at for group in part.param_groups]
     yield
-    for old, group in zip(before, optimizer.param_groups, strict=True):
+    for part, group, old in before:
         pairs = {key: (old.get(key, _ABSENT), group.get(key, _ABSENT)) for key in {**old, **group}}
         if changed := [key for key, (was, value) in pairs.items() if value is not was and value != was]:
             raise ArgumentError(
-                f"{kind_of(optimizer)} keeps state in its parameter groups ({some_of(changed)}), which workers "
-                f"cannot share"
+                f"{kind_of(part)} keeps state in its parameter groups ({some_of(changed)}), which workers cannot share"
             )
 
 

@@ -204,9 +204,10 @@ def _with_rates(job: Job, optimizer: Optimizer) -> Job:
         ArgumentError: rates are to change that the optimizer does not have, or that are not one.
     """
     kind, changes = kind_of(optimizer), bool(job.config.values_of("lr"))
-    if (changes or job.lr_schedule is not None) and any(group.get("lr") is None for group in optimizer.param_groups):
+    without = [one for one in optimizers_in(optimizer) if any(group.get("lr") is None for group in one.param_groups)]
+    if without and (changes or job.lr_schedule is not None):
         setting = "lr" if changes else "lr_schedule"
-        raise ArgumentError(f"{setting} given, and {kind} has no lr in its groups; leave it out")
+        raise ArgumentError(f"{setting} given, and {kind_of(without[0])} has no lr in its groups; leave it out")
     if isinstance(job.lr_schedule, SchedulerFactory):
         job = replace(job, lr_schedule=tabulated(job.lr_schedule, optimizer, job.planned_updates))
     if changes and isinstance(job.lr_schedule, RateTable):

@@ -310,6 +310,41 @@ def test_a_worker_whose_factory_divides_the_parameters_otherwise_is_refused(upda
         problems.train(optimizer=Turning(), update=update)
 
 
+class Counting(Sign):
+    """Keeps its count in a group, from the second step on."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for group in self.param_groups:
+            counts = [self.state[parameter].get("count", 0.0) for parameter in group["params"]]
+            group["lr"] /= max(1.0, *counts)
+
+
+def test_a_hook_on_one_allows_no_other_state_in_its_groups() -> None:
+    def optimizers(named: Any) -> list[Optimizer]:
+        parameters = [parameter for _, parameter in named]
+        made = [SGD(parameters[:2], lr=0.1), Counting(parameters[2:])]
+        made[0].register_step_post_hook(lambda *_: None)
+        return made
+
+    with pytest.raises(hogwild.ArgumentError, match="^Counting keeps state in its parameter groups"):
+        problems.train(optimizer=optimizers)
+
+
+def test_who_has_no_rate_is_named() -> None:
+    class Still(Sign):
+        def __init__(self, params: Any) -> None:
+            super(Sign, self).__init__(params, {})
+
+    def optimizers(named: Any) -> list[Optimizer]:
+        parameters = [parameter for _, parameter in named]
+        return [SGD(parameters[:2], lr=0.1), Still(parameters[2:])]
+
+    with pytest.raises(hogwild.ArgumentError, match="^lr_schedule given, and Still has no lr in its groups"):
+        problems.train(optimizer=optimizers, lr_schedule=lambda update: 1.0)
+
+
 def _twice(named: Any) -> list[Optimizer]:
     parameters = [parameter for _, parameter in named]
     return [SGD(parameters[:2], lr=0.1), Adam(parameters[1:], lr=0.1)]
