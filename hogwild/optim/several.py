@@ -6,16 +6,15 @@ Invariant: no parameter is held by two of them, so the order of their steps deci
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 
 class Several(Optimizer):
-    """Steps its parts one after the other; has the groups of all, in their order, and one state.
+    """Steps its parts one after the other; has the groups of all, in their order. Each part keeps its own state.
 
     Args:
         parts: at least two.
@@ -25,21 +24,12 @@ class Several(Optimizer):
         self.parts = tuple(parts)
         self.defaults: dict[str, Any] = {}
         self.param_groups = [group for part in parts for group in part.param_groups]
-        state: defaultdict[Tensor, Any] = defaultdict(dict)
-        for part in parts:
-            state.update(part.state)
-        self.state = state
+        self._states = _States(parts)
 
     @property
-    def state(self) -> defaultdict[Tensor, Any]:
+    def state(self) -> MutableMapping[Tensor, Any]:  # type: ignore[override]
         """Of each parameter, whoever holds it."""
-        return self._state
-
-    @state.setter
-    def state(self, state: defaultdict[Tensor, Any]) -> None:
-        self._state = state
-        for part in self.parts:
-            part.state = state
+        return self._states
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Step each."""
@@ -50,6 +40,43 @@ class Several(Optimizer):
         """Those of all; torch's would wrap the step of this class."""
         for part in self.parts:
             part.zero_grad(set_to_none)
+
+
+class _States(MutableMapping[Tensor, Any]):
+    """The state of each parameter, where the optimizer that holds it keeps it: its own step may go through all it has.
+
+    Args:
+        parts: who hold them.
+    """
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        self._holder = {one: part for part in parts for group in part.param_groups for one in group["params"]}
+
+    def __getitem__(self, parameter: Tensor) -> Any:
+        return self._holder[parameter].state[parameter]
+
+    def __setitem__(self, parameter: Tensor, state: Any) -> None:
+        self._holder[parameter].state[parameter] = state
+
+    def __delitem__(self, parameter: Tensor) -> None:
+        del self._holder[parameter].state[parameter]
+
+    def __contains__(self, parameter: object) -> bool:  # that of a defaultdict, as below: asking makes no state
+        return parameter in self._holder and parameter in self._holder[cast("Tensor", parameter)].state
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (parameter for parameter in self._holder if parameter in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def get(self, parameter: Tensor, default: Any = None) -> Any:
+        """That of the parameter, if there is one."""
+        return self._holder[parameter].state.get(parameter, default) if parameter in self._holder else default
+
+    def pop(self, parameter: Tensor, *default: Any) -> Any:
+        """That of the parameter, which is no longer there."""
+        return self._holder[parameter].state.pop(parameter, *default)
 
 
 def optimizers_in(optimizer: Optimizer) -> tuple[Optimizer, ...]:

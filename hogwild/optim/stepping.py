@@ -24,6 +24,7 @@ from hogwild.optim.gradients import Gathered
 from hogwild.optim.kernels import FLAT_DTYPES
 from hogwild.optim.plan import OptimizerPlan
 from hogwild.optim.rates import RateTable, as_given, factor_of
+from hogwild.optim.several import optimizers_in
 from hogwild.optim.sharded import ShardedStep
 from hogwild.optim.step_form import ROOMS, Rooms
 from hogwild.optim.torch_step import Untrained, bind_state, bring_home, keep_state, options_kept
@@ -67,7 +68,8 @@ class SharedOptimizer:
         refuse_other_groups(self._by_tensor, parameters, self._group)
         if plan.compensation is not None:
             plan.compensation.apply(self._by_tensor)
-        self._by_tensor.state = defaultdict(dict)
+        for part in optimizers_in(self._by_tensor):
+            part.state = defaultdict(dict)
         # A parameter that is re-pointed at every step starts as anything of the right dtype.
         self._flat_parameters = [nn.Parameter(torch.empty(0, dtype=span.dtype)) for span in ranges]
         groups = [

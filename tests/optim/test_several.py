@@ -101,6 +101,34 @@ def test_the_plain_loop_is_each_after_the_other() -> None:
     assert hogwild.digest(model) == plain(everything(), muon, everything_loss)
 
 
+class Shrinking(Sign):
+    """Goes through all the state that it has."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for parameter in self.state:
+            parameter.mul_(0.9)
+
+
+@pytest.mark.parametrize("update", ONE_OF_EACH)
+def test_each_sees_its_own_state_alone(update: str) -> None:
+    def optimizers(named: Any) -> list[Optimizer]:
+        parameters = [parameter for _, parameter in named]
+        return [SGD(parameters[:2], lr=0.1, momentum=0.9), Shrinking(parameters[2:])]
+
+    model, (x, y), updates = problems.mlp(), problems.data(), 10
+    made, schedule = optimizers(list(model.named_parameters())), hogwild.Schedule(len(x), 16)
+    for number in range(updates):
+        rows = schedule.indices(number)
+        problems.cross_entropy(model, (x[rows], y[rows])).backward()
+        for optimizer in made:
+            optimizer.step()
+            optimizer.zero_grad()
+    settings = {"workers": 1, "staleness": 0, "update": update, "updates": updates}
+    assert problems.train(optimizer=optimizers, **settings).digest == hogwild.digest(model)
+
+
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_several_workers_leave_the_bits_of_one(name: str, update: str) -> None:
