@@ -69,7 +69,9 @@ def _refuse_unusable(optimizer: Any, given: Collection[int]) -> None:
             f"{type(optimizer).__name__} is given differentiable=True, which no update here outlives; leave it out"
         )
     chosen = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not chosen or any(id(parameter) not in given for parameter in chosen):
+    if not chosen:
+        raise ArgumentError(f"{type(optimizer).__name__} holds no parameters; give it some, or leave it out")
+    if any(id(parameter) not in given for parameter in chosen):
         raise ArgumentError(
             f"the optimizer factory ignored its argument: {type(optimizer).__name__} holds parameters it was not "
             f"given; write lambda named: torch.optim.SGD(named, lr=0.1)"

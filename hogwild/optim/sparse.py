@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
-from hogwild.optim.kernels import takes_sparse
+from hogwild.optim.kernels import takes_sparse, written_step
 from hogwild.optim.several import kind_of, optimizers_in
 from hogwild.shared.layout import Entry, Layout
 
@@ -50,7 +50,8 @@ def stay_sparse(
     if found is None:
         found = frozenset(range(len(layout.entries))) if only_sparse else frozenset()
     if copies or shared:
-        refuse_large([layout.entries[i] for i in sorted(found)], rule, shared=shared, by_row=by_row)
+        beside = "" if shared else _beside(optimizer)
+        refuse_large([layout.entries[i] for i in sorted(found)], rule, beside, shared=shared, by_row=by_row)
     if found and shared and only_sparse:
         raise ArgumentError(
             f"{rule} shares gradients that are dense, and SparseAdam steps only sparse ones; use update={private()}, "
@@ -59,15 +60,25 @@ def stay_sparse(
     return frozenset() if shared else found
 
 
-def refuse_large(tables: Sequence[Entry], rule: str, *, shared: bool, by_row: Callable[[], str]) -> float:
-    """The size in MiB of tables with sparse gradients, under a rule that copies them or zeroes them (`shared`).
+def _beside(optimizer: Optimizer) -> str:
+    """Of several optimizers, those because of which none steps single rows where versions are kept."""
+    parts = optimizers_in(optimizer)
+    whole = [kind_of(part) for part in parts if written_step(part) is None] if len(parts) > 1 else []
+    return f" beside {', '.join(whole)}" if whole else ""
+
+
+def refuse_large(
+    tables: Sequence[Entry], rule: str, beside: str = "", *, shared: bool, by_row: Callable[[], str]
+) -> float:
+    """The size in MiB of tables with sparse gradients, under a rule that copies them, which it may do `beside` an
+    optimizer alone, or zeroes them (`shared`).
 
     Raises:
         ArgumentError: they are too large for that.
     """
     nbytes = sum(table.numel * table.dtype.itemsize for table in tables)
     if nbytes > LARGEST_TABLES:
-        does = "zeroes whole tables at every update" if shared else "keeps several copies of every table"
+        does = "zeroes whole tables at every update" if shared else f"keeps several copies of every table{beside}"
         raise ArgumentError(
             f"{rule} {does}, and {', '.join(table.name for table in tables)} "
             f"with sparse gradients have {nbytes / (1 << 20):,.0f} MiB, over {LARGEST_TABLES >> 20} MiB; "
