@@ -122,7 +122,7 @@ def train_serially(
             for kept in (versions, read):
                 kept.pop(k - oldest, None)  # read for the last time
             losses.append(value)
-    stepper.zero_grad()
+    model.zero_grad()
     return losses
 
 

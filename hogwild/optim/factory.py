@@ -16,7 +16,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_module
 
 from hogwild.errors import ArgumentError, a_type, one_line, some_of, warn_caller
-from hogwild.optim.several import Several, kind_of, optimizers_in
+from hogwild.optim.several import Several, classes_of, kind_of, optimizers_in
 
 Named = list[tuple[str, nn.Parameter]]
 Factory = Callable[[Named], Optimizer | Sequence[Optimizer]]
@@ -34,7 +34,7 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
     if not callable(factory):
         raise ArgumentError(
             f"optimizer is {a_type(factory)}, and the run makes its own; pass a function of the named "
-            f"parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
+            f"parameters, such as functools.partial(torch.optim.SGD, lr=0.1), or one that returns a list of optimizers"
         )
     try:
         optimizer = made_by(factory, named)
@@ -57,8 +57,11 @@ def make_optimizer(factory: Factory, named: Named) -> Optimizer:
 def _refuse_unusable(optimizer: Any, given: Collection[int]) -> None:
     """Refuse what is no optimizer, or none that workers can step; `given` are the ids of the parameters it may hold."""
     if not isinstance(optimizer, Optimizer):
+        members = optimizer if isinstance(optimizer, list | tuple) else ()
+        wrong = [a_type(one) for one in members if not isinstance(one, Optimizer)]
+        inside = f" with {wrong[0]} in it" if wrong else ""
         raise ArgumentError(
-            f"optimizer returned {a_type(optimizer)}; it must return a torch.optim.Optimizer, "
+            f"optimizer returned {a_type(optimizer)}{inside}; it must return a torch.optim.Optimizer, "
             f"as functools.partial(torch.optim.SGD, lr=0.1) does, or a list of them"
         )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
@@ -186,14 +189,18 @@ def group_of(optimizer: Optimizer) -> dict[int, int]:
     return {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
 
 
-def refuse_other_groups(optimizer: Optimizer, parameters: Sequence[Tensor], numbers: Sequence[int]) -> None:
-    """Refuse a worker's optimizer that has these parameters in other groups than those of these numbers.
+def refuse_other_groups(
+    optimizer: Optimizer, parameters: Sequence[Tensor], numbers: Sequence[int], classes: Sequence[str]
+) -> None:
+    """Refuse a worker's optimizer that has these parameters in other groups than those of these numbers, or groups of
+    other classes.
 
     Raises:
         ArgumentError: it has; the factory divides them otherwise when it is called again.
     """
     groups = group_of(optimizer)
-    if [groups.get(id(parameter)) for parameter in parameters] != list(numbers):
+    same = [groups.get(id(parameter)) for parameter in parameters] == list(numbers)
+    if not same or classes_of(optimizer) != tuple(classes):
         raise ArgumentError(
             "the optimizer factory puts parameters into other groups, or gives them to another optimizer of a list, "
             "when it is called again, as each worker does; divide them by name or by shape"

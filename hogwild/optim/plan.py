@@ -25,7 +25,7 @@ from hogwild.optim.kernels import (
     written_step,
 )
 from hogwild.optim.row_adagrad import RowAdagrad
-from hogwild.optim.several import optimizers_in, part_of_group
+from hogwild.optim.several import classes_of, optimizers_in, part_of_group
 from hogwild.optim.stability import Curvature
 from hogwild.optim.step_form import WrittenStep
 from hogwild.optim.torch_step import options_kept, refuse_rounding
@@ -99,7 +99,8 @@ class OptimizerPlan:
 
     `form` is that of its state, and says whether ranges are stepped whole; `written` is the step in each group, where
     none need be torch's; `plain` that all are p ← p − lr g; `by_row` that sparse gradients are taken too; `adaptive`
-    that something is divided by what is kept of earlier gradients, which the written step computes privately; `shards`
+    that something is divided by what is kept of earlier gradients, which the written step computes privately; `classes`
+    are those of the optimizers that step the groups; `shards`
     are there where the step of a version can be made in pieces; `rates` are learning rates, each with the update from
     which on it replaces that of the optimizer; `compensation` is what is done about staleness, if anything; `decay` is
     that of a moving average of the parameters, if one is kept; `rows` has the positions of the parameters whose sparse
@@ -111,6 +112,7 @@ class OptimizerPlan:
     plain: bool
     by_row: bool
     adaptive: bool
+    classes: tuple[str, ...]
     shards: tuple[Shard, ...] = ()
     rates: tuple[tuple[int, float], ...] = ()
     compensation: Compensation | None = None
@@ -193,8 +195,8 @@ class OptimizerPlan:
         )
         # Elsewhere state may have other strides than its parameter, and complex numbers are taken for pairs of reals.
         real = all(parameter.dtype.is_floating_point for parameter in parameters)
-        some_by_row = not kinds.isdisjoint(_BY_ROW) and kinds <= {*_BY_ROW, *ELEMENTWISE}
-        alike = elementwise or (some_by_row and _laid_out_alike(parameters, cells))
+        rows_or_elements = not kinds.isdisjoint(_BY_ROW) and kinds <= {*_BY_ROW, *ELEMENTWISE}
+        alike = elementwise or (rows_or_elements and _laid_out_alike(parameters, cells))
         known = not watched and (not any(cells) or (alike and same_dtype and real))
         flat = elementwise and same_dtype and vectorised and pays
         written = _written_steps(optimizer, numbers, cells) if known else None
@@ -210,9 +212,10 @@ class OptimizerPlan:
             plain=written is not None and all(map(is_plain_sgd, optimizers_in(optimizer))),
             by_row=by_row,
             adaptive=any(isinstance(part, _ADAPTIVE) for part in optimizers_in(optimizer)),
+            classes=classes_of(optimizer),
             shards=cut_shards(form) if written is not None and elementwise and same_dtype and vectorised else (),
             compensation=compensation,
-            rows=taking if by_row and len(taking) < len(numbers) else None,
+            rows=taking | sparse if taking and len(taking) < len(numbers) else None,
         )
 
 

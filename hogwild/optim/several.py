@@ -6,7 +6,7 @@ Invariant: no parameter is held by two of them, so the order of their steps deci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor
@@ -16,15 +16,19 @@ from torch.optim import Optimizer
 class Several(Optimizer):
     """Steps its parts one after the other; has the groups of all, in their order. Each part keeps its own state.
 
+    It has what is asked of an optimizer here, and not what else torch's have, such as hooks of its own.
+
     Args:
         parts: at least two.
     """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:  # torch's would wrap the step of this class
         self.parts = tuple(parts)
-        self.defaults: dict[str, Any] = {}
+        common = set.intersection(*(set(part.defaults) for part in parts))
+        self.defaults = {name: value for name, value in parts[0].defaults.items() if name in common}
         self.param_groups = [group for part in parts for group in part.param_groups]
-        self._states = _States(parts)
+        self.holders = {one: part for part in parts for group in part.param_groups for one in group["params"]}
+        self._states = _States(self.holders)
 
     @property
     def state(self) -> MutableMapping[Tensor, Any]:  # type: ignore[override]
@@ -36,21 +40,16 @@ class Several(Optimizer):
         for part in self.parts:
             part.step()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Those of all; torch's would wrap the step of this class."""
-        for part in self.parts:
-            part.zero_grad(set_to_none)
-
 
 class _States(MutableMapping[Tensor, Any]):
     """The state of each parameter, where the optimizer that holds it keeps it: its own step may go through all it has.
 
     Args:
-        parts: who hold them.
+        holders: who holds which.
     """
 
-    def __init__(self, parts: Sequence[Optimizer]) -> None:
-        self._holder = {one: part for part in parts for group in part.param_groups for one in group["params"]}
+    def __init__(self, holders: Mapping[Tensor, Optimizer]) -> None:
+        self._holder = holders
 
     def __getitem__(self, parameter: Tensor) -> Any:
         return self._holder[parameter].state[parameter]
@@ -76,7 +75,7 @@ class _States(MutableMapping[Tensor, Any]):
 
     def pop(self, parameter: Tensor, *default: Any) -> Any:
         """That of the parameter, which is no longer there."""
-        return self._holder[parameter].state.pop(parameter, *default)
+        return self._holder[parameter].state.pop(parameter, *default) if parameter in self._holder else default[0]
 
 
 def optimizers_in(optimizer: Optimizer) -> tuple[Optimizer, ...]:
@@ -87,6 +86,23 @@ def optimizers_in(optimizer: Optimizer) -> tuple[Optimizer, ...]:
 def part_of_group(optimizer: Optimizer) -> list[tuple[Optimizer, int]]:
     """For each group: the part that has it, and its number there."""
     return [(part, number) for part in optimizers_in(optimizer) for number in range(len(part.param_groups))]
+
+
+def holder_of(optimizer: Optimizer, parameter: Tensor) -> Optimizer:
+    """The one that steps this parameter."""
+    return optimizer.holders[parameter] if isinstance(optimizer, Several) else optimizer
+
+
+def classes_of(optimizer: Optimizer) -> tuple[str, ...]:
+    """For each group the class that steps it, and the module that this is defined in."""
+    kinds = [type(part) for part, _ in part_of_group(optimizer)]
+    return tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+
+
+def recorded_class(optimizer: Optimizer) -> str:
+    """Its class, as a record has it; of several optimizers that of each group."""
+    classes = classes_of(optimizer)
+    return " + ".join(classes) if isinstance(optimizer, Several) else classes[0]
 
 
 def kind_of(optimizer: Optimizer) -> str:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
 from hogwild.optim.kernels import takes_sparse, written_step
-from hogwild.optim.several import kind_of, optimizers_in
+from hogwild.optim.several import kind_of, optimizers_in, part_of_group
 from hogwild.shared.layout import Entry, Layout
 
 LARGEST_TABLES = 64 << 20  # bytes of parameters with sparse gradients that a rule may keep several copies of, or zero
@@ -46,9 +46,9 @@ def stay_sparse(
         ArgumentError: the rule copies or zeroes whole tables that are too large for it, or the optimizer takes no dense
             gradients and the rule no others.
     """
-    only_sparse = any(isinstance(part, torch.optim.SparseAdam) for part in optimizers_in(optimizer))
+    only_sparse = held_by(_takes_no_others, optimizer, layout)
     if found is None:
-        found = frozenset(range(len(layout.entries))) if only_sparse else frozenset()
+        found = only_sparse
     if copies or shared:
         beside = "" if shared else _beside(optimizer)
         refuse_large([layout.entries[i] for i in sorted(found)], rule, beside, shared=shared, by_row=by_row)
@@ -105,14 +105,21 @@ def refuse_undeclared(tables: Sequence[Entry], rule: str, *, shared: bool, by_ro
 
 
 def declared_sparse(
-    model: nn.Module, optimizer: Optimizer, trained: Mapping[str, nn.Parameter], named: Sequence[str] = ()
+    model: nn.Module,
+    optimizer: Optimizer,
+    trained: Mapping[str, nn.Parameter],
+    layout: Layout,
+    named: Sequence[str] = (),
 ) -> frozenset[int] | None:
-    """The positions of the tables whose gradients are sparse, where nothing was tried: those that are `named` and those
-    whose layers say so; None where none is named, and the optimizer takes no others, or would not step their rows.
+    """The positions of the tables whose gradients are sparse, where nothing was tried: those that are `named`, those
+    whose layers say so, and of several optimizers what SparseAdam holds; None where none is named, and the optimizer
+    takes no others, or would not step their rows.
 
     Raises:
         ArgumentError: a name is that of no table, or the optimizer does not step rows.
     """
+    several = len(optimizers_in(optimizer)) > 1
+    only = held_by(_takes_no_others, optimizer, layout) if several else frozenset()
     if named:
         names = list(trained)
         wrong = [name for name in named if name not in trained or not trained[name].dim()]
@@ -123,10 +130,20 @@ def declared_sparse(
                 f"sparse {list(named)} given, and {kind_of(optimizer)} as it is set does not step single rows; "
                 f"SGD without momentum and weight decay, SparseAdam, Adagrad and hogwild.RowAdagrad do"
             )
-        return frozenset(map(names.index, named)) | tables_of(model, list(trained.values()))
+        return only | frozenset(map(names.index, named)) | tables_of(model, list(trained.values()))
     if isinstance(optimizer, torch.optim.SparseAdam) or not any(map(takes_sparse, optimizers_in(optimizer))):
         return None
-    return tables_of(model, list(trained.values()))
+    return only | (tables_of(model, list(trained.values())) & held_by(takes_sparse, optimizer, layout))
+
+
+def _takes_no_others(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.SparseAdam)
+
+
+def held_by(which: Callable[[Optimizer], bool], optimizer: Optimizer, layout: Layout) -> frozenset[int]:
+    """The positions of the parameters that one of these optimizers steps."""
+    holders = part_of_group(optimizer)
+    return frozenset(i for span in layout.ranges if which(holders[span.group][0]) for i in span.members)
 
 
 def tables_of(model: nn.Module, trained: Sequence[nn.Parameter]) -> frozenset[int]:

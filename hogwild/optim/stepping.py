@@ -65,7 +65,7 @@ class SharedOptimizer:
         ranges = form.layout.ranges
         self._group = [span.group for i in range(len(parameters)) for span in ranges if i in span.members]
         self._by_tensor = made_by(factory, named)
-        refuse_other_groups(self._by_tensor, parameters, self._group)
+        refuse_other_groups(self._by_tensor, parameters, self._group, plan.classes)
         if plan.compensation is not None:
             plan.compensation.apply(self._by_tensor)
         for part in optimizers_in(self._by_tensor):

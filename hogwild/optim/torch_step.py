@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from hogwild.errors import ArgumentError, some_of
 from hogwild.optim.factory import has_hooks, is_plain
-from hogwild.optim.several import kind_of, optimizers_in
+from hogwild.optim.several import holder_of, kind_of, optimizers_in
 from hogwild.shared.hashing import equal_bits
 from hogwild.shared.optimizer_state import AVERAGE, Cell
 
@@ -39,8 +39,9 @@ def bind_state(
     if not started:
         optimizer.state.pop(parameter, None)
         return
+    holder = holder_of(optimizer, parameter)
     optimizer.state[parameter] = {
-        key: _as_it_was(optimizer, key, value, cells[key]) for key, value in shared.items() if key != AVERAGE
+        key: _as_it_was(holder, key, value, cells[key]) for key, value in shared.items() if key != AVERAGE
     }
 
 
@@ -63,11 +64,11 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
     Raises:
         ArgumentError: it is another state than the one the optimizer showed at its first step.
     """
-    state = optimizer.state.get(parameter, {})
+    state, kind = optimizer.state.get(parameter, {}), kind_of(holder_of(optimizer, parameter))
     late = [key for key, value in state.items() if key not in shared and value is not None]
     if late:
         raise ArgumentError(
-            f"{kind_of(optimizer)} began to keep {late[0]!r} after its first step, and workers share only the "
+            f"{kind} began to keep {late[0]!r} after its first step, and workers share only the "
             f"state that an optimizer has from then on"
         )
     for key, target in shared.items():
@@ -75,7 +76,7 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
             continue
         if key not in state:
             raise ArgumentError(
-                f"{kind_of(optimizer)} no longer keeps {key!r}, as it did after its first step, and workers "
+                f"{kind} no longer keeps {key!r}, as it did after its first step, and workers "
                 f"share the state that it had then; let it keep {key!r}, with zeros in it"
             )
         value = state[key]
@@ -84,12 +85,12 @@ def keep_state(optimizer: Optimizer, parameter: nn.Parameter, shared: Mapping[st
         if isinstance(value, Tensor):
             if value.shape != target.shape or value.dtype != target.dtype:
                 raise ArgumentError(
-                    f"{kind_of(optimizer)} keeps {key!r} as {value.dtype} {list(value.shape)}, and kept it as "
+                    f"{kind} keeps {key!r} as {value.dtype} {list(value.shape)}, and kept it as "
                     f"{target.dtype} {list(target.shape)} after its first step, in which form workers share it"
                 )
             target.copy_(value)
         else:
-            refuse_rounding(kind_of(optimizer), key, value)
+            refuse_rounding(kind, key, value)
             target.fill_(value)
 
 
@@ -115,8 +116,8 @@ def bring_home(optimizer: Optimizer, parameter: nn.Parameter, view: Tensor) -> N
     left = parameter.data
     if left.shape != view.shape or left.dtype != view.dtype:
         raise ArgumentError(
-            f"{kind_of(optimizer)}, or a hook on its steps, made a parameter of {view.dtype} {list(view.shape)} "
-            f"one of {left.dtype} {list(left.shape)}; its shape and dtype must stay"
+            f"{kind_of(holder_of(optimizer, parameter))}, or a hook on its steps, made a parameter of {view.dtype} "
+            f"{list(view.shape)} one of {left.dtype} {list(left.shape)}; its shape and dtype must stay"
         )
     if left.data_ptr() != view.data_ptr() or left.stride() != view.stride():
         view.copy_(left)
@@ -130,9 +131,9 @@ def options_kept(optimizer: Optimizer) -> Iterator[None]:
         ArgumentError: the step changed an option.
     """
     looked_at = [part for part in optimizers_in(optimizer) if not has_hooks(part)]
-    before = [(part, group, {**group}) for part in looked_at for group in part.param_groups]
+    before = [(part, [{**group} for group in part.param_groups]) for part in looked_at]
     yield
-    for part, group, old in before:
+    for part, old, group in [(p, *both) for p, olds in before for both in zip(olds, p.param_groups, strict=True)]:
         pairs = {key: (old.get(key, _ABSENT), group.get(key, _ABSENT)) for key in {**old, **group}}
         if changed := [key for key, (was, value) in pairs.items() if value is not was and value != was]:
             raise ArgumentError(

@@ -18,9 +18,9 @@ def optimizer_in_words(run: Run, usual_lr: str = "") -> str:
     if found["optimizer"] is None:
         return ""
     told = str(found["optimizer"])
-    if found["lr"] is not None:
-        rates = [setting_text(rate) for rate in _rates(run) or [found["lr"]]]
-        told += f", lr {some_of(rates)}{f' ({usual_lr})' * bool(usual_lr)}"
+    rates = _rates(run) or ([] if found["lr"] is None else [found["lr"]])
+    if rates:
+        told += f", lr {some_of([setting_text(rate) for rate in rates])}{f' ({usual_lr})' * bool(usual_lr)}"
     return "; ".join([told, *(str(group) for group in run.config.groups)])
 
 

@@ -107,7 +107,7 @@ def _way_to_a_scalar(value: Any) -> str:
         return "is a return missing? the run itself calls backward"
     if isinstance(value, Mapping):
         return "return the loss in it alone"
-    return "leave out .item()" if isinstance(value, float) else "take .mean() or .sum()"
+    return "leave out .item()" if isinstance(value, int | float) else "take .mean() or .sum()"
 
 
 def _scalar(value: Any) -> Tensor:

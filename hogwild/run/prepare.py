@@ -22,7 +22,7 @@ from hogwild.optim.kernels import takes_sparse
 from hogwild.optim.plan import OptimizerPlan, steps_rows
 from hogwild.optim.rates import RateTable, SchedulerFactory, factor_of, tabulated
 from hogwild.optim.several import kind_of, optimizers_in
-from hogwild.optim.sparse import declared_sparse, stay_sparse, tables_of
+from hogwild.optim.sparse import declared_sparse, held_by, refuse_large, stay_sparse, tables_of
 from hogwild.optim.stability import Curvature
 from hogwild.rules.registry import names_where, quoted, stepping_by_row
 from hogwild.run.audit import why_not
@@ -133,7 +133,7 @@ def prepare(job: Job) -> Prepared:
         with as_in_a_worker(job.intra_op):
             look_again(job, anatomy, copies)
     layout = Layout.of(list(anatomy.trained.items()), [groups[id(p)] for p in anatomy.trained.values()])
-    sparse = _sparse(job, _found(job, anatomy, tried, optimizer), layout, optimizer)
+    sparse = _sparse(job, _found(job, anatomy, tried, optimizer, layout), layout, optimizer)
     optimized = [stand_ins[id(parameter)] for parameter in anatomy.trained.values()]
     rows = _rows(job, anatomy, sparse)
     curved = curvature_of(job, anatomy, optimizer, optimized, origin) if not rows else None
@@ -145,7 +145,7 @@ def prepare(job: Job) -> Prepared:
     _warn_of_large_steps(job, optimizer, optimizer_plan)
     if job.rule.combines:
         optimizer_plan = optimizer_plan.with_rows(rows)
-    tables = sorted(sparse) if _keeps_rows(job, optimizer, layout, sparse) and optimizer_plan.by_row else []
+    tables = _kept_once(job, optimizer, layout, sparse, optimizer_plan)
     plan = _plan(job, anatomy, optimizer_plan, rows, tables, tried, job.updates)
     limits.refuse(job.config.workers, own_processes=TEAMS[job.kind].own_processes)
     draws = bool(tried.draws) or job.loss is None
@@ -251,14 +251,13 @@ def _with_compensation(origin: Origin, job: Job, curved: Curvature | None, plan:
     return origin if curved is None else replace(origin, curvature=curved.largest, curvature_grows=curved.grows)
 
 
-def _found(job: Job, anatomy: Anatomy, tried: DryRun, optimizer: Optimizer) -> frozenset[int] | None:
+def _found(job: Job, anatomy: Anatomy, tried: DryRun, optimizer: Optimizer, layout: Layout) -> frozenset[int] | None:
     """The positions of the parameters that may get sparse gradients: of those whose first one is dense, or is none,
     tables whose layers say so. None: nothing was tried, and nothing says so."""
     if job.loss is None:
-        return declared_sparse(job.model, optimizer, anatomy.trained, job.sparse)
-    some = any(map(takes_sparse, optimizers_in(optimizer)))
-    tables = tables_of(job.model, list(anatomy.trained.values())) if some else frozenset()
-    return tried.sparse | tables
+        return declared_sparse(job.model, optimizer, anatomy.trained, layout, job.sparse)
+    tables = tables_of(job.model, list(anatomy.trained.values()))
+    return tried.sparse | (tables & held_by(takes_sparse, optimizer, layout))
 
 
 def _rows(job: Job, anatomy: Anatomy, sparse: frozenset[int]) -> frozenset[int]:
@@ -292,6 +291,22 @@ def _keeps_rows(job: Job, optimizer: Optimizer, layout: Layout, tables: frozense
     every = frozenset(range(len(layout.entries)))
     rows = steps_rows(optimizer, layout, every if tables is None else tables)
     return job.rule.needs(job.config.workers).logs > 0 and rows
+
+
+def _kept_once(
+    job: Job, optimizer: Optimizer, layout: Layout, sparse: frozenset[int], plan: OptimizerPlan
+) -> list[int]:
+    """The positions of the tables of which one copy is kept.
+
+    Raises:
+        ArgumentError: large ones are copied whole, for the step of something else keeps all from being written out.
+    """
+    if not _keeps_rows(job, optimizer, layout, sparse):
+        return []
+    if not plan.by_row:
+        whole = [layout.entries[i] for i in sorted(sparse)]
+        refuse_large(whole, job.rule.name, shared=False, by_row=lambda: quoted(stepping_by_row(), "and"))
+    return sorted(sparse) if plan.by_row else []
 
 
 def _plan(

@@ -11,12 +11,15 @@ import problems
 import pytest
 import torch
 from optimizers import UPDATES, everything, everything_loss, plain, trained
+from sharing import Lays, SharesAll
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Muon, Optimizer
 from traits import KINDS, ONE_OF_EACH, SAME_BITS
 
 import hogwild
+from hogwild.optim.sharded import ShardedStep
 from hogwild.report.run_words import optimizer_in_words
+from hogwild.shared.shards import cut_shards
 
 
 class Sign(Optimizer):
@@ -139,18 +142,18 @@ def test_several_workers_leave_the_bits_of_one(name: str, update: str) -> None:
 
 
 @pytest.mark.parametrize("update", SAME_BITS)
-def test_a_large_model_is_stepped_in_shards_to_the_same_bits(update: str) -> None:
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, 90_000), nn.Linear(90_000, 3))
-
+def test_shards_are_stepped_to_the_same_bits(update: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def both(named: Any) -> list[Optimizer]:
         parameters = [parameter for _, parameter in named]
-        return [SGD(parameters[:2], lr=1e-4, momentum=0.9), Adam(parameters[2:], lr=1e-4)]
+        return [SGD(parameters[:2], lr=0.05, momentum=0.9), Adam(parameters[2:], lr=0.01)]
 
-    settings = {"update": update, "staleness": 1, "micro_batches": 2, "updates": 4}
-    digests = {trained(model(), both, workers=workers, **settings) for workers in (1, 2)}
-    assert digests == {plain(model(), both, **settings)}
+    monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=40))
+    advance, stepped = ShardedStep.advance, []
+    monkeypatch.setattr(ShardedStep, "advance", lambda step, *rest: stepped.append(1) or advance(step, *rest))
+    settings = {"staleness": 2, "micro_batches": 3, "updates": 24}
+    rule = {"ordered": Lays(2), "sync": SharesAll(3)}[update]  # whose gradients wait, so that others make the version
+    digests = {trained(problems.mlp(), both, workers=workers, update=rule, **settings) for workers in (1, 2)}
+    assert digests == {plain(problems.mlp(), both, update=update, **settings)} and stepped
 
 
 # --- what they are set to, and what is remembered of them
@@ -204,15 +207,46 @@ class Turning:
 
     def __call__(self, named: Any) -> list[Optimizer]:
         self.calls += 1
-        turned = self.calls > 2
-        parameters = [parameter for _, parameter in named]
+        return self.divided([parameter for _, parameter in named], turned=self.calls > 2)
+
+    def divided(self, parameters: list[nn.Parameter], *, turned: bool) -> list[Optimizer]:
         return [SGD(parameters[turned::2], lr=0.1, foreach=True), SGD(parameters[not turned :: 2], lr=0.01)]
 
 
+class Moving(Turning):
+    """Gives one group to the other optimizer: the numbers of all groups stay."""
+
+    def divided(self, parameters: list[nn.Parameter], *, turned: bool) -> list[Optimizer]:
+        first, second, third = ({"params": some} for some in (parameters[:2], parameters[2:3], parameters[3:]))
+        options = {"lr": 0.05, "weight_decay": 0.1, "foreach": True}
+        ours = [first] if turned else [first, second]
+        return [Adam(ours, **options), AdamW([second, third] if turned else [third], **options)]
+
+
+@pytest.mark.filterwarnings("ignore:a step of Adam and AdamW")
+@pytest.mark.parametrize("factory", [Turning, Moving])
 @pytest.mark.parametrize("update", ONE_OF_EACH)
-def test_a_worker_whose_factory_divides_the_parameters_otherwise_is_refused(update: str) -> None:
+def test_a_worker_whose_factory_divides_the_parameters_otherwise_is_refused(update: str, factory: Any) -> None:
     with pytest.raises(hogwild.ArgumentError, match="puts parameters into other groups, or gives them to another"):
-        problems.train(optimizer=Turning(), update=update)
+        problems.train(optimizer=factory(), update=update)
+
+
+class Replacing(Sign):
+    """Makes its groups anew at every step, with a count in them."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.param_groups = [{**group, "k": group.get("k", 0) + 1} for group in self.param_groups]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_groups_that_a_step_makes_anew_are_looked_at(alone: bool) -> None:
+    def optimizers(named: Any) -> Any:
+        parameters = [parameter for _, parameter in named]
+        return Replacing(parameters) if alone else [SGD(parameters[:2], lr=0.1), Replacing(parameters[2:])]
+
+    with pytest.raises(hogwild.ArgumentError, match=r"^Replacing keeps state in its parameter groups \(k\)"):
+        problems.train(optimizer=optimizers)
 
 
 class Counting(Sign):
@@ -269,7 +303,7 @@ REFUSED = {
         lambda named: [SGD(named, lr=0.1), Adam([{"params": []}])],
         "^Adam holds no parameters; give it some, or leave it out$",
     ),
-    "other things": (lambda named: [SGD(named, lr=0.1), None], "^optimizer returned a list; it must return"),
+    "other things": (lambda named: [SGD(named, lr=0.1), None], "^optimizer returned a list with a NoneType in it; it"),
     "others' parameters": (
         lambda named: [SGD(named, lr=0.1), Adam([nn.Parameter(torch.zeros(1))])],
         "ignored its argument: Adam holds parameters it was not given",

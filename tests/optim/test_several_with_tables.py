@@ -136,3 +136,101 @@ def test_an_unannounced_sparse_gradient_is_made_dense_for_who_steps_no_rows(upda
     settings |= {"kind": "threads", "workers": 1, "staleness": 0, "micro_batches": 1}
     run = hogwild.train(made(sparse=True), data, tables.loss, optimizer=one_each, update=update, **settings)
     assert run.digest == hogwild.digest(expected)
+
+
+class Tied(nn.Module):
+    """A table with `sparse=True` that is the last layer's weight, too: its gradient is dense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.middle = nn.Embedding(tables.ROWS, 8, sparse=True), nn.Linear(8, 8)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.middle(self.table(words).mean(1)) @ self.table.weight.T
+
+
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_a_table_that_says_it_is_sparse_and_is_not_may_have_any(update: str) -> None:
+    def optimizers(named: Any) -> list[Optimizer]:
+        return [Adam([named[0][1]], lr=0.01), SGD([one for _, one in named[1:]], lr=0.1)]
+
+    settings = {"updates": 9, "batch_size": 16}
+    torch.manual_seed(0)
+    expected, model = Tied(), Tied()
+    model.load_state_dict(expected.state_dict())
+    train_serially(expected, tables.words(), tables.loss, optimizer=optimizers, **settings)
+    settings |= {"update": update, "workers": 1, "staleness": 0, "kind": "threads"}
+    run = hogwild.train(model, tables.words(), tables.loss, optimizer=optimizers, **settings)
+    assert run.digest == hogwild.digest(expected)
+
+
+class Undeclared(nn.Module):
+    """Rows of a parameter, by a function: no layer says that it is a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.ones(tables.ROWS, 8)), nn.Linear(8, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(nn.functional.embedding(words, self.table, sparse=True).mean(1))
+
+
+@pytest.mark.parametrize("update", ["hogwild", "ordered"])
+def test_what_sparse_adam_holds_needs_no_other_declaration_in_a_loop(update: str) -> None:
+    x, y = tables.words()
+
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim()) is not None:
+            replica = worker.read(ticket)
+            value = tables.loss(replica, (x[:16], y[:16]))
+            worker.commit(ticket, torch.autograd.grad(value, list(replica.parameters())), value.item())
+
+    settings = {"updates": 9, "update": update, "kind": "threads", "workers": 1, "optimizer": table_and_head}
+    models = Undeclared(), Undeclared()
+    models[1].load_state_dict(models[0].state_dict())
+    one, other = (
+        hogwild.launch(work, model, sparse=sparse, **settings)
+        for model, sparse in zip(models, ((), ["table"]), strict=True)
+    )
+    assert one.digest == other.digest
+
+
+@pytest.mark.parametrize("other", [Adam, RMSprop])
+def test_a_sparse_gradient_where_no_table_was_seen_is_made_dense(other: Any) -> None:
+    """The first batch has dense ones; the model is too large for one flat step."""
+
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.head = nn.Parameter(torch.ones(40_000, 8)), nn.Linear(8, 3)
+
+        def forward(self, words: Tensor) -> Tensor:
+            sparse = hogwild.worker_info().batch > 2 if hogwild.worker_info() else False
+            return self.head(nn.functional.embedding(words, self.rows, sparse=sparse and self.turns).mean(1))
+
+    def optimizers(named: Any) -> list[Optimizer]:
+        return [other([named[0][1]], lr=0.01), SGD([one for _, one in named[1:]], lr=0.1)]
+
+    digests = set()
+    for turns in (False, True):
+        torch.manual_seed(0)
+        model = Late()
+        model.turns = turns
+        settings = {"updates": 6, "batch_size": 1, "update": "hogwild", "workers": 1, "kind": "threads"}
+        digests.add(hogwild.train(model, tables.words(), tables.loss, optimizer=optimizers, **settings).digest)
+    assert len(digests) == 1
+
+
+def test_a_large_table_is_refused_where_another_parameter_keeps_its_rows_from_being_stepped_alone() -> None:
+    class Complex(Tower):
+        def __init__(self, rows: int) -> None:
+            super().__init__(rows)
+            self.turn = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+        def forward(self, words: Tensor) -> Tensor:
+            return super().forward(words) * self.turn.real
+
+    rows = LARGEST_TABLES // (4 * tables.WIDTH) + 1
+    settings = {"update": "ordered", "updates": 2, "batch_size": 16, "optimizer": table_and_head, "kind": "threads"}
+    with pytest.raises(hogwild.ArgumentError, match=r"^ordered keeps several copies of every table, and table\.weight"):
+        hogwild.train(Complex(rows), tables.words(rows), tables.loss, **settings)

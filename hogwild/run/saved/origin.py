@@ -25,6 +25,7 @@ from hogwild.errors import ArgumentError, RunDirectoryError, printable
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.compensation import real_changes
 from hogwild.optim.rates import RateTable
+from hogwild.optim.several import recorded_class
 from hogwild.optim.stability import GROWS
 from hogwild.rules.registry import is_ours
 from hogwild.run.job import Job
@@ -32,7 +33,7 @@ from hogwild.run.saved.begun_with import begun_with
 from hogwild.run.saved.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.saved.environment import environment
 from hogwild.run.saved.metrics import finite_or_word, json_values
-from hogwild.run.saved.structure import class_name, classes_of, form_of_tensor, structure_differences, structure_of
+from hogwild.run.saved.structure import class_name, form_of_tensor, structure_differences, structure_of
 
 _MAX_BYTES = 1 << 28
 _FOREIGN = {  # makers of runs that the command line cannot build again, and how each is called
@@ -239,11 +240,9 @@ def describe(
         trained: names of the parameters that are trained.
         batch: digest of batch 0.
     """
+    groups = [_group(group, names) for group in optimizer.param_groups]
     return {
-        "optimizer": {
-            "class": classes_of(optimizer),
-            "groups": [_group(group, names) for group in optimizer.param_groups],
-        },
+        "optimizer": {"class": recorded_class(optimizer), "groups": groups},
         "rule": None if is_ours(job.rule) else class_name(job.rule),  # which may have the name of one of ours
         "lr_schedule": _schedule(job),
         "model": structure_of(job.model, trained),

@@ -17,9 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import Optimizer
 
-from hogwild.optim.several import optimizers_in, part_of_group
 from hogwild.shared.hashing import digest_bytes
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -81,12 +79,6 @@ def form_of_tensor(tensor: Tensor) -> str:
 def class_name(value: Any) -> str:
     """The class of a value, and the module that it is defined in."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def classes_of(optimizer: Optimizer) -> str:
-    """Its class; of several optimizers that of each group."""
-    names = [class_name(part) for part, _ in part_of_group(optimizer)]
-    return " + ".join(names if len(optimizers_in(optimizer)) > 1 else names[:1])
 
 
 def _options(module: nn.Module) -> dict[str, str]:

@@ -115,8 +115,9 @@ class Trial:
         except Exception as error:
             of_grad = by == "grad" and output is not None and self._goes_backward(batch)
             way_out = " (by gradient='backward' it does not)" if of_grad else ""
-            swapped = str(error) == f"{type(batch).__name__!r} object is not callable"
-            if output is None and isinstance(error, TypeError) and (swapped or _is_of_the_call(error)):
+            kind = type(self.replica).__name__
+            swapped = (f"{kind!r} object is not subscriptable", f"cannot unpack non-iterable {kind} object")
+            if output is None and isinstance(error, TypeError) and (str(error) in swapped or _is_of_the_call(error)):
                 way_out = " (it is called as loss(model, batch))"
             raise ArgumentError(
                 f"loss raised at the first step: {type(error).__name__}: {one_line(error)}{way_out}"
