@@ -173,6 +173,12 @@ def test_files_are_short():
     assert not [name_of(path) for path in FILES if len(path.read_text(encoding="utf-8").splitlines()) >= 400]
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """pytest takes them for one module where both are collected, and one of them alone for what it is."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py"]
+    assert len(names) == len(set(names)), sorted({name for name in names if names.count(name) > 1})
+
+
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of a function's body, its docstring left out."""
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
