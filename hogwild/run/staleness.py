@@ -128,7 +128,7 @@ def _warn_of_what_is_left(
             )
     elif staleness >= _STALE and any(group.get("momentum") or "betas" in group for group, _ in groups):
         warn_caller(
-            f"staleness {staleness} with {name} and momentum may not learn; {helps}lower the momentum or the "
+            f"staleness {staleness} with {name} and its momentum may not learn; {helps}lower the momentum or the "
             f"learning rate (`hogwild run staleness` compares)"
         )
 
