@@ -7,7 +7,7 @@ Invariant: no parameter is held by two of them, so the order of their steps deci
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -52,7 +52,10 @@ class _States(MutableMapping[Tensor, Any]):
         self._holder = holders
 
     def __getitem__(self, parameter: Tensor) -> Any:
-        return self._holder[parameter].state[parameter]
+        state = self._holder[parameter].state
+        if parameter not in state:  # a defaultdict, which would make one
+            raise KeyError(parameter)
+        return state[parameter]
 
     def __setitem__(self, parameter: Tensor, state: Any) -> None:
         self._holder[parameter].state[parameter] = state
@@ -60,22 +63,11 @@ class _States(MutableMapping[Tensor, Any]):
     def __delitem__(self, parameter: Tensor) -> None:
         del self._holder[parameter].state[parameter]
 
-    def __contains__(self, parameter: object) -> bool:  # that of a defaultdict, as below: asking makes no state
-        return parameter in self._holder and parameter in self._holder[cast("Tensor", parameter)].state
-
     def __iter__(self) -> Iterator[Tensor]:
         return (parameter for parameter in self._holder if parameter in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def get(self, parameter: Tensor, default: Any = None) -> Any:
-        """That of the parameter, if there is one."""
-        return self._holder[parameter].state.get(parameter, default) if parameter in self._holder else default
-
-    def pop(self, parameter: Tensor, *default: Any) -> Any:
-        """That of the parameter, which is no longer there."""
-        return self._holder[parameter].state.pop(parameter, *default) if parameter in self._holder else default[0]
 
 
 def optimizers_in(optimizer: Optimizer) -> tuple[Optimizer, ...]:

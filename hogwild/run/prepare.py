@@ -303,10 +303,11 @@ def _kept_once(
     """
     if not _keeps_rows(job, optimizer, layout, sparse):
         return []
-    if not plan.by_row:
-        whole = [layout.entries[i] for i in sorted(sparse)]
-        refuse_large(whole, job.rule.name, shared=False, by_row=lambda: quoted(stepping_by_row(), "and"))
-    return sorted(sparse) if plan.by_row else []
+    if plan.by_row:
+        return sorted(sparse)
+    whole = [layout.entries[i] for i in sorted(sparse)]
+    refuse_large(whole, job.rule.name, shared=False, by_row=lambda: quoted(stepping_by_row(), "and"))
+    return []
 
 
 def _plan(
