@@ -89,6 +89,11 @@ def with_type(error: BaseException) -> str:
     return line if type(error).__module__.startswith("hogwild.") or line == name else f"{name}: {line}"
 
 
+def class_name(value: Any) -> str:
+    """The class of a value, and the module that it is defined in."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 def a_type(value: Any) -> str:
     """The name of a value's type after an article: a list, an int."""
     name = type(value).__name__

@@ -12,6 +12,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hogwild.errors import class_name
+
 
 class Several(Optimizer):
     """Steps its parts one after the other; has the groups of all, in their order. Each part keeps its own state.
@@ -87,8 +89,7 @@ def holder_of(optimizer: Optimizer, parameter: Tensor) -> Optimizer:
 
 def classes_of(optimizer: Optimizer) -> tuple[str, ...]:
     """For each group the class that steps it, and the module that this is defined in."""
-    kinds = [type(part) for part, _ in part_of_group(optimizer)]
-    return tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+    return tuple(class_name(part) for part, _ in part_of_group(optimizer))
 
 
 def recorded_class(optimizer: Optimizer) -> str:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
-from hogwild.errors import ArgumentError, RunDirectoryError, printable
+from hogwild.errors import ArgumentError, RunDirectoryError, class_name, printable
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.compensation import real_changes
 from hogwild.optim.rates import RateTable
@@ -33,7 +33,7 @@ from hogwild.run.saved.begun_with import begun_with
 from hogwild.run.saved.directory import ORIGIN, RUN_FILES, file_digest, identity_in_config
 from hogwild.run.saved.environment import environment
 from hogwild.run.saved.metrics import finite_or_word, json_values
-from hogwild.run.saved.structure import class_name, form_of_tensor, structure_differences, structure_of
+from hogwild.run.saved.structure import form_of_tensor, structure_differences, structure_of
 
 _MAX_BYTES = 1 << 28
 _FOREIGN = {  # makers of runs that the command line cannot build again, and how each is called

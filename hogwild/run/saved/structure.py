@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from hogwild.errors import class_name
 from hogwild.shared.hashing import digest_bytes
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -74,11 +75,6 @@ def _unequal(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def form_of_tensor(tensor: Tensor) -> str:
     """Its dtype and shape."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
-def class_name(value: Any) -> str:
-    """The class of a value, and the module that it is defined in."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _options(module: nn.Module) -> dict[str, str]:
