@@ -46,7 +46,7 @@ class Totals:
     def add(
         self, computed: Sequence[Tensor], rounding: Sequence[Tensor], updates: Sequence[int], nanoseconds: int
     ) -> None:
-        """Add one worker's account, which took it that long. Called under the commit lock."""
+        """Add one worker's account, which took it that long. Called under the ticket lock."""
         for i in range(len(self.computed)):
             self.computed[i].add_(computed[i])
             self.rounding[i].add_(rounding[i])

@@ -394,5 +394,5 @@ class Worker:
         """Add this worker's account to those of the others."""
         account, totals = self._account, self.seat.state.audit
         if account is not None and totals is not None:
-            with self.control.commit_lock:
+            with self.control.ticket_lock:  # who finds the other one taken leaves the next version to its holder
                 totals.add(account.computed, account.rounding, account.updates, account.nanoseconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from typing import ClassVar
 
@@ -10,10 +11,11 @@ import problems
 import pytest
 import torch
 from torch import nn
-from traits import EXACT, KINDS, NAMES
+from traits import EXACT, KINDS, NAMES, SAME_BITS
 
 import hogwild
 from hogwild.rules.locked import Locked
+from hogwild.shared.totals import Totals
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 LR = 0.1
@@ -31,6 +33,21 @@ def test_where_no_step_is_lost_the_projection_is_one_up_to_rounding(update, kind
     assert all(p.updates == 150 * (2 if update == "sync" else 1) for p in audit.parameters)
     assert audit.seconds > 0
     assert json.loads(json.dumps(run.summary()["audit"]))["whole"] is True
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_a_worker_that_reports_leaves_no_version_unmade(update, monkeypatch):
+    """One that ends meanwhile found a lock taken, and left its last version to whoever had it."""
+    added = Totals.add
+
+    def add_slowly(totals, *account):
+        added(totals, *account)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(Totals, "add", add_slowly)
+    for _ in range(20):
+        run = problems.train(update=update, workers=2, updates=6, audit=True, max_restarts=0)
+        assert run.audit.whole
 
 
 @pytest.mark.parametrize("update", NAMES)
