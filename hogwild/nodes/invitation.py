@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
-from hogwild.errors import ArgumentError, one_line
+from hogwild.errors import ArgumentError, a_type, one_line
 
 TOKEN = "HOGWILD_TOKEN"
 _MOST_NODES = 63  # those that live are bits of one word
+_PORTS = range(1, 1 << 16)
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class Invitation:
         timeout: seconds after which a machine that says nothing is lost.
 
     Raises:
-        ArgumentError: the timeout is not above 0, or there are more machines than a run can have.
+        ArgumentError: the timeout is no number above 0, or the token no text, or there are more machines than a run can
+            have.
     """
 
     nodes: int
@@ -38,10 +43,20 @@ class Invitation:
     timeout: float = 5.0
 
     def __post_init__(self) -> None:
-        if not self.timeout > 0:
-            raise ArgumentError(f"node_timeout {self.timeout} is not above 0; 5 seconds is a good start")
+        _refuse_what_is_none(self.token, self.timeout)
         if self.nodes > _MOST_NODES:
             raise ArgumentError(f"{self.nodes} machines are over the {_MOST_NODES} that one run can have")
+
+
+def _refuse_what_is_none(token: Any, timeout: Any) -> None:
+    """Refuse what is no secret, and what is no time."""
+    if not (token is None or isinstance(token, str)):
+        raise ArgumentError(f"token is {a_type(token)}; it must be text, the same on all machines")
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
+        raise ArgumentError(f"node_timeout {timeout!r} is {a_type(timeout)}; it must be a number of seconds, such as 5")
+    if not (timeout > 0 and math.isfinite(timeout)):
+        what = "above 0" if not timeout > 0 else "finite"
+        raise ArgumentError(f"node_timeout {timeout} is not {what}; 5 seconds is a good start")
 
 
 def invitation_from_environment(token: str | None, timeout: float) -> Invitation | None:
@@ -50,28 +65,25 @@ def invitation_from_environment(token: str | None, timeout: float) -> Invitation
     Raises:
         ArgumentError: its variables are incomplete.
     """
+    _refuse_what_is_none(token, timeout)  # also where one machine trains, so that a script works on several
     found = os.environ
     if found.get("WORLD_SIZE", "1") == "1":
         return None
     try:
-        invitation = Invitation(
-            nodes=int(found["WORLD_SIZE"]),
-            host=found["MASTER_ADDR"],
-            port=int(found["MASTER_PORT"]),
-            node=int(found["RANK"]),
-            hosted=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            attempt=int(found.get("TORCHELASTIC_RESTART_COUNT", "0")),
-            token=found.get(TOKEN, "") if token is None else token,
-            timeout=timeout,
-        )
-        if not 0 <= int(found["RANK"]) < invitation.nodes:
-            raise ValueError(f"RANK {found['RANK']}")
+        nodes, host, port = int(found["WORLD_SIZE"]), found["MASTER_ADDR"], int(found["MASTER_PORT"])
+        node, attempt = int(found["RANK"]), int(found.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if not 0 <= node < nodes:
+            raise ValueError(f"RANK {node}")
+        if port not in _PORTS:
+            raise ValueError(f"MASTER_PORT {port}")
     except (KeyError, ValueError) as error:
         raise ArgumentError(
             f"WORLD_SIZE is {found['WORLD_SIZE']!r}, and {one_line(error)} is not as torchrun sets it; it sets RANK, "
             f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all four (unset WORLD_SIZE to train on one machine)"
         ) from None
-    return invitation
+    hosted = found.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    token = found.get(TOKEN, "") if token is None else token
+    return Invitation(nodes, host, port, node, hosted, attempt, token, timeout)
 
 
 def refuse_torchrun(what: str, instead: str) -> None:
@@ -92,7 +104,7 @@ def invitation_to(nodes: int, address: str, token: str | None, timeout: float) -
         ArgumentError: the address is not a host and a port.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not host or not port.isdecimal() or int(port) not in _PORTS:
         raise ArgumentError(f"--join {address!r} is not HOST:PORT; 10.0.0.1:29500 is, on every machine the same")
     if nodes < 2:
         raise ArgumentError(f"--join given for {nodes} machine; --nodes says how many join each other, 2 or more")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import problems
 import pytest
 
@@ -31,6 +33,42 @@ def test_a_machine_that_is_none_of_them_is_one_line(nodes, rank, monkeypatch):
     for name, value in (("WORLD_SIZE", nodes), ("RANK", rank), ("MASTER_ADDR", "host"), ("MASTER_PORT", "29500")):
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match=f"WORLD_SIZE is '{nodes}', and RANK {rank} is not as torchrun sets it"):
+        invitation_from_environment(None, 5.0)
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "-1"])
+def test_a_port_that_there_is_not_is_one_line(port, monkeypatch):
+    """Machine 0 could not listen there, and the others would wait for it."""
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "host"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=f"WORLD_SIZE is '2', and MASTER_PORT {port} is not as torchrun sets it"):
+        invitation_from_environment(None, 5.0)
+
+
+WRONG = [
+    (None, math.nan, "node_timeout nan is not above 0; 5 seconds"),
+    (None, -1, "node_timeout -1 is not above 0; 5 seconds"),
+    (None, math.inf, "node_timeout inf is not finite; 5 seconds"),
+    (None, "5", "node_timeout '5' is a str; it must be a number of seconds"),
+    (None, None, "node_timeout None is a NoneType; it must be a number of seconds"),
+    (b"secret", 5.0, "token is a bytes; it must be text"),
+]
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+@pytest.mark.parametrize(("token", "timeout", "message"), WRONG, ids=str)
+def test_what_is_no_time_and_no_secret_is_told_of_itself(nodes, token, timeout, message, monkeypatch):
+    """And not as if the variables of torchrun were wrong; on one machine too, where nobody is waited for."""
+    for name, value in (("WORLD_SIZE", nodes), ("RANK", "0"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "29500")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=f"^{message}"):
+        invitation_from_environment(token, timeout)
+
+
+def test_too_many_machines_are_told_as_that(monkeypatch):
+    for name, value in (("WORLD_SIZE", "64"), ("RANK", "0"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "29500")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match="^64 machines are over the 63 that one run can have"):
         invitation_from_environment(None, 5.0)
 
 
