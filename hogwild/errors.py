@@ -83,9 +83,10 @@ def one_line(error: BaseException) -> str:
 
 
 def with_type(error: BaseException) -> str:
-    """The message of an exception on one line; after its type where it is none of this package's, for KeyError('loss')
-    says 'loss' alone."""
-    line, name = one_line(error), type(error).__name__
+    """The message of an exception on one line, without what follows an empty one, such as a traceback; after its type
+    where it is none of this package's, for KeyError('loss') says 'loss' alone."""
+    name = type(error).__name__
+    line = " ".join(str(error).strip().partition("\n\n")[0].split()) or name
     return line if type(error).__module__.startswith("hogwild.") or line == name else f"{name}: {line}"
 
 

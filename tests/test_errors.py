@@ -9,7 +9,7 @@ import problems
 import pytest
 
 import hogwild
-from hogwild.errors import some_of
+from hogwild.errors import some_of, with_type
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,20 @@ def test_a_message_names_a_few_and_counts_the_rest(names, told):
 
 def test_how_many_and_what_stands_between_them_can_be_chosen():
     assert some_of(["a: 1", "b: 2", "c: 3"], 2, between="; ") == "a: 1; b: 2 and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KeyError("loss"), "KeyError: 'loss'"),
+        (hogwild.WorkerError("worker 0 raised RuntimeError: no\n\nTraceback (most recent call last):\n"), None),
+        (RuntimeError("one line\nand another"), "RuntimeError: one line and another"),
+        (RuntimeError("\n\n"), "RuntimeError"),
+    ],
+    ids=repr,
+)
+def test_other_machines_are_told_one_line_without_a_traceback(error, told):
+    assert with_type(error) == (told or "worker 0 raised RuntimeError: no")
 
 
 def test_names_that_a_file_chose_stay_on_one_line():

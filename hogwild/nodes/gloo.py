@@ -9,6 +9,7 @@ comes. A connection that is closed ends the waits on it at once, and on no other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defin
 from hogwild.errors import one_line
 
 _NEVER = timedelta(days=365)
+_PLACE = re.compile(r"^\[[^ \]]*:\d+\] ")
 _TAGS = 1 << 24
 
 
@@ -61,29 +63,34 @@ class GlooMail:
             self._group: Any = ProcessGroupGloo(store, self._rank[node], len(members), timedelta(seconds=patience))
         except Exception as error:
             others = ", ".join(str(member) for member in members if member != node)
-            raise ConnectionError(f"no connection to machine {others}: {one_line(error)}") from error
+            raise ConnectionError(f"no connection to machine {others}: {_said(error)}") from error
 
     def send(self, node: int, channel: int, number: int, message: Tensor) -> None:
         """Send a message; see `Mail`."""
         try:
             self._group.send([message], self._rank[node], _tag(channel, number)).wait(_NEVER)
         except RuntimeError as error:
-            raise ConnectionError(one_line(error)) from error
+            raise ConnectionError(_said(error)) from error
 
     def expect(self, node: int, channel: int, number: int, message: Tensor) -> Callable[[], None]:
         """Let a message come; see `Mail`."""
         try:
             work = self._group.recv([message], self._rank[node], _tag(channel, number))
         except RuntimeError as error:
-            raise ConnectionError(one_line(error)) from error
+            raise ConnectionError(_said(error)) from error
 
         def wait() -> None:
             try:
                 work.wait(_NEVER)
             except RuntimeError as error:
-                raise ConnectionError(one_line(error)) from error
+                raise ConnectionError(_said(error)) from error
 
         return wait
+
+
+def _said(error: Exception) -> str:
+    """What gloo says, without the place in its source and what it takes to be typical."""
+    return _PLACE.sub("", one_line(error)).partition(" This is typically ")[0]
 
 
 def _tag(channel: int, number: int) -> int:

@@ -23,7 +23,7 @@ _DECIDED_EVERY = 0.02  # where somebody waits for what is decided
 _LOOK_EVERY = 0.005
 _HEARING = 1.0  # seconds for the store to say whether a machine that is gone has ended the run
 _TOLD_WITHIN = 2.0  # seconds
-_CALLED_OFF = "called off"
+_CALLED_OFF, _LOST = "called off", "lost"
 
 
 class StoreWatch:
@@ -131,6 +131,16 @@ class StoreWatch:
         heard: list[Any] = []
         told_in_time(lambda: heard.append(self._party.why_left(node)), _HEARING)
         return printable(str(heard[0]), 400) if heard and heard[0] is not None else ""
+
+    def tell_lost(self) -> None:
+        """Say which machines are lost to this one."""
+        told_in_time(lambda: self._party.tell(_LOST, sorted(self._party.lost)))
+
+    def is_lost_to_the_leader(self) -> bool:
+        """Whether machine 0, as far as it is heard in time, counts this machine as lost."""
+        heard: list[Any] = []
+        told_in_time(lambda: heard.append(self._party.hear(_LOST, 0)), _HEARING)
+        return bool(heard) and isinstance(heard[0], list) and self._party.node in heard[0]
 
     def close(self) -> None:
         """Ask no more."""

@@ -221,6 +221,7 @@ class Machines:
     def _welcome(self, node: int) -> None:
         version, _ = self._rule.newest(self._state)
         self._party.lost.discard(node)
+        self._tell_lost()
         self._door.done_with(node)
         self.failures.append(f"machine {node} came back at update {version}")
         _log.warning("%s", self.failures[-1])
@@ -237,13 +238,28 @@ class Machines:
         why = self._watch.why_left(lost.node) or printable(lost.why)
         what = f"machine {lost.node} was lost at update {version}: {why}"
         self._party.lost.add(lost.node)
+        self._tell_lost()
         if lost.node == 0:
             forget(self._party.invitation)
+            if self._watch.is_lost_to_the_leader():
+                raise NodeError(self._fenced())
             raise NodeError(
                 f"{what}; it decides and keeps the record, so the run ends: go on from its last checkpoint (resume)"
             )
         self.failures.append(what)
         _log.warning("%s; the others go on", what)
+
+    def _tell_lost(self) -> None:
+        if self._party.leads:
+            self._watch.tell_lost()
+
+    def _fenced(self) -> str:
+        """What a machine is told that hears machine 0 no more, where that one lives."""
+        comes = "; start it again, and it comes back" if self._state.exchange is None else ""
+        return (
+            f"machine {self._party.node} stood still for too long, or was cut off: machine 0 counts it as lost, and the "
+            f"run goes on without it{comes}"
+        )
 
     def finish(self) -> None:
         """Wait until every machine has all versions; errors are those of `look`."""

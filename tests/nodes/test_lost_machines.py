@@ -115,6 +115,26 @@ def test_a_machine_that_stands_still_is_lost_after_the_timeout(tmp_path, alone):
     print(f"{STOPS} machines stood still, node_timeout 2 s; {told_of(stood)}")
 
 
+def test_who_wakes_is_told_that_the_others_count_it_as_lost(tmp_path, alone):
+    """And not that machine 0 was lost, which trains on."""
+    errors = tmp_path / "errors 0"
+    with begun(2, tmp_path, node_timeout=2.0) as (programs, gate):
+        sleeper = psutil.Process(programs[1].process.pid)
+        stopped = [sleeper, *sleeper.children(recursive=True)]
+        for process in stopped:
+            process.suspend()
+        while "machine 1 was lost at update" not in errors.read_text():
+            time.sleep(0.01)
+        for process in stopped:
+            process.resume()
+        woken = told_by(programs[1])
+        gate.touch()
+        assert told_by(programs[0]).get("digest") == alone
+    assert woken.get("error") == "NodeError", woken
+    assert "machine 1 stood still for too long, or was cut off: machine 0 counts it as lost" in woken["message"]
+    assert "start it again, and it comes back" in woken["message"]
+
+
 @pytest.mark.timeout(3600)
 def test_a_machine_that_is_cut_off_ends_and_the_others_go_on(tmp_path, alone):
     stood, ended = [], []

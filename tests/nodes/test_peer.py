@@ -10,6 +10,7 @@ from queue import SimpleQueue
 import pytest
 import torch
 
+from hogwild.nodes.gloo import GlooMail
 from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
 from hogwild.nodes.peer import PIECE, Arrived, News, Peer
 
@@ -219,3 +220,17 @@ def test_what_a_message_says_is_what_is_read_from_its_bytes():
     message.say_word(saying)
     copy.bytes.copy_(message.bytes)
     assert copy.word == saying
+
+
+def test_what_gloo_says_is_told_without_the_place_in_its_source():
+    class Closed:
+        def send(self, *arguments):
+            raise RuntimeError(
+                "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+                "[127.0.0.1]:5002. This is typically caused by a remote worker crashing, see also the logs\nof all"
+            )
+
+    mail = object.__new__(GlooMail)
+    mail._group, mail._rank = Closed(), {1: 1}
+    with pytest.raises(ConnectionError, match=r"^Connection closed by peer \[127\.0\.0\.1\]:5002\.$"):
+        mail.send(1, 0, 0, torch.zeros(1))
