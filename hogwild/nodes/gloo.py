@@ -90,7 +90,7 @@ class GlooMail:
 
 def _said(error: Exception) -> str:
     """What gloo says, without the place in its source and what it takes to be typical."""
-    return _PLACE.sub("", one_line(error)).partition(" This is typically ")[0]
+    return _PLACE.sub("", one_line(error)).partition(" This is typically ")[0].rstrip(".")
 
 
 def _tag(channel: int, number: int) -> int:

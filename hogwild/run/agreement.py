@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ _WHERE_IT_BEGAN = ("version", _MODEL)
 _NAMES = {_FIRST_BATCH: "batch 0", _MODEL: "the initial model"}  # what a person calls them
 _HASH = re.compile("[0-9a-f]{64}")
 _SHORT = 8  # digits of a hash that are shown
+_MOST_SHOWN, _BEFORE = 80, 30  # letters of a longer text that are shown, and those before the first that differs
 _OWN = ("data",)  # its folder may be elsewhere; what is in it is compared by the first batch
 _ALSO = ("evaluate_every", "recheck", "keep_best")  # must be the same, though they decide no bits
 
@@ -111,13 +113,30 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 def differences(facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """What machines told that is not what machine 0 told, a short text each."""
-    first = facts[0]
     return [
-        f"{_NAMES.get(name, name)} is {_shown(facts[node].get(name))} on machine {node} and "
-        f"{_shown(first.get(name))} on machine 0"
+        _difference(name, node, facts[node], facts[0])
         for node in sorted(facts)
-        for name in _differing(facts[node], first)
+        for name in _differing(facts[node], facts[0])
     ]
+
+
+def _difference(name: str, node: int, facts: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    own, others = _from_where_they_differ(facts.get(name), first.get(name))
+    return f"{_NAMES.get(name, name)} is {_shown(own)} on machine {node} and {_shown(others)} on machine 0"
+
+
+def _from_where_they_differ(one: Any, other: Any) -> tuple[Any, Any]:
+    """Of two long texts, such as the groups of an optimizer, a little of each around the first letter that differs."""
+    if not (isinstance(one, str) and isinstance(other, str) and max(len(one), len(other)) > _MOST_SHOWN):
+        return one, other
+    alike = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
+    begin = max(alike - _BEFORE, 0)
+    return _piece(one, begin), _piece(other, begin)
+
+
+def _piece(text: str, begin: int) -> str:
+    end = begin + _MOST_SHOWN
+    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
 
 
 def _differing(facts: Mapping[str, Any], first: Mapping[str, Any]) -> Iterator[str]:

@@ -257,8 +257,8 @@ class Machines:
         """What a machine is told that hears machine 0 no more, where that one lives."""
         comes = "; start it again, and it comes back" if self._state.exchange is None else ""
         return (
-            f"machine {self._party.node} stood still for too long, or was cut off: machine 0 counts it as lost, and the "
-            f"run goes on without it{comes}"
+            f"machine {self._party.node} stood still for too long, or was cut off: machine 0 counts it as lost, and "
+            f"the run goes on without it{comes}"
         )
 
     def finish(self) -> None:

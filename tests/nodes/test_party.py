@@ -90,6 +90,19 @@ def test_what_differs_is_told_with_both_values():
     assert differences({0: {"a": float("nan")}, 1: {"a": float("nan")}}) == []
 
 
+def test_of_long_texts_that_differ_is_told_where():
+    """Of two groups with many options and names, one number is another."""
+
+    def groups(lr):
+        names = [f"layer {number}.weight" for number in range(50)]
+        return str([{"lr": 0.1, "params": names}, {"params": names, "lr": lr, "betas": [0.9, 0.999]}])
+
+    [told] = differences({0: {"optimizer.groups": groups(0.01)}, 1: {"optimizer.groups": groups(0.02)}})
+    assert "'lr': 0.02, 'betas'" in told.partition(" on machine 1 and ")[0], told
+    assert "'lr': 0.01, 'betas'" in told.partition(" on machine 1 and ")[2], told
+    assert len(told) < 300
+
+
 def test_of_batches_that_differ_the_first_is_named_and_what_follows_is_not():
     one, other = (
         {"curvature": 0.5 * digit, "batch 9": f"{digit}" * 64, "batch 20": f"{digit}" * 64} for digit in (1, 2)
