@@ -19,7 +19,7 @@ from hogwild.cli.wanted import refuse_what_python_made, warn_of_other_machines
 from hogwild.config import RunConfig
 from hogwild.errors import ArgumentError, NotReproducible, flag_of
 from hogwild.experiment import Study, StudySettings, Training, find, settings_of, why_usual_lr
-from hogwild.nodes.invitation import invitation_to
+from hogwild.nodes.invitation import invitation_to, refuse_no_secret
 from hogwild.nodes.party import Party, leaving_together, meet, party_from_environment
 from hogwild.report.objects import study_object, to_json
 from hogwild.report.plots import can_plot, plot_run
@@ -65,6 +65,7 @@ class Meeting:
             token = self.token.read_text(encoding="utf-8").strip() if self.token is not None else None
         except (OSError, ValueError) as error:
             raise ArgumentError(f"--token {self.token} cannot be read: {error}") from error
+        refuse_no_secret(token, f"--token {self.token}")
         if self.join is not None:
             return meet(invitation_to(self.nodes, self.join, token, self.timeout))
         if self.nodes != 1:

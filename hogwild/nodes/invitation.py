@@ -52,11 +52,22 @@ def _refuse_what_is_none(token: Any, timeout: Any) -> None:
     """Refuse what is no secret, and what is no time."""
     if not (token is None or isinstance(token, str)):
         raise ArgumentError(f"token is {a_type(token)}; it must be text, the same on all machines")
-    if isinstance(timeout, bool) or not isinstance(timeout, Real):
+    is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
+    if not is_number:
         raise ArgumentError(f"node_timeout {timeout!r} is {a_type(timeout)}; it must be a number of seconds, such as 5")
     if not (timeout > 0 and math.isfinite(timeout)):
         what = "above 0" if not timeout > 0 else "finite"
         raise ArgumentError(f"node_timeout {timeout} is not {what}; 5 seconds is a good start")
+
+
+def refuse_no_secret(token: Any, name: str) -> None:
+    """Refuse a secret that was given, and is empty, for nobody would be kept out.
+
+    Raises:
+        ArgumentError: it is.
+    """
+    if token == "":
+        raise ArgumentError(f"{name} is empty, and would keep nobody out; give a secret, or leave it out")
 
 
 def invitation_from_environment(token: str | None, timeout: float) -> Invitation | None:
@@ -65,6 +76,7 @@ def invitation_from_environment(token: str | None, timeout: float) -> Invitation
     Raises:
         ArgumentError: its variables are incomplete.
     """
+    refuse_no_secret(token, "token ''")
     _refuse_what_is_none(token, timeout)  # also where one machine trains, so that a script works on several
     found = os.environ
     if found.get("WORLD_SIZE", "1") == "1":

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
+import math
 import secrets
 import threading
 import time
@@ -27,12 +29,14 @@ from hogwild.nodes.store_calls import of_store
 
 _UNREACHED = "the store of machine 0 cannot be reached"
 _LEFT = "left"
+_TELLING = 5.0  # seconds of waiting for others to come before it is told that one waits
 _LEAVING = 5.0  # seconds for the others to hear that nothing comes of it
 _LOOK_EVERY = 0.02
 _ALIVE = "alive"
 _BEAT = 1.0  # seconds between two signs of life of a machine that prepares
 _SILENT = 60.0  # seconds without one, after which it is waited for no more; something long may hold the interpreter
 _MOST_TOLD = 1 << 22  # bytes of JSON
+_log = logging.getLogger("hogwild")
 _met: dict[tuple[str, int], int] = {}  # the number of the last run that has met there
 
 
@@ -107,27 +111,31 @@ class Party:
             raise NodeError(f"machine {node} told {len(told)} bytes of {what}")
         return json.loads(told)
 
-    def hear_all(self, what: str, patience: float, nodes: Iterable[int] | None = None) -> dict[int, Any]:
-        """What all machines have told, or those; it is waited for so many seconds.
+    def hear_all(
+        self, what: str, patience: float, nodes: Iterable[int] | None = None, *, warns_after: float = math.inf
+    ) -> dict[int, Any]:
+        """What all machines have told, or those; it is waited for so many seconds, and after some it is said for whom.
 
         Raises:
             NodeError: one has not, or has left.
         """
         wanted = set(range(self.nodes) if nodes is None else nodes)
-        found = self.hear_some(what, patience, wanted)
+        found = self.hear_some(what, patience, wanted, warns_after=warns_after)
         if missing := wanted - found.keys():
             names = ", ".join(map(str, sorted(missing)))
             raise NodeError(f"machine {names} of {self.nodes} did not come within {patience:g} s ({what})")
         return found
 
-    def hear_some(self, what: str, patience: float, nodes: Iterable[int]) -> dict[int, Any]:
+    def hear_some(
+        self, what: str, patience: float, nodes: Iterable[int], *, warns_after: float = math.inf
+    ) -> dict[int, Any]:
         """What those machines have told within so many seconds.
 
         Raises:
             NodeError: one has left before it trained, or gives no sign of life any more.
         """
         missing, found, beats = set(nodes), {}, _Beats()
-        deadline = time.monotonic() + patience
+        deadline, warns = time.monotonic() + patience, time.monotonic() + warns_after
         while missing:
             for node in sorted(missing):
                 told = self.hear(what, node)
@@ -139,9 +147,16 @@ class Party:
                 self._refuse_silent(missing, beats)
             if missing and time.monotonic() > deadline:
                 break
+            if missing and time.monotonic() > warns:
+                warns = math.inf
+                self._warn_of_waiting(missing, patience)
             if missing:
                 time.sleep(_LOOK_EVERY)
         return found
+
+    def _warn_of_waiting(self, missing: Iterable[int], patience: float) -> None:
+        names, where = ", ".join(map(str, sorted(missing))), f"{self.invitation.host}:{self.invitation.port}"
+        _log.warning("waiting for machine %s of %d at %s, %g s at most", names, self.nodes, where, patience)
 
     def _refuse_left(self, missing: Iterable[int], what: str) -> None:
         for node in missing:
@@ -278,7 +293,10 @@ def _check_secret(party: Party) -> None:
     """Tell a number that is used once, and prove by all of them that the secret is known, without telling it."""
     own = secrets.token_hex(16)
     party.tell("nonce", own)
-    nonces = {**party.hear_all("nonce", MEETING), party.node: own}  # whatever the store says that it was
+    nonces = {
+        **party.hear_all("nonce", MEETING, warns_after=_TELLING),
+        party.node: own,
+    }  # whatever the store says that it was
     said = [nonces[node] for node in range(party.nodes)]
     party.tell("proof", party.proof(party.node, said))
     proofs = party.hear_all("proof", MEETING)

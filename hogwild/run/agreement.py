@@ -39,6 +39,7 @@ END = "end"  # what each machine tells its final bits by
 _LOOKS = 16  # batches that are compared beside the first
 _LOOKING = 10.0  # seconds for all of them
 _BATCH = "batch "  # how the names of their digests begin
+_FACTORS = "lr_schedule.factors."  # and those of the schedule at some updates
 _FIRST_BATCH, _FROZEN, _MODEL = "data.first_batch", "frozen parameters", "model"
 _WHERE_IT_BEGAN = ("version", _MODEL)
 _NAMES = {_FIRST_BATCH: "batch 0", _MODEL: "the initial model"}  # what a person calls them
@@ -178,8 +179,8 @@ def _shown(value: Any) -> str:
 
 
 def _is_known(name: str, *facts: Mapping[str, Any]) -> bool:
-    """False of a batch that some machine had no time to look at."""
-    return not name.startswith(_BATCH) or all(name in one for one in facts)
+    """False of a batch that some machine had no time to look at, and of a rate where another has no such update."""
+    return not name.startswith((_BATCH, _FACTORS)) or all(name in one for one in facts)
 
 
 def _now(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,14 @@ import math
 
 import problems
 import pytest
+from torch.distributed import HashStore
 
 import hogwild
-from hogwild import ArgumentError
-from hogwild.nodes.invitation import invitation_from_environment, invitation_to
+import hogwild.nodes.party as module
+from hogwild import ArgumentError, NodeError
+from hogwild.cli.running import Meeting
+from hogwild.nodes.invitation import Invitation, invitation_from_environment, invitation_to
+from hogwild.nodes.party import Party
 from hogwild.run.agreement import differences
 from hogwild.shared.dealing import Dealing, turns_of
 
@@ -51,6 +55,7 @@ WRONG = [
     (None, math.inf, "node_timeout inf is not finite; 5 seconds"),
     (None, "5", "node_timeout '5' is a str; it must be a number of seconds"),
     (None, None, "node_timeout None is a NoneType; it must be a number of seconds"),
+    ("", 5.0, "token '' is empty, and would keep nobody out; give a secret, or leave it out"),
     (b"secret", 5.0, "token is a bytes; it must be text"),
 ]
 
@@ -63,6 +68,13 @@ def test_what_is_no_time_and_no_secret_is_told_of_itself(nodes, token, timeout, 
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match=f"^{message}"):
         invitation_from_environment(token, timeout)
+
+
+def test_a_file_of_a_secret_that_is_empty_keeps_nobody_out(tmp_path):
+    (tmp_path / "token").write_text("\n")
+    meeting = Meeting(2, "host:29500", tmp_path / "token", 5.0)
+    with pytest.raises(ArgumentError, match="^--token .*token is empty, and would keep nobody out"):
+        meeting.party()
 
 
 def test_too_many_machines_are_told_as_that(monkeypatch):
@@ -84,6 +96,15 @@ def test_one_machine_joins_nobody():
         invitation_to(1, "host:29500", None, 5.0)
 
 
+def test_who_waits_for_others_to_come_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(module, "MEETING", 0.6)
+    monkeypatch.setattr(module, "_TELLING", 0.1)
+    alone = Party(Invitation(3, "host", 29500), 0, HashStore(), "run")
+    with pytest.raises(NodeError, match="machine 1, 2 of 3 did not come within 0.6 s"):
+        module._check_secret(alone)
+    assert caplog.text.count("waiting for machine 1, 2 of 3 at host:29500, 0.6 s at most") == 1
+
+
 def test_what_differs_is_told_with_both_values():
     facts = {0: {"lr": 0.1, "torch": "2"}, 1: {"lr": 0.1, "torch": "2"}, 2: {"lr": 0.2, "torch": "2"}}
     assert differences(facts) == ["lr is 0.2 on machine 2 and 0.1 on machine 0"]
@@ -101,6 +122,15 @@ def test_of_long_texts_that_differ_is_told_where():
     assert "'lr': 0.02, 'betas'" in told.partition(" on machine 1 and ")[0], told
     assert "'lr': 0.01, 'betas'" in told.partition(" on machine 1 and ")[2], told
     assert len(told) < 300
+
+
+def test_of_runs_of_another_length_no_rates_are_told_that_one_has_not():
+    factors = "lr_schedule.factors"
+    told = {0: {"updates": 200, f"{factors}.0": 1.0, f"{factors}.199": 0.1}, 1: {"updates": 100, f"{factors}.0": 0.5}}
+    assert differences(told) == [
+        "updates is 100 on machine 1 and 200 on machine 0",
+        f"{factors}.0 is 0.5 on machine 1 and 1.0 on machine 0",
+    ]
 
 
 def test_of_batches_that_differ_the_first_is_named_and_what_follows_is_not():
