@@ -293,10 +293,8 @@ def _check_secret(party: Party) -> None:
     """Tell a number that is used once, and prove by all of them that the secret is known, without telling it."""
     own = secrets.token_hex(16)
     party.tell("nonce", own)
-    nonces = {
-        **party.hear_all("nonce", MEETING, warns_after=_TELLING),
-        party.node: own,
-    }  # whatever the store says that it was
+    heard = party.hear_all("nonce", MEETING, warns_after=_TELLING)
+    nonces = {**heard, party.node: own}  # whatever the store says that it was
     said = [nonces[node] for node in range(party.nodes)]
     party.tell("proof", party.proof(party.node, said))
     proofs = party.hear_all("proof", MEETING)

@@ -134,7 +134,8 @@ class StoreWatch:
 
     def tell_lost(self) -> None:
         """Say which machines are lost to this one."""
-        told_in_time(lambda: self._party.tell(_LOST, sorted(self._party.lost)))
+        lost = sorted(self._party.lost)
+        told_in_time(lambda: self._party.tell(_LOST, lost))
 
     def is_lost_to_the_leader(self) -> bool:
         """Whether machine 0, as far as it is heard in time, counts this machine as lost."""
