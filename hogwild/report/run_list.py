@@ -17,7 +17,7 @@ from rich.text import Text
 
 from hogwild.bench.cases import ruled_table
 from hogwild.determinism.interval import CONFIDENCE, MeanInterval
-from hogwild.errors import printable
+from hogwild.errors import printable, some_of
 from hogwild.report.ranking import (
     LOSS,
     Choice,
@@ -51,6 +51,7 @@ from hogwild.run.saved.setting_words import called, short_value, worth_a_column
 
 _SHOWN = 8  # folders without a run that are named
 _NAMED = 3  # folders that the headline names
+_LEFT_OUT = 6  # columns without room that are named
 _DIGITS = 8  # of a digest
 _LONGEST = 1_000  # letters of a path
 _FINER = 2  # more decimals, at most, than give the largest of some intervals two digits
@@ -95,9 +96,10 @@ class _Fitting:
         for cells, style in zip(zip(*(one.cells for one in shown), strict=True), self.styles, strict=True):
             table.add_row(*map(Text, cells), style=style)
         yield table
-        left = [one.heading for one in self.columns[1:] if one not in shown]
+        left = [one for one in self.columns[1:] if one not in shown]
         if left:
-            yield Text(f"no room for {', '.join(left)}: a wider terminal, --csv or --json has all", "dim")
+            named = some_of([one.heading for one in sorted(left, key=lambda one: -one.keep)], _LEFT_OUT)
+            yield Text(f"no room for {named}: a wider terminal, --csv or --json has all", "dim")
 
 
 def run_list_report(found: FoundFolders, folders: Sequence[Path]) -> RenderableType:

@@ -186,6 +186,7 @@ class _Fitting:
 
     def __init__(self, rows: Sequence[SweepRow], shown: Sequence[SweepRow]) -> None:
         self._shown = shown
+        self._under_way = any(row.status in (RUNNING, WAITING) for row in rows)
         self._settings = list(dict.fromkeys(name for row in rows for name in row.settings))
         known = list(dict.fromkeys(name for row in rows for name in row.metrics))
         own = [name for name in known if name != "loss"]
@@ -195,13 +196,17 @@ class _Fitting:
         self._choices = [*choices, *((metrics, True, False) for metrics in few), (few[-1], False, False)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for metrics, best, digest in self._choices:
-            table = self._table(metrics, best=best, digest=digest)
+        whole = self._table(*self._choices[0])
+        for choice in self._choices:
+            table = self._table(*choice)
             if table.__rich_measure__(console, options.update(max_width=_WIDEST)).maximum <= options.max_width:
                 break
         yield table
+        left = len(whole.columns) - len(table.columns)
+        if left and not self._under_way:
+            yield Text(f"no room for {plural(left, 'column')}: a wider terminal or --json has all", "dim")
 
-    def _table(self, metrics: Sequence[str], *, best: bool, digest: bool) -> Table:
+    def _table(self, metrics: Sequence[str], best: bool, digest: bool) -> Table:
         heading, kept = best_cells([row.best for row in self._shown])
         best = best and any(row.best for row in self._shown)
         table = ruled_table(tight=False)

@@ -39,7 +39,7 @@ def run_report(run: Run, usual_lr: str = "") -> RenderableType:
     """What a training came to; `usual_lr` says why its learning rate is the one that its optimizer begins with."""
     head = f"{run.title} · {plural(run.updates, 'update')} in {duration(run.seconds)}"
     parts: list[RenderableType] = [Text(head, "bold"), Padding(named_lines(_results(run, usual_lr)), (1, 0, 1, 2))]
-    parts.append(Padding(_workers(run), (0, 0, 0, 2)))
+    parts.append(Padding(_Workers(run), (0, 0, 0, 2)))
     parts.extend(Text(f"  {failure.splitlines()[0]}", "yellow") for failure in run.failures)
     return Group(*parts)
 
@@ -114,17 +114,39 @@ def named_lines(rows: Iterable[tuple[str, str]]) -> Table:
     return grid
 
 
-def _workers(run: Run) -> Table:
-    table = ruled_table(tight=False)
-    several = run.nodes > 1
-    for heading in (*(["machine"] if several else []), "worker", "gradients", "share", "CPU time", "waited", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    computed = sum(usage.computed for usage in run.workers) or 1
-    for usage in run.workers:
-        worker, gradients, *others = usage_cells(usage)
-        node = [str(usage.node)] if several else []
-        table.add_row(*node, worker, gradients, f"{100 * usage.computed / computed:.0f} %", *others)
-    return table
+@dataclass(frozen=True)
+class _Workers:
+    """The workers of a run, a row each; where the window is narrow the columns at the end are left out."""
+
+    run: Run
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = [(heading, [*cells]) for heading, cells in zip(*self._cells(), strict=True)]
+        while len(columns) > 1:
+            table = self._made(columns)
+            if table.__rich_measure__(console, options.update(max_width=_ANY_WIDTH)).maximum <= options.max_width:
+                break
+            columns.pop()
+        yield self._made(columns)
+
+    def _cells(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+        """Headings, and the cells under each."""
+        run, rows = self.run, []
+        computed = sum(usage.computed for usage in run.workers) or 1
+        for usage in run.workers:
+            worker, gradients, *others = usage_cells(usage)
+            node = [str(usage.node)] if run.nodes > 1 else []
+            rows.append([*node, worker, gradients, f"{100 * usage.computed / computed:.0f} %", *others])
+        headings = ("machine",) * (run.nodes > 1) + ("worker", "gradients", "share", "CPU time", "waited", "memory")
+        return headings, zip(*rows, strict=True) if rows else [()] * len(headings)
+
+    def _made(self, columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
+        table = ruled_table(tight=False)
+        for heading, _ in columns:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for cells in zip(*(cells for _, cells in columns), strict=True):
+            table.add_row(*cells)
+        return table
 
 
 def study_report(study: Study, findings: Findings) -> RenderableType:

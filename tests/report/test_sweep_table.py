@@ -45,6 +45,7 @@ def drawn(shown: object, width: int) -> str:
 def test_it_is_not_wider_than_the_terminal_and_leaves_out_what_matters_least(width, figures):
     rows = [*ROWS[:2], failed_row(ROWS[2], "loss raised at the first step: ValueError: " + "long " * 30)]
     text = drawn(sweep_report(plan(3), rows, Path("out")), width)
+    assert ("no room for" in text) is (width < 120)
     assert max(map(len, text.splitlines())) <= width
     assert "sweep of toy · 3 runs, 2 done, 1 failed" in text and "all with epochs 3" in text
     line = next(line for line in text.splitlines() if line.split()[:3] == ["ordered", "0.1", "1"])
