@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import cycle
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.determinism.verdict import Verdict
+from hogwild.errors import one_line
 from hogwild.report.smoothed import finite_losses, smoothed_loss
 from hogwild.report.words import count, is_loss
 from hogwild.run.figures import BLUE, GREEN, GREY, ORANGE, row_of_axes, save_figure
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
+_log = logging.getLogger("hogwild")
 _COLOURS = (GREEN, ORANGE, BLUE, GREY)
 Size = tuple[float, float]
 _Drawn = TypeVar("_Drawn")
@@ -30,8 +33,17 @@ _AGES = 20  # bars of a histogram, at most
 
 
 def can_plot() -> bool:
-    """True where matplotlib is installed."""
-    return find_spec("matplotlib") is not None
+    """True where matplotlib is installed; where it is, and cannot be imported, a warning says why."""
+    if find_spec("matplotlib") is None:
+        return False
+    try:
+        import matplotlib.figure  # noqa: F401
+    except Exception as error:  # as where it was built for another numpy
+        _log.warning(
+            "no figure is drawn: matplotlib cannot be imported (%s: %s)", type(error).__name__, one_line(error)
+        )
+        return False
+    return True
 
 
 def plot_run(run: Run, path: Path) -> None:

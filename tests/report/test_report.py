@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import hogwild
 from hogwild.config import KINDS, RunConfig
 from hogwild.experiment import Findings, Study, Table
 from hogwild.report.objects import to_json
-from hogwild.report.plots import plot_run
+from hogwild.report.plots import can_plot, plot_run
 from hogwild.report.progress import Pace, display, following
 from hogwild.report.tables import run_report, study_report
 from hogwild.report.words import count, duration, figure, plural, size
@@ -201,6 +202,26 @@ def test_the_table_tells_what_the_run_came_to(run: Run) -> None:
 def test_a_name_is_no_markup(run: Run) -> None:
     shown = _text(run_report(replace(run, config=replace(run.config, name="[red]x[/red]"))))
     assert "[red]x[/red]" in shown
+
+
+@pytest.mark.parametrize(("width", "last"), [(26, "gradients"), (40, "share"), (54, "waited"), (80, "memory")], ids=str)
+def test_the_workers_of_a_run_fit_the_terminal(width: int, last: str, run: Run) -> None:
+    lines = _text(run_report(run), width).splitlines()
+    headings = next(line for line in lines if line.split()[:2] == ["worker", "gradients"])
+    assert headings.split()[-1] == last and len(headings) <= width
+    assert not any("…" in line for line in lines[lines.index(headings) :])
+
+
+def test_matplotlib_that_cannot_be_imported_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "matplotlib").mkdir()
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('built for another numpy')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not can_plot()
+    assert "no figure is drawn: matplotlib cannot be imported (ImportError: built for another numpy)" in caplog.text
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
