@@ -86,7 +86,9 @@ def assert_divergence_below(
     """
     __tracebackhide__ = True
     from hogwild.determinism.check import check
+    from hogwild.determinism.distance import refuse_limit
 
+    refuse_limit(limit, measure, "limit")
     settings = {"controls": False, **arguments, "tolerance": limit, "measure": measure}
     verdict = check(train, *data_and_loss, runs=runs, **settings)
     if not verdict.passed:

@@ -170,8 +170,8 @@ class Divergence:
         return f"{len(self.tensors):,} of {names:,} tensors comparable (same name, shape and dtype): "
 
 
-def refuse_limit(limit: float, measure: str) -> None:
-    """Refuse what cannot be a limit on a measure.
+def refuse_limit(limit: float, measure: str, called: str = "tolerance") -> None:
+    """Refuse what cannot be a limit on a measure; `called` as whoever gave it calls it.
 
     Raises:
         ArgumentError: another measure than `relative_l2`, `max_abs` or `max_ulp`, or a limit that is no number ≥ 0.
@@ -179,7 +179,7 @@ def refuse_limit(limit: float, measure: str) -> None:
     if measure not in _LIMITED:
         raise ArgumentError(f"measure {measure!r} has no tolerance; {', '.join(_LIMITED)} have")
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
-        raise ArgumentError(f"tolerance {limit!r} is not a number from 0 on")
+        raise ArgumentError(f"{called} {limit!r} is not a number from 0 on")
 
 
 @short_traceback

@@ -78,6 +78,18 @@ class PlantedFault:
         """True once it has befallen somebody."""
         return self._mark.exists()
 
+    def assert_fired(self) -> None:
+        """Fail where it has befallen nobody, as where it is planted beyond the end of the run: then nothing was tried.
+
+        Raises:
+            AssertionError: it has not.
+        """
+        if not self.fired:
+            raise AssertionError(
+                f"Fault.{self.fault.name} befell nobody: no worker came to Hook.{self.hook.name} with update "
+                f"{self.update}; plant it at an update that the run makes, and at a hook that its rule and kind pass"
+            )
+
     def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
         """Called at every hook."""
         if hook is not self.hook or not self._meets(seat):

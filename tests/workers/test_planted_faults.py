@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
+
+import pytest
 
 from hogwild.testing import Fault, Hook, PlantedError, PlantedFault, both
 
@@ -29,6 +32,15 @@ def test_of_several_that_come_at_once_it_befalls_one():
             comer.join()
         assert len(met) == 1
         assert fault.fired
+
+
+def test_a_fault_that_befell_nobody_says_so():
+    fault = PlantedFault(Fault.RAISE, Hook.COMPUTING, 3)
+    with pytest.raises(AssertionError, match=r"Fault\.RAISE befell nobody: .* Hook\.COMPUTING with update 3; plant it"):
+        fault.assert_fired()
+    with suppress(PlantedError):
+        fault(Hook.COMPUTING, SimpleNamespace(ticket=3))
+    fault.assert_fired()
 
 
 def test_more_than_two_are_planted_one_after_the_other():
