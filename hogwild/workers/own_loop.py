@@ -96,7 +96,10 @@ class OwnGradients:
         """
         names = self._plan.trained_names
         if not isinstance(gradients, Iterable):
-            raise ArgumentError(f"gradient is {a_type(gradients)}; pass one tensor or None for each parameter")
+            raise ArgumentError(
+                f"gradient is {a_type(gradients)}; pass one tensor or None for each parameter, as commit(ticket, "
+                f"torch.autograd.grad(loss, list(replica.parameters())))"
+            )
         if isinstance(gradients, Mapping):
             values = named_gradients(gradients, names, self._parameters)
         else:

@@ -97,7 +97,7 @@ class Supervisor:
                 if ended and not self._unfinished():
                     return
                 if ended:
-                    self._replace(self._some_dead_worker(), "no worker is left, and work is")
+                    self._replace(self._some_dead_worker(), "all workers ended before the work was done")
         except BaseException:
             self._stop_all()
             raise

@@ -340,7 +340,12 @@ class Worker:
             self.info.pass_on(drop=drew)
         return drew
 
-    def commit(self, ticket: Ticket, gradient: Gradient | OfLoop, loss: float | Tensor | None = None) -> bool:
+    def commit(
+        self,
+        ticket: Ticket,
+        gradient: Gradient | OfLoop = None,  # type: ignore[assignment]  # one that is left out is refused in words
+        loss: float | Tensor | None = None,
+    ) -> bool:
         """Apply a gradient to the shared model. `loss`: of its batch, where it is to be in the record, and looked at.
 
         `gradient` is what `gradient` returned; or one tensor or None for each trainable parameter in the order of

@@ -344,6 +344,17 @@ def test_a_loss_in_the_place_of_the_gradients_is_named() -> None:
         launched(commits_the_loss)
 
 
+def commits_nothing(worker: hogwild.Worker) -> None:
+    while ticket := worker.claim():
+        worker.read(ticket)
+        worker.commit(ticket)
+
+
+def test_a_gradient_that_is_left_out_ends_the_run_at_once() -> None:
+    with pytest.raises(hogwild.ArgumentError, match=r"^gradient is a NoneType; .*, as commit\(ticket, torch\.auto"):
+        launched(commits_nothing)
+
+
 def test_an_optimizer_without_an_argument_is_told_which_it_gets() -> None:
     with pytest.raises(hogwild.ArgumentError, match=r"called with list\(model\.named_parameters\(\)\)"):
         hogwild.launch(ends_early, nn.Linear(3, 2), optimizer=lambda: None, updates=1)  # type: ignore[arg-type, misc]
