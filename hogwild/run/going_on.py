@@ -20,6 +20,7 @@ from hogwild.run.saved.record import has_ended
 _LIMIT = "limit_updates"
 _KEPT = "(checkpoint_every keeps one); begin it again"
 _LENGTHS = ("epochs", "updates", _LIMIT)
+_NOT_SHORTER = "a run cannot be made shorter; Ctrl-C or stop= ends it where it is"
 
 
 def going_on(job: Job) -> Job:
@@ -90,6 +91,8 @@ def _refuse_other_settings(job: Job, saved: RunConfig) -> None:
                 other += f", and change={{{name!r}: {value!r}}} beside it (--set {name}={_typed(value)})"
                 if job.resume is not None and _has_no_checkpoint(job.resume):
                     other = f"it left no checkpoint to go on from with another {name} {_KEPT}"
+            if name in _LENGTHS and was is not None and value is not None and value < was:
+                other = f"{_NOT_SHORTER}, so a resumed run needs the same"
             raise ArgumentError(f"{name} is {value!r}, and the run in {job.resume} was made with {was!r}; {other}")
     before, now = (one.own.parameters if one.own is not None else {} for one in (saved, job.config))
     for name in {**before, **now}:
@@ -139,8 +142,5 @@ def _changed(job: Job, folder: Path, values: Mapping[str, Any]) -> Job:
             f"which a longer run's would not have"
         )
     if changed.batches < job.batches:
-        raise ArgumentError(
-            f"{lengths} makes {changed.batches} of {job.batches} batches, and a run cannot be made shorter; "
-            f"Ctrl-C ends it where it is"
-        )
+        raise ArgumentError(f"{lengths} makes {changed.batches} of {job.batches} batches, and {_NOT_SHORTER}")
     return changed

@@ -105,6 +105,13 @@ def test_what_may_be_changed_says_how(tmp_path):
         train(tmp_path, resume=tmp_path, change={"lr": 0.3, "updates": 10})
 
 
+def test_a_shorter_run_is_told_what_ends_it(tmp_path):
+    cut(tmp_path)
+    for shorter in ({"updates": 90}, {"change": {"updates": 10}}):
+        with pytest.raises(hogwild.ArgumentError, match="a run cannot be made shorter; Ctrl-C or stop= ends it where"):
+            train(tmp_path, resume=tmp_path, **shorter)
+
+
 @pytest.mark.parametrize(
     "other", [{"updates": 90}, {"updates": None, "epochs": 9}, {"limit_updates": 50}, {"staleness": 3}], ids=str
 )
