@@ -38,7 +38,7 @@ def check_kept(run):
 
 def interrupted(folder, update, at, **settings):
     """A run that is interrupted in that evaluation."""
-    evaluate = problems.interrupting(at // 5, hill)
+    evaluate = problems.interrupting(1 + at // 5, hill)  # the first call is on trial
     with pytest.raises(KeyboardInterrupt):
         problems.train(update=update, out=folder, **{**SETTINGS, "evaluate": evaluate, **settings})
 

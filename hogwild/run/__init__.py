@@ -9,7 +9,7 @@ going_on               what a resumed run takes over
 open                   the second step: memory is laid out, what is resumed lies in it (shown), workers are ready
 conduct                the third step: the workers are supervised to the end
 machines, courier_main the other machines in it
-evaluator, divergence  meanwhile: the versions that workers show are evaluated
+evaluator, asked, divergence  meanwhile: the versions that workers show are evaluated
 callback, follower, progress     and what your objects and functions are told
 early_stopping, tensorboard      two such objects
 audit, result, state_dicts    what came of it; in `saved/` how it lies on disk, and is read there

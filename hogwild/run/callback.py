@@ -1,6 +1,6 @@
 """Callback: what a person's object is told of a run while it is made; and the list of them, called as one.
 
-    on_begin → on_progress, on_log, on_evaluation → should_stop, on_checkpoint, on_failure, in any order → on_end
+    on_trial → on_begin → the others, in any order → on_end
 
 All are called in the program that called `train`, one after the other, never in a worker. What one of them draws from
 the random generators of this program is put back, so that no bit hangs on who listens.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,14 @@ class Callback:
     interruption, which is saved where there is a directory, anything else as what `evaluate` raises: with what was
     saved up to then. An object may be used for several runs, one after the other; `on_begin` is where it starts anew.
     """
+
+    def on_trial(self, metrics: Mapping[str, float]) -> None:
+        """Raise `ArgumentError` here where `metrics` has not what this callback will look at: nothing is trained yet.
+
+        Where a class overrides this, or `keep_best` names a metric, `evaluate` is asked once before a run that is new,
+        and this is what it returned; empty without `evaluate`. Nothing of it is recorded. It is called before
+        `on_begin`, and neither of a run that is resumed, nor of several machines.
+        """
 
     def on_begin(self, info: RunInfo) -> None:
         """All is checked and the directory is begun; the workers start next. A run that had ended before, and is given
@@ -276,12 +285,11 @@ def _called(one: Callback, name: str) -> str:
 
 def _checked(callbacks: Any) -> Sequence[Callback]:
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
-        raise ArgumentError(f"callbacks is {a_type(callbacks)}, {callbacks!r}; pass a list of hogwild.Callback")
+        given = "" if isinstance(callbacks, Callback) else f", {callbacks!r}"
+        raise ArgumentError(f"callbacks is {a_type(callbacks)}{given}; pass a list of hogwild.Callback")
     for number, one in enumerate(callbacks):
         if isinstance(one, type) and issubclass(one, Callback):
-            raise ArgumentError(
-                f"callbacks[{number}] is the class {one.__name__}; pass an object of it, {one.__name__}()"
-            )
+            raise ArgumentError(f"callbacks[{number}] is the class {one.__name__}; pass an object of it, {_made(one)}")
         if not isinstance(one, Callback):
             raise ArgumentError(
                 f"callbacks[{number}] is {a_type(one)}, {one!r}; pass an object of a class that is derived "
@@ -289,6 +297,19 @@ def _checked(callbacks: Any) -> Sequence[Callback]:
             )
         _refuse_misspelt(type(one))
     return callbacks
+
+
+def _made(kind: type[Callback]) -> str:
+    """How an object of that class is made, with the names of the arguments that it needs."""
+    try:
+        needed = [name for name, one in signature(kind).parameters.items() if _is_needed(one)]
+    except (TypeError, ValueError):
+        needed = []
+    return f"{kind.__name__}({', '.join(needed)})"
+
+
+def _is_needed(one: Parameter) -> bool:
+    return one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
 
 
 def _refuse_misspelt(kind: type[Callback]) -> None:

@@ -82,6 +82,7 @@ def run_job(job: Job, began: float) -> Run:
         if job.resume is not None and goes_on and has_ended(job.resume):
             return _as_it_ended(job)
         run = open_run(prepared)
+        run.evaluator.try_evaluate()
         del prepared  # with the caller's optimizer, whose state may be as large as the model
         with _naming_what_goes_on(run), noted_failure(job.out), naming_holes(job), naming_lone_samples(job):
             return conduct(run, began)

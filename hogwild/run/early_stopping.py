@@ -25,10 +25,12 @@ class EarlyStopping(Callback):
         min_delta: a value improves the metric where it is better than the best before by more than this.
 
     Raises:
-        ArgumentError: `patience` is no whole number above 0, or `min_delta` is below 0.
+        ArgumentError: `metric` is no text, `patience` is no whole number above 0, or `min_delta` is below 0.
     """
 
-    def __init__(self, metric: str, patience: int, min_delta: float = 0.0) -> None:
+    def __init__(self, metric: str, patience: int = 3, min_delta: float = 0.0) -> None:
+        if not isinstance(metric, str):
+            raise ArgumentError(f"metric {metric!r} is no name of a metric; 'accuracy' is one")
         if isinstance(patience, bool) or not isinstance(patience, SupportsIndex) or int(patience) < 1:
             raise ArgumentError(f"patience {patience!r} is no whole number above 0; 3 evaluations are a good start")
         if not min_delta >= 0:
@@ -37,6 +39,12 @@ class EarlyStopping(Callback):
         self.patience = int(patience)
         self.min_delta = min_delta
         self._values: dict[int, float] = {}  # by version, as they came; lower is better
+
+    def on_trial(self, metrics: Mapping[str, float]) -> None:
+        """Refuse a metric that `evaluate` does not return."""
+        if not metrics:
+            raise ArgumentError(f"EarlyStopping has no {self.metric!r} to look at; give evaluate, which returns it")
+        wanted_in(self.metric, metrics, subject="EarlyStopping")
 
     def on_begin(self, info: RunInfo) -> None:
         """Count from the evaluations before that have the metric, where the run is resumed."""

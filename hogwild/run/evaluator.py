@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from hogwild.data.seeding import preserved_generators
-from hogwild.errors import ArgumentError, a_type
+from hogwild.errors import ArgumentError
 from hogwild.model.computed import compute_weights
 from hogwild.rules.any_age import AnyAge
+from hogwild.run.asked import metrics_of
 from hogwild.run.divergence import divergence, usual_loss
 from hogwild.run.job import Evaluate, Job
 from hogwild.run.progress import Progress
 from hogwild.run.saved.best import BestKeeper
-from hogwild.run.saved.metrics import OF_AN_EVALUATION, metrics_in
+from hogwild.run.saved.metrics import metrics_in
 from hogwild.run.state_dicts import own_copies
 from hogwild.shared.arena import as_tensor
 from hogwild.shared.optimizer_state import AVERAGE
@@ -83,6 +85,7 @@ class Evaluator:
         self._state = state
         self._rule = job.rule
         self._kind = job.kind
+        self._epoch_at = job.epoch_at
         self._party = job.party
         self.decided: Callable[[str], Any] = job.party.decided if job.party is not None else lambda _: None
         self._judges = job.judges
@@ -173,6 +176,26 @@ class Evaluator:
             stops = bool(self._party.decide(f"stop {version}", stops))
         if stops:
             self._end_at(version)
+
+    def try_evaluate(self) -> None:
+        """Before a run that is new, where a metric is named: ask `evaluate` once, on trial, so that one that it does
+        not return is told before anything is trained. What it returns is not kept.
+
+        Of several machines none does, for the others would wait.
+        """
+        wanted = self.keeper.wanted is not None or bool(self._callbacks.that_have("on_trial"))
+        if not wanted or self._party is not None or self._rule.newest(self._state)[0]:
+            return
+        metrics: dict[str, float] = {}
+        if self._evaluate is not None:
+            self.take_newest()
+            with _as_workers_do():
+                metrics = self._metrics_of(self._evaluate, "was asked on trial, before the run")
+            self.take_newest()
+            if self._state.average(0):
+                metrics |= {f"{AVERAGE}_{name}": value for name, value in metrics.items()}
+            self.keeper.try_metrics(metrics)
+        self._callbacks.tell("on_trial", MappingProxyType(metrics))
 
     def take_newest(self) -> None:
         """Give the model the newest complete version; no worker runs any more."""
@@ -271,6 +294,7 @@ class Evaluator:
             metrics=metrics_in(self.evaluations[-1]) if self.evaluations else {},
             staleness=_median(recent["version"] - 1 - recent["version_read"]),
             kind=self._kind,
+            epoch=self._epoch_at(updates),
         )
 
     def span(self) -> tuple[float, float]:
@@ -302,11 +326,11 @@ class Evaluator:
         """Evaluate that version, which the model holds and `take` gives it again, and its moving average, if any."""
         if self._evaluate is None:
             return
-        metrics = self._metrics_of(self._evaluate, version)
+        metrics = self._metrics_of(self._evaluate, given := f"was given version {version}")
         if average:
             take()  # the first may have moved buffers
             self._take_parameters(average)
-            averaged = {f"{AVERAGE}_{name}": own for name, own in self._metrics_of(self._evaluate, version).items()}
+            averaged = {f"{AVERAGE}_{name}": own for name, own in self._metrics_of(self._evaluate, given).items()}
             if taken := [name for name in averaged if name in metrics]:
                 raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, as one of the moving average is named")
             metrics |= averaged
@@ -321,29 +345,12 @@ class Evaluator:
         self.keeper.see(self.evaluations[-1], lambda metric: self._state_of(take, averages[_is_averaged(metric)]))
         self._callbacks.tell("on_evaluation", self.progress(version))
 
-    def _metrics_of(self, evaluate: Evaluate, version: int) -> dict[str, float]:
-        """What `evaluate` says of what the model holds."""
-        flags = [(module, module.training) for module in self._model.modules()]
+    def _metrics_of(self, evaluate: Evaluate, given: str) -> dict[str, float]:
         try:
-            with torch.no_grad():
-                compute_weights(self._model)
-                self._model.eval()  # which a model may have made return nothing
-                metrics = evaluate(self._model)
-        except Exception as error:
-            error.add_note(f"raised by evaluate=, which was given version {version}")
-            raise
+            return metrics_of(self._model, evaluate, given)
         finally:
-            for module, training in flags:
-                module.training = training
             for parameter, own in self._parameters:  # it may have been cast, or moved to another device
                 parameter.data = own
-        if not isinstance(metrics, Mapping):
-            raise ArgumentError(f"evaluate returned {a_type(metrics)}; it must return a dict of floats")
-        if wrong := [name for name in metrics if not isinstance(name, str)]:
-            raise ArgumentError(f"evaluate returned a metric named {wrong[0]!r:.40}; its name must be a string")
-        if taken := [name for name in OF_AN_EVALUATION if name in metrics]:
-            raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, which every row has; give it another name")
-        return {name: _number(name, value) for name, value in metrics.items()}
 
     def newest_state(self, average: Sequence[torch.Tensor] = ()) -> dict[str, Any]:
         """The state of the newest version, in memory of its own, or of its moving average; no worker runs any more."""
@@ -359,16 +366,6 @@ class Evaluator:
         copies = own_copies(self._model)
         take()
         return copies
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise ArgumentError(f"evaluate returned the metric {name!r} as a number that no float holds") from error
-    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several numbers
-        form = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
-        raise ArgumentError(f"evaluate returned the metric {name!r} as {form}; it must be a number") from error
 
 
 def _is_averaged(metric: str) -> bool:

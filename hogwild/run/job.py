@@ -142,11 +142,22 @@ class Job:
         """Updates between evaluations; 0 where nothing is to be evaluated on the way, or waited for."""
         if not self.callbacks.may_stop and (self.evaluate is None or not self.judges):
             return 0
-        length = getattr(self.source, "__len__", None)  # batches of an epoch
-        epoch = -(-int(length()) // self._per_update) if length is not None else 0
+        length = self._epoch_length
+        epoch = -(-length // self._per_update) if length is not None else 0
         if self.averages is not None:
             epoch = self.averages.from_or_after(epoch)
         return self.config.evaluate_every or epoch
+
+    def epoch_at(self, updates: int) -> float | None:
+        """The passes over the data that so many updates make; None where an epoch has no length."""
+        length = self._epoch_length
+        return min(updates * self._per_update, self.batches) / length if length else None
+
+    @property
+    def _epoch_length(self) -> int | None:
+        """Batches of an epoch; None where the source does not say."""
+        length = getattr(self.source, "__len__", None)
+        return None if length is None else int(length())
 
     @property
     def awaits_evaluations(self) -> bool:

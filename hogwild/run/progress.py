@@ -17,11 +17,12 @@ class Progress:
         total: updates that the run is to have.
         seconds: since the first claim.
         samples_per_second: trained on, over those seconds.
-        loss: the mean of the latest updates.
+        loss: the mean of the latest updates; NaN before the first.
         per_worker: gradients that each worker has computed.
         metrics: those of the last evaluation.
-        staleness: the median of the latest updates: how many versions old each was computed on.
+        staleness: the median of the latest updates: how many versions old each was computed on; NaN before the first.
         kind: "threads" or "processes": what the workers are.
+        epoch: passes over the data that are made: 2.5 in the middle of the third. None where an epoch has no length.
     """
 
     updates: int
@@ -33,6 +34,7 @@ class Progress:
     metrics: Mapping[str, float]
     staleness: float = float("nan")
     kind: str = ""
+    epoch: float | None = None
 
 
 Stop = Callable[[Progress], bool]

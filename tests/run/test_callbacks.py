@@ -215,7 +215,8 @@ def test_progress_may_draw_too():
     [
         ([print], r"callbacks\[0\] is a builtin_function_or_method"),
         ([Diary(), Diary], r"callbacks\[1\] is the class Diary; pass an object of it, Diary\(\)"),
-        (Diary(), "callbacks is a Diary"),
+        ([hogwild.EarlyStopping], r"is the class EarlyStopping; pass an object of it, EarlyStopping\(metric\)"),
+        (Diary(), "callbacks is a Diary; pass a list"),
         ("Diary", "callbacks is a str, 'Diary'"),
     ],
 )

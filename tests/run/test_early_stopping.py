@@ -12,7 +12,7 @@ import hogwild
 from hogwild import ArgumentError, EarlyStopping
 
 EVERY = 5
-VALUES = {5: 0.5, 10: 0.6, 15: 0.7, 20: 0.7, 25: 0.65, 30: 0.71, 35: 0.1, 40: float("nan"), 45: 0.71, 50: 0.9}
+VALUES = {0: 0.9, 5: 0.5, 10: 0.6, 15: 0.7, 20: 0.7, 25: 0.65, 30: 0.71, 35: 0.1, 40: float("nan"), 45: 0.71, 50: 0.9}
 
 
 def measured(name="accuracy", sign=1):
@@ -101,6 +101,7 @@ def test_an_object_is_for_several_runs():
 def test_a_metric_that_is_none_is_named():
     with pytest.raises(ArgumentError, match="EarlyStopping 'acuracy' is no metric .*; did you mean accuracy"):
         train(EarlyStopping("acuracy", 2))
+    assert EarlyStopping("accuracy").patience == 3
     with pytest.raises(ArgumentError, match="EarlyStopping has no 'accuracy' to look at; give evaluate"):
         problems.train(update="ordered", updates=50, evaluate_every=EVERY, callbacks=[EarlyStopping("accuracy", 2)])
 
@@ -111,3 +112,5 @@ def test_a_metric_that_is_none_is_named():
 def test_what_cannot_work_is_refused(given, word):
     with pytest.raises(ArgumentError, match=word):
         EarlyStopping("accuracy", *given)
+    with pytest.raises(ArgumentError, match="metric 3 is no name of a metric"):
+        EarlyStopping(3)

@@ -89,15 +89,27 @@ class BestKeeper:
         out: directory of the run, if it is saved.
         run: its identity.
         best: that of the parts before it was resumed.
+
+    Attributes:
+        wanted: the same.
     """
 
     def __init__(self, wanted: str | None, out: Path | None, run: str, best: Best | None) -> None:
         self.best = best
-        self._wanted = wanted
+        self.wanted = wanted
         self._out = out
         self._run = run
         self._before: Best | None = None  # the evaluation of `best`
         self._metric = best.metric if best is not None else None  # that an earlier evaluation had
+
+    def try_metrics(self, metrics: Row) -> None:
+        """Refuse a metric that is not among those that `evaluate` returned on trial.
+
+        Raises:
+            ArgumentError: it is not.
+        """
+        if self.wanted is not None:
+            wanted_in(self.wanted, metrics)
 
     def see(self, row: Row, state: Callable[[str], Mapping[str, Any]]) -> None:
         """A version was evaluated; `state` gives a copy of what that metric is of. One that is seen again counts as it
@@ -107,9 +119,9 @@ class BestKeeper:
             ArgumentError: evaluate returned no such metric, or does no more.
             RunDirectoryError: the file cannot be written.
         """
-        if self._wanted is None:
+        if self.wanted is None:
             return
-        metric, lowest = wanted_in(self._wanted, row, self._metric)
+        metric, lowest = wanted_in(self.wanted, row, self._metric)
         self._metric = metric
         value, kept = row[metric], self.best
         if kept is not None and kept.update == row["update"]:
@@ -137,7 +149,7 @@ class BestKeeper:
         Raises:
             RunDirectoryError: it cannot be written.
         """
-        if self._out is None or self._wanted is None:
+        if self._out is None or self.wanted is None:
             return
         try:
             if self.best is None:
