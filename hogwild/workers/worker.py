@@ -32,7 +32,7 @@ from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
 from hogwild.workers.account import Account
 from hogwild.workers.milestones import Milestones
-from hogwild.workers.own_loop import OfLoop, OwnGradients, Writes, as_ticket, loss_of, refuse_ticket
+from hogwild.workers.own_loop import LEFT_OUT, LossTold, OfLoop, OwnGradients, Writes, as_ticket, loss_of, refuse_ticket
 from hogwild.workers.recompute import Recompute, Spare
 from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.surroundings.no_grad import WithoutGrad
@@ -340,12 +340,7 @@ class Worker:
             self.info.pass_on(drop=drew)
         return drew
 
-    def commit(
-        self,
-        ticket: Ticket,
-        gradient: Gradient | OfLoop = None,  # type: ignore[assignment]  # one that is left out is refused in words
-        loss: float | Tensor | None = None,
-    ) -> bool:
+    def commit(self, ticket: Ticket, gradient: Gradient | OfLoop = LEFT_OUT, loss: LossTold = None) -> bool:
         """Apply a gradient to the shared model. `loss`: of its batch, where it is to be in the record, and looked at.
 
         `gradient` is what `gradient` returned; or one tensor or None for each trainable parameter in the order of
