@@ -29,9 +29,9 @@ _FEWEST, _AGAIN = 8, 50  # gradients without, after which what was frozen once i
 _log = logging.getLogger("hogwild")
 
 OfLoop = Sequence[Tensor | None] | Mapping[str, Any]
+"""The gradients that a loop may commit: one for each trained parameter in order, or by name."""
 LossTold = float | Tensor | None
 LEFT_OUT: Any = None  # a gradient that was not given, and is refused in words
-"""The gradients that a loop may commit: one for each trained parameter in order, or by name."""
 
 
 def as_ticket(given: object) -> Ticket:
