@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _LIBRARIES = frozenset({"hogwild", "torch", "numpy"})
 _OF_PYTHON = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ")  # how the names of the files of its library begin
 
@@ -105,6 +106,11 @@ def printable(text: str, limit: int = 160) -> str:
     """Text that a file may have chosen, as one short line without control characters."""
     shown = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text[: 4 * limit].split()))
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def without_controls(text: str) -> str:
+    """Text that moves no cursor, and changes no colour: all but its control characters, line ends and tabs excepted."""
+    return text.translate(_CONTROLS)
 
 
 def some_of(names: Sequence[str], most: int = 3, between: str = ", ") -> str:

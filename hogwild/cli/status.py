@@ -30,6 +30,7 @@ from hogwild.errors import (
     WorkerError,
     flag_of,
     printable,
+    without_controls,
 )
 
 _NAMES = "|".join(one.name for one in fields(RunConfig) if one.metadata and one.name != "name")
@@ -151,7 +152,7 @@ def as_typed(message: str) -> str:
 
 
 def _tell(message: str) -> None:
-    sys.stderr.write(f"hogwild: {as_typed(message)}\n")
+    sys.stderr.write(f"hogwild: {without_controls(as_typed(message))}\n")
 
 
 @contextmanager

@@ -95,8 +95,8 @@ def sorted_runs(runs: Sequence[FoundRun], name: str, *, lowest: bool) -> list[Fo
 
 
 def _comparable(value: Any) -> tuple[int, float, str]:
-    """Numbers before words."""
-    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
+    """Numbers before words; a whole number may be one that no float holds."""
+    return (0, value, "") if isinstance(value, int | float) else (1, 0.0, str(value))
 
 
 @dataclass(frozen=True)

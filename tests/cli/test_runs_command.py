@@ -203,12 +203,23 @@ def test_what_cannot_be_compared_is_refused(
 
 
 def test_control_characters_of_names_do_not_reach_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "30")  # some columns have no room, and are named below
+    names = "acc\x1b[2J", "another\x1b[2J"
     for name in ("a", "b\x1b[31m"):
-        save_run(tmp_path / name, evaluate=lambda model: {"acc\x1b[2J": 0.5}, name="x")
-    for command in (["runs", str(tmp_path)], ["compare", str(tmp_path / "a"), str(tmp_path / "b\x1b[31m")]):
+        save_run(tmp_path / name, evaluate=lambda model: dict.fromkeys(names, 0.5), name="x\x1b[2J")
+    a, b = str(tmp_path / "a"), str(tmp_path / "b\x1b[31m")
+    for command in (["runs", str(tmp_path)], ["compare", a, b], ["show", b]):
         assert "\x1b" not in printed(capsys, *command)
+    assert "\x1b" not in refused(capsys, "runs", str(tmp_path), "--sort", "none")
+
+
+def test_numbers_that_no_float_holds_are_sorted_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size in (("large", 10**400), ("small", 3), ("larger", 10**401)):
+        save_run(tmp_path / name, config={"size": size})
+    shown = printed(capsys, "runs", str(tmp_path), "--sort", "size")
+    assert shown.index("larger") < shown.index("large ") < shown.index("small")
 
 
 def test_in_a_narrow_terminal_paths_are_shortened_before_columns_are_left_out(
