@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hogwild.errors import NotReproducible
+from hogwild.errors import NotReproducible, printable, with_type
 from hogwild.model.anatomy import Anatomy
 from hogwild.rules.rechecks import unequal_losses, unequal_tensors
 from hogwild.run.job import Job
@@ -39,18 +39,23 @@ def copies_for_another(job: Job) -> Copies | None:
 def look_again(job: Job, anatomy: Anatomy, copies: Copies) -> None:
     """Compute the first batches in two orders and compare. Called with the threads and generators of a worker.
 
-    What raises is left for the run to tell, which names worker, update and batch.
+    What raises is left for the run to tell, which names worker, update and batch; but for what could be computed once.
 
     Raises:
-        NotReproducible: they differ; the message names what.
+        NotReproducible: they differ; the message names what. Or batch 0 cannot be computed again.
     """
     _refuse_uneven_schedule(job, copies.lr_schedule)
     k = min(1, job.batches - 1)
     try:
         first = Trainee(job, anatomy, own_parts(job), 0)
         second = Trainee(job, anatomy, copies, min(1, job.config.workers - 1))
-        zero, other, again, others_other, others_zero = _looked(first, second, k)
+        zero = first.compute(0)
     except Exception:
+        return
+    try:
+        other, again, others_other, others_zero = _looked(first, second, k)
+    except Exception:
+        _refuse_what_works_once(job, first)
         return
     names = list(anatomy.trained), list(anatomy.buffers)
     _refuse(job, 0, _difference(zero, again, *names), "is another when it is computed again, after another batch")
@@ -64,15 +69,25 @@ def _looked(first: Trainee, second: Trainee, k: int) -> tuple[Computed, ...]:
     raises, or is not finite."""
     with suppress(Exception):
         found = _computed(first, second, k, moved=True)
-        if math.isfinite(found[1].loss):
+        if math.isfinite(found[0].loss):
             return found
     return _computed(first, second, k, moved=False)
 
 
 def _computed(first: Trainee, second: Trainee, k: int, *, moved: bool) -> tuple[Computed, ...]:
-    """Batches 0, k, 0 of the first, and k, 0 of the second."""
-    of_first = first.compute(0), first.compute(k, moved=moved), first.compute(0)
-    return *of_first, second.compute(k, moved=moved), second.compute(0)
+    """Batches k, 0 of the first, which has computed batch 0, and of the second."""
+    return tuple(found for one in (first, second) for found in (one.compute(k, moved=moved), one.compute(0)))
+
+
+def _refuse_what_works_once(job: Job, first: Trainee) -> None:
+    """Refuse a loss that raises at batch 0, which it has computed before: in a run every worker would."""
+    try:
+        first.compute(0)
+    except Exception as error:
+        raise NotReproducible(
+            f"batch 0 could be computed once, and cannot be again ({printable(with_type(error))}), so {job.rule.name} "
+            f"cannot give the same bits; the model, the loss or the data keeps something from call to call; {_ADVICE}"
+        ) from error
 
 
 def _difference(a: Computed, b: Computed, trained: Sequence[str], buffers: Sequence[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,25 @@ def test_it_trains_where_nothing_is_promised(hidden):
 def test_processes_refuse_it_as_threads_do(hidden):
     with pytest.raises(NotReproducible):
         train(hidden, update="ordered", kind="processes")
+
+
+class Doubled(nn.Linear):
+    """A layer that keeps a weight that it computed, and with it the graph of the first loss."""
+
+    @cached_property
+    def twice(self) -> Tensor:
+        return self.weight * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.twice, self.bias)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_what_can_be_computed_only_once_is_refused(update, kind):
+    with pytest.raises(NotReproducible, match=r"cannot be again \(RuntimeError: Trying to backward") as e:
+        train(lambda: {"model": Doubled(8, 3)}, update=update, kind=kind)
+    assert "\n" not in str(e.value)
 
 
 # --- what does not show in the first batches: each is listed in the docs, by these words
