@@ -47,6 +47,7 @@ class Word:
     THAWED = 14 * _LINE  # 1: no more is to be told of what the loss freezes; written under the ticket lock
     WRITTEN = 15 * _LINE  # 1: it has been told that a loop writes to the model; written under the ticket lock
     SHARED = 16 * _LINE  # the newest version that was ever to be made in shards; written under the commit lock
+    MADE = 17 * _LINE  # 1: it has been told that a forward pass makes a buffer late; written under the ticket lock
 
 
 class Field:
@@ -69,7 +70,7 @@ class Field:
     LOOKS = 14  # how often it has looked for what it waits for
 
 
-_ALARMS = Word.SHARED + _LINE
+_ALARMS = Word.MADE + _LINE
 _WORDS = _ALARMS + PLACES
 _ROW = 2 * _LINE  # words of a row
 

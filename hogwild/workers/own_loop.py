@@ -23,6 +23,7 @@ from hogwild.rules.row_gradients import listed_gradients, named_gradients
 from hogwild.shared.state import StatePlan
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Word, Words
+from hogwild.workers.late_buffers import LateBuffers
 from hogwild.workers.worker_info import as_number
 
 _FEWEST, _AGAIN = 8, 50  # gradients without, after which what was frozen once is not about to be again
@@ -160,6 +161,7 @@ class Writes:
         self._tables = any(isinstance(parameter, RowParameter) for parameter in trained)
         self._counts: list[int] = []
         self._control = control
+        self._late = LateBuffers(replica, control) if control is not None else None
         self._update = -1
         self._thawed: dict[int, tuple[int, int]] = {}  # id → the update that froze it, gradients since that did not
 
@@ -258,6 +260,8 @@ class Writes:
                 f"trained is what was there; change the model before the run, and compute on tensors of its own, as "
                 f"with torch.func.functional_call"
             )
+        if self._late is not None:
+            self._late.tell()
         if self._in_place:
             self._tell_of_writes()
         if [tensor._version for tensor in self._counted] == self._counts:
