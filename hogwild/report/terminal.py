@@ -1,5 +1,5 @@
-"""Where all is printed: text as it is, for names of metrics, settings and folders are no markup of rich, and without the
-control characters that they may have."""
+"""Where all is printed: text as it is, for names of metrics, settings and folders are no markup of rich, and without
+the control characters that they may have."""
 
 from __future__ import annotations
 
