@@ -1,7 +1,8 @@
 """Buffers that a forward pass makes after the first one: each worker would have one of its own, from then on.
 
 What the first forward pass of a run makes is told before it (`hogwild.run.trial.try_job`). A cache that is not
-persistent is no state, and nothing is told of it.
+persistent is no state, and nothing is told of it. A worker that begins late takes what it makes in its first gradient
+for such; the others tell.
 """
 
 from __future__ import annotations
