@@ -3,6 +3,7 @@ leaves anything behind."""
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -25,7 +26,9 @@ _GRACE = 5.0  # seconds for the operating system to reap what has ended
 
 
 def pytest_configure() -> None:
-    """Parallel test processes share the cores: one torch thread each, in this process and in those it starts."""
+    """Parallel test processes share the cores: one torch thread each, in this process and in those it starts. And none
+    looks for cycles in what was imported."""
+    gc.freeze()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     settings.register_profile("shared cores", deadline=None)  # what an example takes hangs on what else runs

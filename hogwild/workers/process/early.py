@@ -4,6 +4,8 @@
                                                → the program: read its files, train, …
 
 A server that is started by itself imports the same a second time, in 1.7 s of processor time and 200 MiB of memory.
+Python's collector of cycles would look at all of that again and again: while it is imported, in each worker, which so
+gets copies of it, and at the end of the program. So it rests meanwhile, and passes by what was imported.
 
 Invariant: the server has modules that were imported, and nothing that was made, opened or set since: no thread, no
 file, no signal handler, no lock that is held, and none of the caller's code.
@@ -12,6 +14,7 @@ file, no signal handler, no lock that is held, and none of the caller's code.
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -19,7 +22,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from multiprocessing import util
 from pathlib import Path
@@ -57,11 +60,27 @@ def import_torch() -> None:
     It tries to import numpy and goes on without it, whatever is raised there: an interruption would be lost, and numpy
     be broken (torch 2.13, numpy 2.4).
     """
+    first = "torch" not in sys.modules
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     try:
-        import torch  # noqa: F401
+        with imported_for_good() if first else nullcontext():
+            import torch  # noqa: F401
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def imported_for_good() -> Iterator[None]:
+    """Inside, no cycles are looked for; afterwards, none among what there is then, which stays to the end of the
+    process. For programs of ours, before they run any code of the caller's."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
 
 
 def fork_server(kind: str) -> None:
@@ -72,7 +91,8 @@ def fork_server(kind: str) -> None:
         ArgumentError: this process may start no other.
     """
     if likely_kind(kind) == "processes" and spawn.start_context().get_start_method() == "forkserver":
-        import hogwild.workers.process.preloaded  # noqa: F401 - before the fork, so that both have it
+        with imported_for_good():
+            import hogwild.workers.process.preloaded  # noqa: F401 - before the fork, so that both have it
 
         program, fork = os.getpid(), None
         try:

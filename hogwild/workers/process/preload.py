@@ -7,9 +7,12 @@ import signal
 from multiprocessing import current_process, util
 from typing import Any
 
-import hogwild.workers.process.preloaded  # noqa: F401
+from hogwild.workers.process.early import imported_for_good
 from hogwild.workers.process.spawn import CALLERS_SAFE, SAFE, begins_deaf
-from hogwild.workers.surroundings.blas_threads import blas_threads
+
+with imported_for_good():
+    import hogwild.workers.process.preloaded  # noqa: F401
+    from hogwild.workers.surroundings.blas_threads import blas_threads
 
 # Workers, and programs that these start, have the caller's environment.
 callers = os.environ.pop(CALLERS_SAFE, None)
