@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6db3", "#e07b26", "#3a9a5b", "#c73e3a", "#7c8794"
+_DPI = 150
 
 
 def row_of_axes(width: float, height: float, columns: int, title: str) -> tuple[Figure, list[Axes]]:
@@ -47,6 +48,7 @@ def save_figure(made: Figure, path: Path) -> Path:
     Raises:
         RunDirectoryError: the file cannot be written.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
     numbers = {id(text) for axes in made.axes for text in _numbers_of(axes)}
@@ -55,5 +57,6 @@ def save_figure(made: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ ")  # letters that the font has not are boxes
-        made.savefig(path, dpi=150)
+        made.set_dpi(_DPI)
+        FigureCanvasAgg(made).print_png(path)  # type: ignore[no-untyped-call] # `savefig` would draw it twice
     return path

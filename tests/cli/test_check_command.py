@@ -72,7 +72,7 @@ def test_racing_fails_and_says_why(capsys, tmp_path):
     assert json.loads((tmp_path / "out" / "check.json").read_text()) == found
 
 
-def test_the_drift_of_the_runs_is_drawn(tmp_path):
+def test_the_drift_of_the_runs_is_drawn(tmp_path, figures):
     arguments = ["check", "digits", "--update", "snapshot", "--kind", "threads", "--out", str(tmp_path), "--plot"]
     main([*arguments, *SHORT])
     assert (tmp_path / "check.png").read_bytes().startswith(b"\x89PNG")

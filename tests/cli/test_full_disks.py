@@ -36,11 +36,11 @@ def said(capsys: pytest.CaptureFixture[str], file: Path) -> str:
 
 
 def test_under_the_figure_of_a_run(
-    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, figures: None
 ) -> None:
-    figure = pytest.importorskip("matplotlib.figure")
-    save = figure.Figure.savefig
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **how: save(self, FULL, format="png", **how))
+    canvas = pytest.importorskip("matplotlib.backends.backend_agg").FigureCanvasAgg
+    save = canvas.print_png
+    monkeypatch.setattr(canvas, "print_png", lambda self, path: save(self, FULL))
     assert main(["run", "digits", *SHORT, "--out", str(out)]) == 3
     assert "10 updates" in said(capsys, out / "run.png")
     assert hogwild.load_run(out).updates == 10

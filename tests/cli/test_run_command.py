@@ -61,7 +61,7 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < found["accuracy"] < 1
 
 
-def test_the_run_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_run_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path, figures: None) -> None:
     found = _json(capsys, "run", "digits", *SHORT, "--seed", "3", "--optimizer", "adam")
     out = tmp_path / found["out"]
     assert out.parent == tmp_path / "runs" and out.name.startswith("digits-")
@@ -154,7 +154,7 @@ def test_the_seed_decides_the_model_and_the_batches(capsys: pytest.CaptureFixtur
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_for_people(capsys: pytest.CaptureFixture[str], figures: None) -> None:
     assert main(["run", "digits", *SHORT, "--out", "here"]) == 0
     out, err = capsys.readouterr()
     digest = json.loads(Path("here/run.json").read_text())["digest"]

@@ -243,6 +243,22 @@ def test_a_plot_is_drawn_with_and_without_evaluations(run: Run, tmp_path: Path) 
         assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_figure_is_laid_out_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is half of what drawing takes, and the end of each run waits for that."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    laid_out: list[Figure] = []
+    execute = ConstrainedLayoutEngine.execute
+
+    def counted(engine: ConstrainedLayoutEngine, figure: Figure) -> None:
+        laid_out.append(figure)
+        execute(engine, figure)
+
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", counted)
+    plot_run(run, tmp_path / "run.png")
+    assert len(laid_out) == 1
+
+
 @pytest.mark.parametrize(("lowest", "scale"), [(0.1, "log"), (0.0, "linear"), (-0.5, "linear"), (math.nan, "log")])
 def test_evaluated_losses_that_no_logarithm_has_are_drawn(
     lowest: float, scale: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
