@@ -132,6 +132,34 @@ class Protocol:
             if worker.at not in (DEAD, ENDED, GONE) and not worker.at.startswith(PARENT):
                 yield "KILLED", i, replaced(state._replace(kills=state.kills - 1), i, killed(worker))
 
+    def successors(self, state: State) -> Iterator[tuple[State, int, bool]]:
+        """(canonical state, how many moves lead there, whether they are deaths) for the moves from a canonical state.
+
+        Workers that are alike are neighbours in it, and what one of them does the others do too, up to which is which:
+        so the first of them moves for all. A protocol without steps says itself what its moves are.
+        """
+        if not self.steps:
+            told = ((name, after) for name, _, after in self.moves(state) if after is not None)
+            yield from ((canonical(after), 1, name == "KILLED") for name, after in told)
+            return
+        workers, table, before = state.workers, self.table, None
+        for i, worker in enumerate(workers):
+            if worker == before:
+                continue
+            before = worker
+            step, then = table[worker.at]
+            outcome = step.act(state, i)
+            if outcome is None:
+                continue
+            after, then = outcome if type(outcome) is tuple else (outcome, then)
+            yield _moved(after, i, Worker._make((then, *after.workers[i][1:]))), workers.count(worker), False
+        before = None
+        for i, worker in enumerate(workers if state.kills else ()):
+            if worker == before or worker.at in (DEAD, ENDED, GONE) or worker.at.startswith(PARENT):
+                continue
+            before = worker
+            yield _moved(state._replace(kills=state.kills - 1), i, killed(worker)), workers.count(worker), True
+
     def line(self, name: str, i: int, state: State) -> str:
         """What a trace shows of a step that worker i has taken, and of the state after it."""
         worker = state.workers[i]
@@ -142,24 +170,38 @@ class Protocol:
         return f"  {f'{by} {i}':12}  {name:18} {mirrors:30} {held}{counts}, slots {list(state.slots)}"
 
 
+_PLACES = {name: place for place, name in enumerate(Worker._fields)}
+
+
 def put(state: State, i: int, **changes: Any) -> State:
-    """The state with worker i changed."""
-    return replaced(state, i, state.workers[i]._replace(**changes))
+    """The state with worker i changed: at every step, so without `_replace`, which takes twice as long."""
+    worker = [*state.workers[i]]
+    for name, value in changes.items():
+        worker[_PLACES[name]] = value
+    return replaced(state, i, Worker._make(worker))
 
 
 def replaced(state: State, i: int, worker: Worker) -> State:
     """The state with another worker i."""
     workers = state.workers
-    return _with_workers(state, (*workers[:i], worker, *workers[i + 1 :]))
+    return with_workers(state, (*workers[:i], worker, *workers[i + 1 :]))
 
 
 def canonical(state: State) -> State:
     """The one of all states that differ only in which worker is which."""
     workers = tuple(sorted(state.workers))
-    return state if workers == state.workers else _with_workers(state, workers)
+    return state if workers == state.workers else with_workers(state, workers)
 
 
-def _with_workers(state: State, workers: tuple[Worker, ...]) -> State:
+def _moved(state: State, i: int, worker: Worker) -> State:
+    """The canonical state with another worker i."""
+    workers = [*state.workers]
+    workers[i] = worker
+    workers.sort()
+    return with_workers(state, tuple(workers))
+
+
+def with_workers(state: State, workers: tuple[Worker, ...]) -> State:
     """At every step: half the time of `_replace`."""
     at = state._fields.index("workers")
     return state._make((*state[:at], workers, *state[at + 1 :]))
@@ -203,8 +245,8 @@ def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
     """
     found = Explored(protocol.name)
     here = canonical(protocol.first)
-    states, number, parent = [here], {here: 0}, [0]
-    edges: list[tuple[int, int]] = []
+    states, number = [here], {here: 0}
+    before: list[list[int]] = [[]]  # of each state, those that a step leads from, the first that was met first
     ends: list[int] = []
     waiting = deque([0])
     me = 0
@@ -214,17 +256,15 @@ def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
             here = states[me]
             protocol.invariant(here)
             moved = False
-            for name, _, after in protocol.moves(here):
-                if after is None:
-                    continue
-                moved = moved or name != "KILLED"
-                after = canonical(after)
+            for after, moves, death in protocol.successors(here):
+                moved = moved or not death
+                found.steps += moves
                 place = number.setdefault(after, len(states))
                 if place == len(states):
                     states.append(after)
-                    parent.append(me)
+                    before.append([])
                     waiting.append(place)
-                edges.append((place, me))
+                before[place].append(me)
             if protocol.over(here):
                 ends.append(me)
                 protocol.final(here)
@@ -232,37 +272,34 @@ def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
                 raise Violation("nothing can happen any more, and the run is not over")
             if len(states) > limit:
                 raise RuntimeError(f"{protocol.name}: more than {limit:,} states")
-        me = _cannot_end(len(states), edges, ends)
+        me = _cannot_end(before, ends)
         if me is not None:
             raise Violation("the end cannot be reached from here")
     except Violation as wrong:
         found.wrong = str(wrong)
-        found.trace = _trace(protocol, states, parent, me)
-    found.states, found.steps, found.ends = len(states), len(edges), len(ends)
+        found.trace = _trace(protocol, states, before, me)
+    found.states, found.ends = len(states), len(ends)
     return found
 
 
-def _cannot_end(count: int, edges: list[tuple[int, int]], ends: list[int]) -> int | None:
+def _cannot_end(before: list[list[int]], ends: list[int]) -> int | None:
     """The first state from which no way leads to an end."""
-    before: list[list[int]] = [[] for _ in range(count)]
-    for after, state in edges:
-        before[after].append(state)
-    reached = bytearray(count)
+    reached = bytearray(len(before))
     waiting = list(ends)
     while waiting:
         state = waiting.pop()
         if not reached[state]:
             reached[state] = 1
             waiting += before[state]
-    return next((i for i in range(count) if not reached[i]), None)
+    return next((i for i in range(len(before)) if not reached[i]), None)
 
 
-def _trace(protocol: Protocol, states: list[State], parent: list[int], last: int) -> list[str]:
+def _trace(protocol: Protocol, states: list[State], before: list[list[int]], last: int) -> list[str]:
     """The way to a state, with workers that keep their numbers; then the steps from there that are violations."""
     way = []
     while last != 0:
         way.append(states[last])
-        last = parent[last]
+        last = before[last][0]
     state, lines = protocol.first, []
     for wanted in reversed(way):
         moves = protocol.moves(state)

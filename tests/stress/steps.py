@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer import DEAD, ENDED, GONE, NOBODY, Outcome, Protocol, State, Step, Violation, Worker, put
+from explorer import DEAD, ENDED, GONE, NOBODY, Outcome, Protocol, State, Step, Violation, Worker, put, with_workers
 from tickets import Tickets
 
 TORN = -2
@@ -260,11 +260,16 @@ class Model(Tickets):
         living = again + [w.ticket for w in s.workers if w.at in _OWNING]
         if len(set(living)) < len(living):
             raise Violation(f"two living workers own one ticket: {sorted(living)}")
-        if not self.strict:
-            return
+        if self.strict:
+            words = with_workers(s, ()), tuple(sorted(w.row for w in s.workers))
+            if words not in self._held:  # many states have the same
+                self.check_words(*words)
+                self._held.add(words)
+
+    def check_words(self, s: State, rows: tuple[int, ...]) -> None:
+        """What must hold of what is shared, and of the workers' rows."""
         if len(s.reissued) > self.size.workers:
             raise Violation(f"the reissue list holds {len(s.reissued)} tickets of {self.size.workers} workers")
-        rows = [w.row for w in s.workers]
         ended = s.head == self.updates(s.total)  # after a stop tickets are left out on purpose
         for ticket in range(0 if ended else min(s.next, s.total)):
             if ticket not in s.reissued and ticket not in rows and not self.done(s, ticket):

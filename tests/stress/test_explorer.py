@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from explorer import explore
+from explorer import canonical, explore
 from protocols import RULES
 from tickets import Size
 from traits import SAME_BITS
@@ -199,3 +200,22 @@ def test_the_extra_slot_of_ordered_is_there_for_the_dead():
     for kills, wrong in ((0, False), (1, True)):
         size = replace(BASE["ordered"], kills=kills)
         assert bool(explore(RULES["ordered"](size, ["ring"], strict=False).protocol()).wrong) == wrong
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_of_the_workers_that_are_alike_moves_for_all(rule):
+    """In thousands of states: what is explored, and how often, is what all the moves lead to."""
+    protocol = RULES[rule](Size(3, 2, kills=2)).protocol()
+    seen = {state := canonical(protocol.first)}
+    waiting, alike = [state], 0
+    while waiting and len(seen) < 5_000:
+        state = waiting.pop()
+        alike += len({*state.workers}) < len(state.workers)
+        moves = Counter(canonical(after) for _, _, after in protocol.moves(state) if after is not None)
+        found: Counter = Counter()
+        for after, times, _ in protocol.successors(state):
+            found[after] += times
+        assert found == moves
+        waiting += moves.keys() - seen
+        seen |= moves.keys()
+    assert alike > 100

@@ -84,6 +84,7 @@ class Tickets:
         self.size = size
         self.faults = frozenset(faults)
         self.strict = strict
+        self._held: set[object] = set()  # what is shared, and the workers' rows, of which all holds
 
     def claiming(self) -> list[Step]:
         recorded = [
