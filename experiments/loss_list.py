@@ -24,7 +24,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
@@ -204,8 +204,8 @@ def peak_graph(policy: nn.Module, episodes: list[Episode], *, listed: bool) -> i
     return max(graph_summary(loss).bytes for loss in episode_losses(policy, episodes))
 
 
-def resident(way: str, episodes: list[Episode]) -> list[int]:
-    """Bytes by which the resident memory grew at its peak, for each of COUNTS. Run in a process of its own.
+def resident(way: str, episodes: list[Episode], counts: Sequence[int]) -> list[int]:
+    """Bytes by which the resident memory grew at its peak, for each of the counts. Run in a process of its own.
 
     The counts ascend in one process: what was freed after a smaller count is used again by a larger one, so
     the growth at each count is the peak of that count.
@@ -230,7 +230,7 @@ def resident(way: str, episodes: list[Episode]) -> list[int]:
     gc.collect()
     start = process.memory_info().rss
     peaks = []
-    for count in COUNTS:
+    for count in counts:
         average(episodes[:count])
         peaks.append(max(peak - start, 0))
     return peaks
@@ -243,7 +243,7 @@ def resident_of_each(episodes: list[Episode]) -> dict[str, list[int]]:
     found = {}
     for way in WAYS:
         with ProcessPoolExecutor(1, mp_context=context) as fresh:
-            found[way] = fresh.submit(resident, way, episodes).result()
+            found[way] = fresh.submit(resident, way, episodes, COUNTS).result()
     return found
 
 
