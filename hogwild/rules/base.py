@@ -101,6 +101,10 @@ class Seat(Protocol):
         """
         ...
 
+    def count_skipped(self) -> None:
+        """What was left out is so for good: its version is published, or there is none, and nobody makes it again."""
+        ...
+
     @property
     def audited(self) -> bool:
         """True where the run keeps an account of the gradients it computes."""

@@ -53,6 +53,11 @@ class Snapshot(AnyAge, Versioned):
         with self.control.commit_lock:
             self._pin(*self.newest(self.state))
 
+    def detach(self) -> None:
+        """A loop that ends before the tickets do reads nothing any more either."""
+        self.close()
+        super().detach()
+
     def _pin(self, version: int, slot: int) -> None:
         row = self.control.row(self.seat.index)
         row[Field.PIN], row[Field.READING] = slot, version + 1

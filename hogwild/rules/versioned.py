@@ -82,6 +82,7 @@ class Versioned(Rule):
         """
         self.give_up_if_aborted()
         self.control.publish(Word.HEAD, head)
+        self.seat.count_skipped()
 
     def give_up_if_aborted(self) -> None:
         """Write no more once the run has been given up.

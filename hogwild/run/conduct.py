@@ -281,6 +281,7 @@ def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -
     )
     path = job.out / METRICS if job.out is not None else None
     metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged)
+    evaluator.note = metrics.look
     workers = WorkersFile(job.out, supervisor.history, machines.failures if machines is not None else ())
     follower = Follower(job.callbacks, supervisor.history, job.out)
     return supervisor, tell

@@ -60,6 +60,7 @@ class Evaluator:
     Attributes:
         evaluations: of the run, those before it included.
         decided: asked for what another machine has decided; None: nothing yet.
+        note: writes evaluations that are new, before training goes on that waits for them.
 
     The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
     the newest. It is evaluated in eval mode, without grad. Its training flags are put back after every evaluation, and
@@ -88,6 +89,7 @@ class Evaluator:
         self._epoch_at = job.epoch_at
         self._party = job.party
         self.decided: Callable[[str], Any] = job.party.decided if job.party is not None else lambda _: None
+        self.note: Callable[[], None] = lambda: None
         self._judges = job.judges
         self._evaluate = job.evaluate if job.judges else None
         self._callbacks = job.callbacks
@@ -124,6 +126,7 @@ class Evaluator:
             self._take_shown()
             with _as_workers_do():
                 self._see(version)
+            self.note()
         elif not self._heard(version):
             return False
         self._seen = version
@@ -234,11 +237,13 @@ class Evaluator:
             self.take_newest()
             if not self._has_evaluated(version):
                 self._evaluate_newest()
+                self.note()
 
     def _evaluate_owed(self, version: int) -> None:
         self.take_newest()
         with _as_workers_do():
             self._judge(version, self.take_newest, self._state.average(version))
+        self.note()
         self._seen = version
         self._state.control[Word.OBSERVED] = self._state.control[Word.EVALUATED] = version
 

@@ -249,7 +249,7 @@ class Words:
             return
         row = self._rows[worker]
         row[Field.WAITING] = LOOKING
-        began = time.monotonic_ns()
+        began, waited = time.monotonic_ns(), row[Field.WAITED]
         pace = self._pace(began)
         yields = _YIELDS if self._spins else 0
         pause = _SHORTEST_SLEEP if self._spins else max(_SHORTEST_SLEEP, pace / 4)
@@ -269,7 +269,7 @@ class Words:
             else:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_SLEEP)
-        row[Field.WAITED] += time.monotonic_ns() - began
+        row[Field.WAITED] = waited + time.monotonic_ns() - began  # a wait in a condition is a part of this one
         row[Field.WAITING] = 0
 
     def _pace(self, now: int) -> float:

@@ -79,7 +79,10 @@ class WorkerHistory:
         """What was logged of batches that count."""
         return [one for place, one in enumerate(self.logged) if place not in self.undone]
 
-    def undo(self, failure: Failure) -> None:
-        """The batch that its worker was at is computed again."""
-        at = failure.worker, failure.update, failure.batch
-        self.undone |= {place for place, one in enumerate(self.logged) if (one.worker, one.update, one.batch) == at}
+    def undo(self, failure: Failure, batches: int) -> None:
+        """The update that its worker was at, of so many batches from the one named on, is computed again."""
+        at = failure.worker, failure.update
+        own = range(failure.batch, failure.batch + batches) if failure.batch is not None else ()
+        self.undone |= {
+            place for place, one in enumerate(self.logged) if (one.worker, one.update) == at and one.batch in own
+        }

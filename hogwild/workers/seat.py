@@ -72,6 +72,7 @@ class WorkerSeat:
         self.optimizer = optimizer
         self.chosen = chosen
         self._account = account
+        self._skipped = 0  # updates that are left out, and do not count yet
         self.left_out = False  # the update being committed is not applied, on purpose
         self._config = config
         optimizer.clips = self.clips
@@ -122,8 +123,14 @@ class WorkerSeat:
         """Leave out what that worker computed, for it is not finite; see `hogwild.rules.base.Seat`."""
         if self._setting("on_nonfinite", ticket.update) != "skip":
             raise self._not_finite(ticket, loss, worker)
-        self._row[Field.SKIPPED] += 1
+        self._skipped += 1
         self.leave_out()
+
+    def count_skipped(self) -> None:
+        """What was left out is so for good; see `hogwild.rules.base.Seat`."""
+        if self._skipped:
+            self._row[Field.SKIPPED] += self._skipped
+            self._skipped = 0
 
     def take_not_finite(self, ticket: Ticket, loss: float) -> None:
         """That loss is of an update that has been applied already; see `hogwild.rules.base.Seat`."""

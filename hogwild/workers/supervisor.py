@@ -177,7 +177,7 @@ class Supervisor:
             raise failure.as_error()
         ticket, settled = dealt_with
         if settled is Settled.AGAIN:
-            self.history.undo(failure)
+            self.history.undo(failure, self._rule.batches_per_ticket)
         elif settled is Settled.DOUBTED:
             self.history.in_doubt.append(ticket)
             failure = _doubtful(failure, ticket)

@@ -278,13 +278,13 @@ class Worker:
 
     def gradient(self, ticket: Ticket, replica: nn.Module) -> Gradient:
         """The gradient of the task's loss on the batch of that ticket, or on its batches."""
-        own = self._own_generators
-        if own is not None and own.lazy:
-            gradient: Gradient | None = self._unseeded_gradient(ticket, replica, own)
+        own, shared = self._own_generators, self._generators
+        if shared is not None:
+            gradient = self._gradient_unless(partial(shared.moved, ticket.update), ticket, replica)
+        elif own is not None and own.lazy:
+            gradient = self._gradient_unless(own.drew_unseeded, ticket, replica)
         else:
             gradient = self._gradient(ticket, replica)
-            if self._generators is not None and self._generators.moved(ticket.update):
-                gradient = None
         if gradient is not None:
             return gradient
         self._begin(ticket.update, ticket.batch)
@@ -319,26 +319,26 @@ class Worker:
             self.seat.pause(Hook.COMPUTING)
             yield from parts_of(loss(module, self._batch(number)))
 
-    def _unseeded_gradient(self, ticket: Ticket, replica: nn.Module, own: OwnGenerators) -> Gradient | None:
-        """The gradient, computed without numpy's and Python's generators being seeded; None where it drew from them.
+    def _gradient_unless(self, is_void: Callable[[], bool], ticket: Ticket, replica: nn.Module) -> Gradient | None:
+        """The gradient; None where it is found void, for what it drew was not its own.
 
-        Nothing of a computation that drew is left: neither what it logged nor what it raised.
+        Nothing of such a computation is left: neither what it logged nor what it raised.
         """
         self.info.holds = True
         try:
             gradient = self._gradient(ticket, replica)
         except Exception:
-            if self._drew_unseeded(own):
+            if self._dropped(is_void):
                 return None
             raise
-        return None if self._drew_unseeded(own) else gradient
+        return None if self._dropped(is_void) else gradient
 
-    def _drew_unseeded(self, own: OwnGenerators) -> bool:
-        drew = own.drew_unseeded()
+    def _dropped(self, is_void: Callable[[], bool]) -> bool:
+        void = is_void()
         self.info.holds = False
         if self.info.held:
-            self.info.pass_on(drop=drew)
-        return drew
+            self.info.pass_on(drop=void)
+        return void
 
     def commit(self, ticket: Ticket, gradient: Gradient | OfLoop = LEFT_OUT, loss: LossTold = None) -> bool:
         """Apply a gradient to the shared model. `loss`: of its batch, where it is to be in the record, and looked at.
@@ -372,6 +372,7 @@ class Worker:
         finally:
             torch._C._set_grad_enabled(graded)
         self._row[Field.ENDED] = time.monotonic_ns()
+        self.seat.count_skipped()
         self.control.finish(self.index)
         return True
 

@@ -7,13 +7,14 @@ import time
 
 import problems
 import pytest
-from traits import IN_PLACE, KINDS, VERSIONED
+from traits import IN_PLACE, KINDS, NAMES, VERSIONED
 
 import hogwild
 from hogwild.run.saved.best import load_best
 from hogwild.run.saved.checkpoint import ResumePoint
+from hogwild.run.saved.metrics import read_metrics
 from hogwild.run.shown import owed, shown_before
-from hogwild.shared.words import Hook
+from hogwild.shared.words import Hook, Word, Words
 from hogwild.testing import planted
 
 EVERY, UPDATES, HALF = 5, 40, 20
@@ -74,6 +75,21 @@ def test_whoever_may_stop_the_run_is_asked_at_each_version_once(update, tmp_path
     assert [at for at, _ in asked.at] == [*range(EVERY, HALF, EVERY)]
     train(update, out=tmp_path, resume=tmp_path, callbacks=[asked])
     assert asked.at == whole.at
+
+
+@pytest.mark.parametrize("update", NAMES)
+def test_training_goes_on_once_an_evaluation_is_on_disk(update, tmp_path, monkeypatch):
+    """Or a checkpoint would be of a later version, and who is killed and resumed would count one evaluation less."""
+    publish, found = Words.tries_to_publish, {}
+
+    def spied(words, word, value):
+        if word == Word.EVALUATED:
+            found[value] = [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")[0]]
+        return publish(words, word, value)
+
+    monkeypatch.setattr(Words, "tries_to_publish", spied)
+    train(update, out=tmp_path, callbacks=[Asked()])
+    assert [*found] == ALL_DUE and all(version in rows for version, rows in found.items())
 
 
 @pytest.mark.parametrize("update", IN_PLACE)

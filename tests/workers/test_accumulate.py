@@ -211,6 +211,20 @@ def test_what_is_logged_names_its_batch():
     assert [(row["update"], row["batch"], row["number"]) for row in run.logged] == [(b // 3, b, b) for b in range(15)]
 
 
+@pytest.mark.parametrize("update", SAME_BITS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_logged_of_an_update_that_is_computed_again_counts_once(update, kind):
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        hogwild.worker_info().log(number=1)
+        return problems.cross_entropy(model, batch)
+
+    fault = PlantedFault(Fault.RAISE, Hook.COMMITTING, 5)
+    with planted(fault):
+        run = train(loss=loss, update=update, kind=kind, updates=6, workers=2)
+    assert fault.fired
+    assert [row["batch"] for row in run.logged] == [*range(36 if update == "sync" else 18)]
+
+
 def test_one_gradient_more_is_held():
     """When a batch begins, the sum of those before is all there is."""
     held = []

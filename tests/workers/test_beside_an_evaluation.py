@@ -74,6 +74,7 @@ class Overlapping:
             self.computing.set()
             assert self.drawn.wait(PATIENCE)
         self.losses += 1
+        hogwild.worker_info().log(number=self.losses)
         return problems.cross_entropy(model, batch)
 
     def evaluate(self, model):
@@ -98,6 +99,7 @@ def test_an_evaluation_that_draws_neither_fails_threads_nor_changes_their_bits(u
     assert beside.overlapped, "no loss was computed while a version was evaluated"
     computed = run.updates * (2 if update == "sync" else 1)
     assert beside.losses > computed + 1, "what was computed meanwhile is computed again"  # 1: the dry run
+    assert [row["batch"] for row in run.logged] == [*range(computed)], "what was logged meanwhile does not count"
 
 
 class DrawsOnce(nn.Module):

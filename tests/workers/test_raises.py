@@ -12,6 +12,7 @@ import torch
 from traits import KINDS, NAMES, SAME_BITS, VERSIONED, hooks_of
 
 import hogwild
+from hogwild.shared.words import Word
 from hogwild.testing import Fault, Hook, PlantedError, PlantedFault, RandomDelays, both, planted
 
 UPDATES = 24
@@ -84,6 +85,25 @@ def test_an_exception_at(hook, update, kind, undisturbed):
     if hook is Hook.WRITING and update not in VERSIONED:
         assert run.in_doubt == (UPDATES // 2,)
     check(run, update, undisturbed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", VERSIONED)
+def test_an_update_that_is_left_out_counts_once_though_its_version_is_made_again(update, kind):
+    def loss(model, batch):
+        value = problems.cross_entropy(model, batch)
+        return value * float("nan") if hogwild.worker_info().update == 3 else value
+
+    fault = PlantedFault(Fault.RAISE, Hook.PUBLISHING, 3)
+
+    def pause(hook, seat):
+        if seat.control[Word.HEAD] == 3 if update in SAME_BITS else seat.ticket == 3:
+            fault(hook, seat)
+
+    with planted(pause):
+        run = train(update, kind, loss=loss, on_nonfinite="skip")
+    assert len(run.failures) == 1 and fault.fired
+    assert sum(usage.skipped for usage in run.workers) == (MICRO_BATCHES if update == "sync" else 1)
 
 
 @pytest.mark.parametrize(("update", "kind"), every_way)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from functools import partial
 
@@ -10,12 +11,16 @@ import problems
 import pytest
 import torch
 from torch import nn
-from traits import KINDS, ONE_OF_EACH
+from traits import KINDS, ONE_OF_EACH, VERSIONED
 
 import hogwild
 from hogwild.rules.registry import NAMES
+from hogwild.shared.shards import cut_shards
+from hogwild.testing import Hook, planted
 from hogwild.workers.loop import train_loop
 from hogwild.workers.worker import Worker
+
+PATIENCE = 60.0  # seconds for something that has to happen
 
 
 @pytest.mark.parametrize("update", NAMES)
@@ -81,6 +86,54 @@ def test_who_leaves_with_a_ticket_leaves_it_to_the_others(update, kind):
     sgd = partial(torch.optim.SGD, lr=0.01)
     run = hogwild.launch(work, nn.Linear(2, 1), optimizer=sgd, updates=60, update=update, kind=kind, workers=2)
     assert run.updates == 60 and not run.failures
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update", VERSIONED)
+def test_nobody_waits_for_who_has_ended_its_loop(update, kind):
+    """Of a table the rows are kept that the oldest version needs which somebody reads: who has left reads none."""
+    moved = [0, time.monotonic()]
+
+    def work(worker):
+        done = 0
+        while (worker.index or done < 2) and (ticket := worker.claim()) is not None:
+            worker.read(ticket)
+            rows = torch.tensor([ticket % 50])
+            worker.commit(ticket, {"weight": (rows, worker.rows(ticket, "weight", rows))})
+            done += 1
+
+    def give_up(progress):
+        if progress.updates > moved[0]:
+            moved[:] = progress.updates, time.monotonic()
+        assert time.monotonic() - moved[1] < PATIENCE, f"nothing is made after version {progress.updates}"
+
+    sgd = partial(torch.optim.SGD, lr=0.01)
+    settings = {"optimizer": sgd, "updates": 60, "update": update, "kind": kind, "workers": 2, "sparse": ["weight"]}
+    assert hogwild.launch(work, nn.Embedding(50, 4), progress=give_up, **settings).updates == 60
+
+
+def test_a_wait_within_a_wait_is_counted_once(monkeypatch):
+    """Worker 1 waits for a version, makes the end of it meanwhile, and there waits until the one before is judged."""
+    monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=16))
+
+    def loss(model, batch):
+        info = hogwild.worker_info()
+        time.sleep(0.01 if info is not None and info.index == 0 else 0.0)
+        return problems.cross_entropy(model, batch)
+
+    def pause(hook, seat):
+        if hook is Hook.STEPPING and seat.index == 1:
+            time.sleep(0.005)
+
+    def evaluate(model):
+        time.sleep(0.05)
+        return {"seen": 1.0}
+
+    with planted(pause):
+        run = problems.train(
+            update="sync", workers=2, updates=12, loss=loss, evaluate=evaluate, evaluate_every=1, stop=lambda _: False
+        )
+    assert max(usage.waited_seconds for usage in run.workers) < run.seconds
 
 
 @pytest.mark.parametrize("kind", KINDS)
