@@ -7,13 +7,16 @@ What holds when workers race: every gradient is computed on one whole version; n
 journal's rows (update, version read) determine every bit of the run. A ring of workers + 1 slots is enough: at a
 commit the other workers pin at most workers − 1 slots and the head is one more, which leaves one to write. Of tables
 there is one copy and a ring of logs: who is to reuse a log waits, holding no lock, while another worker still reads a
-version that needs it; who commits has read, and is waited for by nobody.
+version that needs it. Who has committed reads none until it has a ticket again, and is waited for by nobody, whatever
+its loop does meanwhile. Then it pins the head: it says so → fence → is that still the head? → if not: again. So the
+version after the next is made by somebody who sees the pin, and the next one needs neither its slot nor its log.
 What does not: which update makes which version is left to chance, so two runs differ.
 A commit killed before the head's one store has changed nothing that anybody reads; one killed after it is done.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import ClassVar
 
 from torch import nn
@@ -50,27 +53,38 @@ class Snapshot(AnyAge, Versioned):
     def attach(self, seat: Seat) -> None:
         """Pin the newest version for the first read."""
         super().attach(seat)
+        self._fence = threading.Lock()  # its own: to take it and let it go is what orders loads after stores
         with self.control.commit_lock:
             self._pin(*self.newest(self.state))
 
     def detach(self) -> None:
-        """A loop that ends before the tickets do reads nothing any more either."""
+        """Also a loop that ends before the tickets do reads nothing any more."""
         self.close()
         super().detach()
 
     def _pin(self, version: int, slot: int) -> None:
-        row = self.control.row(self.seat.index)
-        row[Field.PIN], row[Field.READING] = slot, version + 1
+        self.control.row(self.seat.index)[Field.PIN] = slot
         self._version = version
         self._adopted = self.control[Word.ADOPTED]
 
+    def _pin_tables(self) -> None:
+        """Pin the newest version, with the logs that it needs; no lock is taken, for a commit lasts."""
+        row, pinned = self.control.row(self.seat.index), None
+        while pinned != (head := self.newest(self.state)):
+            self._pin(*head)
+            row[Field.READING] = head[0] + 1
+            with self._fence:
+                pinned = head
+
     def ready(self, ticket: Ticket) -> bool:
-        """Once machines have averaged what comes before it; that is what is read then."""
+        """Once machines have averaged what comes before it; that is what is read then. Tables are so from here on."""
         if not super().ready(ticket):
             return False
         if self.control.observe(Word.ADOPTED) != self._adopted:
             with self.control.commit_lock:
                 self._pin(*self.newest(self.state))
+        if self.state.tables and not self.control.row(self.seat.index)[Field.READING]:
+            self._pin_tables()
         return True
 
     def adopt(self, mean: Exchange) -> int:
@@ -85,7 +99,8 @@ class Snapshot(AnyAge, Versioned):
 
     def close(self) -> None:
         """Nothing is read any more."""
-        self.control.row(self.seat.index)[Field.READING] = 0
+        with self.control.ordering():  # it is said after what was read
+            self.control.row(self.seat.index)[Field.READING] = 0
 
     def read(self, ticket: Ticket) -> nn.Module:  # noqa: ARG002
         """The replica on the pinned version."""
@@ -104,7 +119,8 @@ class Snapshot(AnyAge, Versioned):
         if not self.state.tables:
             return True
         first = self.newest(self.state)[0] + 1 - self.state.plan.needs.logs
-        readings = [self.control.row(worker)[Field.READING] for worker in range(self.control.workers)]
+        with self.control.ordering():
+            readings = [self.control.row(worker)[Field.READING] for worker in range(self.control.workers)]
         return all(reading == 0 or reading > first for reading in readings)
 
     def _make_next(self, ticket: Ticket, gradient: Gradient, gathered: Gathered | None) -> bool:
