@@ -184,7 +184,7 @@ class Supervisor:
         self.history.failures.append(failure)
         if self._config.on_worker_failure == "raise":
             raise failure.as_error()
-        if self._config.on_worker_failure == "replace" and not self._control[Word.STOP]:
+        if self._config.on_worker_failure == "replace" and not self._control[Word.STOP] and self._has_tickets():
             self._replace(worker, failure.what)
         else:
             _log.warning("%s; going on without it", failure.what)
@@ -246,17 +246,28 @@ class Supervisor:
         self._seen[worker] = self._point(worker), -max(_STARTING - (self._config.worker_timeout or 0), 0)
         self._team.start(worker)
 
+    def _has_tickets(self) -> bool:
+        """True when there are tickets that no worker has, and that are to be computed: not where every version is made,
+        which under `snapshot` may be of later ones."""
+        control = self._control
+        if self._rule.versioned and self._rule.newest(self._state)[0] >= self._last:
+            return False
+        return bool(control.waiting_tickets()) or (not control[Word.STOP] and control[Word.NEXT] < control[Word.TOTAL])
+
     def _unfinished(self) -> bool:
         """True when tickets are left that no living worker will take, or a version that nobody is left to make."""
-        control = self._control
-        if control.waiting_tickets():
+        control, last = self._control, self._last
+        if self._has_tickets():
             return True
         if control[Word.STOP]:
             return False
-        version, _ = self._rule.newest(self._state)
-        last = -(-control[Word.TOTAL] // self._rule.tickets_per_update)
         unaveraged = control.dealing.averages is not None and control[Word.ADOPTED] < last
-        return control[Word.NEXT] < control[Word.TOTAL] or (self._rule.versioned and version < last) or unaveraged
+        return unaveraged or (self._rule.versioned and self._rule.newest(self._state)[0] < last)
+
+    @property
+    def _last(self) -> int:
+        """The last version of the run, as far as it is known."""
+        return -(-self._control[Word.TOTAL] // self._rule.tickets_per_update)
 
     def _some_dead_worker(self) -> int:
         return min(set(range(self._control.workers)) - self._team.running())

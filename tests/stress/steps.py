@@ -212,7 +212,8 @@ class Model(Tickets):
 
     def after_death(self, s: State, i: int) -> Outcome:
         fresh = self.started(s, i)
-        return (fresh, self.start) if self.size.policy == "replace" else (put(fresh, i, present=0), GONE)
+        replaces = self.size.policy == "replace" and self.has_tickets(s)
+        return (fresh, self.start) if replaces else (put(fresh, i, present=0), GONE)
 
     def started(self, s: State, i: int) -> State:
         gone = s.workers[i]
@@ -228,9 +229,13 @@ class Model(Tickets):
     def nobody_runs(self, s: State) -> bool:
         return all(w.at in (ENDED, GONE, "look.take") for w in s.workers)
 
+    def has_tickets(self, s: State) -> bool:
+        """`Supervisor._has_tickets`."""
+        return s.head < self.updates(s.total) and (bool(s.reissued) or s.next < s.total)
+
     def unfinished(self, s: State) -> bool:
         """`Supervisor._unfinished`."""
-        if s.reissued or s.next < s.total:
+        if self.has_tickets(s):
             return True
         return s.head < self.updates(s.total) and "no last look" not in self.faults
 

@@ -87,6 +87,43 @@ def test_an_exception_at(hook, update, kind, undisturbed):
     check(run, update, undisturbed)
 
 
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+@pytest.mark.parametrize(("update", "kind"), every_way)
+def test_nobody_is_replaced_once_all_is_done(update, kind, policy):
+    settings = {"update": update, "workers": 2, "updates": 6, "max_restarts": 0, "on_worker_failure": policy}
+    run = hogwild.launch(raises_at_the_end, problems.mlp(), optimizer=problems.SGD, kind=kind, **settings)
+    assert run.updates == 6
+    assert ["too late to matter" in failure for failure in run.failures] == [True, True]
+
+
+def raises_at_the_end(worker):
+    while (ticket := worker.claim()) is not None:
+        worker.commit(ticket, [torch.ones_like(p) for p in worker.read(ticket).parameters()], 0.0)
+    raise RuntimeError("too late to matter")
+
+
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+def test_a_run_that_was_stopped_needs_no_worker_for_a_ticket_that_makes_no_version(policy):
+    """Under `snapshot` the versions up to the last may be of later tickets than the one of a worker that is late."""
+    stopped = threading.Event()
+
+    def loss(model, batch):
+        if problems.in_worker_thread() and hogwild.worker_info().index == 0:
+            assert stopped.wait(10)
+            time.sleep(0.2)  # the other one ends
+            raise KeyError("late")
+        return problems.cross_entropy(model, batch)
+
+    def stop(progress):
+        if progress.updates == 6:
+            stopped.set()
+        return stopped.is_set()
+
+    settings = {"evaluate_every": 1, "stop": stop, "on_worker_failure": policy, "max_restarts": 0}
+    run = problems.train(update="snapshot", workers=2, updates=UPDATES, loss=loss, **settings)
+    assert (run.updates, run.stopped, len(run.failures)) == (6, "stop", 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("update", VERSIONED)
 def test_an_update_that_is_left_out_counts_once_though_its_version_is_made_again(update, kind):
