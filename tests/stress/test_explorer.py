@@ -132,7 +132,9 @@ def size_for(rule, fault):
     if fault in SHARDED:
         return replace(size, shards=1, kills=0)
     if fault in SHARED:
-        return replace(size, shards=1, shares=SHARED[fault])
+        size = replace(size, shards=1, shares=SHARED[fault])
+        two_are_left = fault == "shared unlocked" and rule == "sync"  # where nobody replaces who dies
+        return replace(size, workers=3, tickets=2) if two_are_left else size
     if fault == "slot alone":
         return SLOT_ALONE
     if fault == "any ticket":
