@@ -1,10 +1,10 @@
-"""What the studies share: data, equality of bits, and a quiet torch to measure in."""
+"""What the experiments share: data, names of rows, equality of bits, and a quiet torch to measure in."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import hogwild
 from hogwild.errors import ArgumentError
+from hogwild.run.saved.directory import writing
 
 
 @contextmanager
@@ -56,6 +58,51 @@ def lines_of(path: Path, wanted: str) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ArgumentError(f"{path} cannot be read ({error.strerror}); --data names {wanted}") from error
+
+
+def refuse_below(least: int, **values: float) -> None:
+    """Refuse flags whose value is below the least that works.
+
+    Raises:
+        ArgumentError: one is.
+    """
+    for name, value in values.items():
+        if not value >= least:
+            raise ArgumentError(f"{name} {value} is below {least}")
+
+
+def held_of(count: int, every: int, what: str) -> NDArray[np.bool_]:
+    """Which of so many are held out, bool [count]: one of `every`, drawn once for all seeds; none where that is 0.
+
+    Raises:
+        ArgumentError: all of `what` would be.
+    """
+    refuse_below(0, held_out=every)
+    numbers = np.random.default_rng(0).permutation(count)
+    held = numbers % every == 0 if every else np.zeros(count, bool)
+    if held.all():
+        raise ArgumentError(f"held_out {every} leaves none of {what} to train on; 0 trains on all")
+    return held
+
+
+class SavingNames(hogwild.Callback):
+    """Writes what the rows of tables are called into the folder of a run: of `user` a line each in user.txt.
+
+    Args:
+        names: name of a parameter → the names of its rows; a table that is not among them has no file.
+    """
+
+    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
+        self.names = names
+
+    def on_end(self, run: hogwild.Run | None, error: BaseException | None) -> None:  # noqa: ARG002
+        """Write them beside what the run came to."""
+        if run is None or run.out is None:
+            return
+        for table, names in self.names.items():
+            path = run.out / f"{table}.txt"
+            with writing(path):
+                path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:

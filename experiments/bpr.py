@@ -6,14 +6,15 @@
 Bayesian personalised ranking (Rendle et al. 2009, arXiv 1205.2618), as implicit has it: pairs drawn evenly, the other
 item by how often it comes and left out where the user likes it too, a bias for each item. Judged by pairs that are held
 out: `auc`, the chance that such an item is put before one that the user does not know, and `precision`, the share of
-the ten first that are among them. Without --data it trains on likes that it makes: users and items belong to groups.
+the ten first that are among them. What the users and items of a CSV are called is saved beside the model, in user.txt
+and item.txt. Without --data it trains on likes that it makes: users and items belong to groups.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import hogwild
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
 
-from ._common import lines_of
+from ._common import SavingNames, held_of, lines_of, refuse_below
 from ._compiled import compiled
 from ._vocabulary import Array
 
@@ -49,12 +50,14 @@ class Tastes(nn.Module):
 
 @dataclass(frozen=True)
 class Likes:
-    """Pairs, sorted by user and then by item, each once: `users` and `items` int32 [P]; how many there are of each."""
+    """Pairs, sorted by user and then by item, each once: `users` and `items` int32 [P]; how many there are of each, and
+    what they are called, `user` and `item`, where that is known."""
 
     users: Array
     items: Array
     user_count: int
     item_count: int
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, users: Array, items: Array, user_count: int, item_count: int) -> Likes:
@@ -82,7 +85,12 @@ def read(path: Path) -> Likes:
     if path.suffix == ".npz":
         from scipy.sparse import load_npz
 
-        matrix = load_npz(path).tocoo()
+        try:
+            with path.open("rb") as file:
+                matrix = load_npz(file).tocoo()
+        except Exception as error:
+            what = f"({type(error).__name__}); --data names a matrix as scipy.sparse.save_npz writes it"
+            raise ArgumentError(f"{path} cannot be read {what}") from error
         return Likes.of(matrix.row, matrix.col, *matrix.shape)
     names: tuple[dict[str, int], dict[str, int]] = ({}, {})
     told: list[list[str]] = []
@@ -95,7 +103,8 @@ def read(path: Path) -> Likes:
         del told[0]
     pairs = [[known.setdefault(one, len(known)) for known, one in zip(names, pair, strict=True)] for pair in told]
     users, items = np.array(pairs, np.int64).reshape(-1, 2).T
-    return Likes.of(users, items, len(names[0]), len(names[1]))
+    found = Likes.of(users, items, len(names[0]), len(names[1]))
+    return replace(found, names={"user": [*names[0]], "item": [*names[1]]})
 
 
 def _numbers(pair: list[str]) -> int:
@@ -156,9 +165,8 @@ class Judge:
 
     def _matrix(self, likes: Likes) -> torch.Tensor:
         found = torch.zeros(len(self.users), likes.item_count, dtype=torch.bool)
-        rows = np.searchsorted(self.users, likes.users)
-        mine = (rows < len(self.users)) & (self.users[np.minimum(rows, len(self.users) - 1)] == likes.users)
-        found[rows[mine], likes.items[mine]] = True
+        mine = np.isin(likes.users, self.users)
+        found[np.searchsorted(self.users, likes.users[mine]), likes.items[mine]] = True
         return found
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
@@ -184,11 +192,12 @@ def build(seed: int, data: Path | None, width: int = 64, decay: float = 0.01, he
         decay: taken off each vector at each of its steps, times the learning rate.
         held_out: judge by every N-th pair, and do not train on it; 0 trains on all.
     """
+    refuse_below(1, width=width)
+    refuse_below(0, decay=decay)
     likes = made() if data is None else read(data)
     if len(likes.users) < 2:
         raise ArgumentError(f"{data} has {len(likes.users)} pairs; at least 2 are needed")
-    numbers = np.random.default_rng(0).permutation(len(likes.users))
-    held = numbers % held_out == 0 if held_out else np.zeros(len(numbers), bool)
+    held = held_of(len(likes.users), held_out, f"{len(likes.users)} pairs")
     train = likes.part(~held)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -201,7 +210,8 @@ def build(seed: int, data: Path | None, width: int = 64, decay: float = 0.01, he
         tickets=max(1, round(len(train.users) / TICKET)),
         samples=draws.size,
     )
-    return Problem(model, kernel, evaluate=Judge(train, likes.part(held)))
+    judge = Judge(train, likes.part(held))
+    return Problem(model, kernel, evaluate=judge, callbacks=[SavingNames(likes.names)] if likes.names else [])
 
 
 experiment = define_experiment(

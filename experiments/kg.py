@@ -6,14 +6,15 @@
 ComplEx (Trouillon et al. 2016, arXiv 1606.06357), DistMult (Yang et al. 2015, arXiv 1412.6575), TransE (Bordes et al.
 2013) with squared distances; a softmax against entities drawn evenly. Judged by triples that are held out, tail and
 head: `mrr`, the mean of one over the rank of the true entity among all that make no other known fact, and `hits`, how
-often it is among the first ten. Without --data it trains on a graph that it makes: entities stand in groups in a row,
-and each relation leads so many groups on. Two entities of a group are alike, so `mrr` is 0.2 at best.
+often it is among the first ten. What entities and relations are called is saved beside the model, in entity.txt and
+relation.txt. Without --data it trains on a graph that it makes: entities stand in groups in a row, and each relation
+leads so many groups on. Two entities of a group are alike, so `mrr` is 0.2 at best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,7 @@ import hogwild
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
 
-from ._common import lines_of
+from ._common import SavingNames, held_of, lines_of
 from ._compiled import compiled
 from ._vocabulary import Array
 
@@ -60,11 +61,13 @@ class Graph(nn.Module):
 
 @dataclass(frozen=True)
 class Facts:
-    """Triples int32 [P, 3] of head, relation and tail, and how many entities and relations there are."""
+    """Triples int32 [P, 3] of head, relation and tail; how many entities and relations there are, and what they are
+    called, `entity` and `relation`, where that is known."""
 
     triples: Array
     entities: int
     relations: int
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def read(path: Path) -> Facts:
@@ -88,7 +91,8 @@ def read(path: Path) -> Facts:
                 ends.setdefault(tail, len(ends)),
             )
         )
-    return Facts(np.array(found, np.int32).reshape(-1, 3), len(ends), len(relations))
+    names = {"entity": [*ends], "relation": [*relations]}
+    return Facts(np.array(found, np.int32).reshape(-1, 3), len(ends), len(relations), names)
 
 
 def made() -> Facts:
@@ -198,8 +202,7 @@ def build(
     facts = made() if data is None else read(data)
     if not len(facts.triples):
         raise ArgumentError(f"{data} holds no triple")
-    numbers = np.random.default_rng(0).permutation(len(facts.triples))
-    held = numbers % held_out == 0 if held_out else np.zeros(len(numbers), bool)
+    held = held_of(len(facts.triples), held_out, f"{len(facts.triples)} facts")
     draws = Draws(Facts(facts.triples[~held], facts.entities, facts.relations), negatives)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -207,7 +210,8 @@ def build(
     ends, kinds = ("entity", "entity_sum"), ("relation", "relation_sum")
     rows = {"known": ends, "candidates": ends, "relations": kinds}
     kernel = hogwild.Kernel(draws, Step(model), rows, draws.tickets, TICKET)
-    return Problem(graph, kernel, evaluate=Judge(facts.triples[held], facts))
+    saving = [SavingNames(facts.names)] if facts.names else []
+    return Problem(graph, kernel, evaluate=Judge(facts.triples[held], facts), callbacks=saving)
 
 
 experiment = define_experiment(

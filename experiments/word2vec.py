@@ -28,6 +28,7 @@ from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
 from hogwild.run.saved.notes import write_notes
 
+from ._common import refuse_below
 from ._compiled import compiled
 from ._vocabulary import Array, Corpus, Lines, Vocabulary, save_vectors
 
@@ -231,9 +232,8 @@ def build(
     """
     if not 1 <= negative <= 5:
         raise ArgumentError(f"negative {negative} is not from 1 to 5")
-    for name, value, least in (("width", width, 1), ("reach", reach, 1), ("held_out", held_out, 0)):
-        if value < least:
-            raise ArgumentError(f"{name} {value} is below {least}")
+    refuse_below(1, width=width, reach=reach)
+    refuse_below(0, held_out=held_out)
     if not subsample >= 0:
         raise ArgumentError(f"subsample {subsample} is below 0, which keeps all")
     if data is None:
@@ -241,6 +241,8 @@ def build(
         train, held = made[1000:], made[:1000]
     else:
         train, held = Lines(data, held_out), Lines(data, held_out, True) if held_out else []  # type: ignore[assignment]
+        if next(iter(Lines(data)), None) is None:
+            raise ArgumentError(f"{data} holds no line; a sentence each is wanted, words between blanks")
         if held_out and next(iter(train), None) is None:
             raise ArgumentError(f"held_out {held_out} leaves no line of {data} to train on; 0 trains on all")
     vocabulary = Vocabulary.of(train, min_count)

@@ -153,7 +153,7 @@ def _run(path: Path, content: bytes) -> ModuleType:
 
 
 @contextmanager
-def told_where(path: Path, works: str, seed: int = 0) -> Iterator[None]:
+def told_where(path: Path, works: str, seed: int = 0, *, ours: bool = False) -> Iterator[None]:
     """Inside, what a person's code raises becomes one line with its place; what it prints goes to standard error; and
     what it draws is seeded, and leaves this process's generators as they were.
 
@@ -161,6 +161,7 @@ def told_where(path: Path, works: str, seed: int = 0) -> Iterator[None]:
         path: the file whose lines are named.
         works: what would work.
         seed: of torch's, numpy's and Python's own generators.
+        ours: the file is this package's; what it refuses is told without a place, of which its reader knows nothing.
 
     Raises:
         ArgumentError: it raised anything, or ended the program.
@@ -178,7 +179,8 @@ def told_where(path: Path, works: str, seed: int = 0) -> Iterator[None]:
             ) from error
         except ArgumentError as error:
             told, here = one_line(error), f"{path.name}:"
-            raise ArgumentError(told if told.startswith(here) else f"{_where(error, path)}: {told}") from error
+            placed = ours or told.startswith(here)
+            raise ArgumentError(told if placed else f"{_where(error, path)}: {told}") from error
         except BaseException as error:
             raise ArgumentError(f"{_where(error, path)}: {_what(error, path)}; {works}") from error
 

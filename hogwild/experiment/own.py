@@ -95,7 +95,8 @@ class Builder:
         values = complete(self.parameters, self.values, f"{name} ({where})")
         given = {one.name: one.given(values[one.name]) for one in self.parameters}
         told = ", ".join(f"{key}={value!r}" for key, value in given.items())
-        with told_where(Path(self.function.__code__.co_filename), f"raised in {name}({told})", seed):
+        file, ours = Path(self.function.__code__.co_filename), self.function.__module__.startswith("hogwild.")
+        with told_where(file, f"raised in {name}({told})", seed, ours=ours):
             problem = self.function(**given, **passed)
         if not isinstance(problem, Problem):
             raise ArgumentError(

@@ -20,9 +20,10 @@ gradients computed on version max(0, u − τ) from the update's own batches; no
 on who made which shard. A gradient is said to be there once it is written whole, so what its owner left before is
 computed again. Slot, state and gradients of the newest version are written by nobody, so what is left half done of the
 next is done again. The head moves last, by one store. Who finds a lock taken goes on, and loses nothing: it had said
-before that its gradient is there, and who has the lock looks again after letting it go. Taking and letting go are
-system calls or locked instructions, so on every processor one of the two sees the other. Where the one who was to look
-again dies, a worker that waits for a version looks, or the last one before it ends, or the worker that replaces it.
+before that its gradient is there, and who has the lock looks again after letting it go, whatever it took it for.
+Letting go is a system call or a locked instruction; so is what lies between saying so and the last look of a worker
+that ends, for it has claimed in vain. So on every processor one of the two sees the other. Where the one who was to
+look again dies, a worker that waits for a version looks, or the last one before it ends, or who replaces it.
 What does not hold: the model is τ updates older where a gradient is computed than where it is applied
 (Langford et al. 2009), which costs accuracy as τ and the momentum grow (Mitliagkas et al. 2016).
 """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,3 +121,41 @@ def test_few_likes_train_at_the_rate_of_the_run(tmp_path, capsys, fonts):
     (tmp_path / "likes.csv").write_text("\n".join(lines))
     flags = ["--data", str(tmp_path / "likes.csv"), "--epochs", "1", "--quiet", "--out", str(tmp_path / "run")]
     assert main(["run", "bpr", *flags]) == 0, capsys.readouterr().err
+
+
+def test_whom_the_rows_belong_to_is_saved_and_the_pages_program_recommends(tmp_path, capsys, fonts, monkeypatch):
+    """Those of two camps like the tea, or the coffee, of their own."""
+    monkeypatch.chdir(tmp_path)
+    camps = {"tea": ["ann", *(f"t{n}" for n in range(30))], "coffee": [f"c{n}" for n in range(30)]}
+    likes = [(one, f"{kind}{n}") for kind, own in camps.items() for one in own for n in range(6)]
+    kept = [like for like in likes if like != ("ann", "tea3")]
+    (tmp_path / "likes.csv").write_text("".join(f"{one},{item}\n" for one, item in kept))
+    flags = ["--data", "likes.csv", "--width", "8", "--epochs", "300", "--held-out", "0", "--out", "runs/likes"]
+    assert main(["run", "bpr", *flags, "--quiet"]) == 0
+    capsys.readouterr()
+    page = (Path(__file__).parents[2] / "docs/embeddings.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(program.replace("topk(3)", "topk(6)"), {})
+    assert sorted(ast.literal_eval(capsys.readouterr().out)) == [f"tea{n}" for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--held-out", "1"], "held_out 1 leaves none of 3 pairs to train on; 0 trains on all"),
+        (["--held-out", "-5"], "held_out -5 is below 0"),
+        (["--width", "0"], "width 0 is below 1"),
+        (["--decay", "-1"], "decay -1.0 is below 0"),
+        (["--data", "likes.npz"], "likes.npz cannot be read (BadZipFile); --data names a matrix as scipy.sparse"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_it_cannot_train_on_is_refused_without_a_place_in_its_file(flags, told, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("scipy.sparse")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "likes.csv").write_text("ann,tea\nbob,milk\nann,milk\n")
+    (tmp_path / "likes.npz").write_bytes(b"PK\x03\x04 no zip")
+    assert main(["run", "bpr", "--data", "likes.csv", *flags]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"hogwild: {tmp_path}/{told}" if told.startswith("likes") else f"hogwild: {told}"
+    )

@@ -89,11 +89,14 @@ def test_facts_are_read(tmp_path):
     found = kg.read(tmp_path / "facts.tsv")
     assert found.triples.tolist() == [[0, 0, 1], [1, 0, 2]]
     assert (found.entities, found.relations) == (3, 1)
+    assert found.names == {"entity": ["a", "b", "c d"], "relation": ["likes"]}
     (tmp_path / "wrong.tsv").write_text("a likes b\n")
     with pytest.raises(ArgumentError, match="wrong.tsv:1: 'a likes b' is no triple"):
         kg.read(tmp_path / "wrong.tsv")
     with pytest.raises(ArgumentError, match="width 5 is odd"):
         kg.build(0, None, width=5)
+    with pytest.raises(ArgumentError, match="held_out 1 leaves none of 2 facts"):
+        kg.build(0, tmp_path / "facts.tsv", held_out=1)
 
 
 def test_it_finds_the_groups(tmp_path, capsys, fonts):
@@ -109,3 +112,13 @@ def test_the_same_bits(tmp_path, capsys, fonts):
         assert main(["run", "kg", *flags, "--out", str(tmp_path / more[1]), *more]) == 0
         digests.add(json.loads(capsys.readouterr().out)["digest"])
     assert len(digests) == 1
+
+
+def test_what_entities_and_relations_are_called_is_saved(tmp_path, capsys, fonts):
+    facts = "".join(f"{a}\tbefore\t{b}\n" for a in range(6) for b in range(a + 1, 6))
+    (tmp_path / "facts.tsv").write_text(facts)
+    out = tmp_path / "run"
+    flags = ["--data", str(tmp_path / "facts.tsv"), "--width", "4", "--negatives", "2", "--epochs", "2"]
+    assert main(["run", "kg", *flags, "--quiet", "--out", str(out)]) == 0
+    assert (out / "entity.txt").read_text() == "0\n1\n2\n3\n4\n5\n"
+    assert (out / "relation.txt").read_text() == "before\n"

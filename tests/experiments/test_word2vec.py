@@ -166,6 +166,9 @@ def test_a_text_of_one_line_has_none_to_hold_out(tmp_path):
     (tmp_path / "line").write_text("a b " * 50)
     with pytest.raises(ArgumentError, match="held_out 50 leaves no line of .* to train on; 0 trains on all"):
         word2vec.build(0, tmp_path / "line", min_count=1)
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(ArgumentError, match="empty.txt holds no line; a sentence each is wanted"):
+        word2vec.build(0, tmp_path / "empty.txt")
     problem = word2vec.build(0, tmp_path / "line", min_count=1, held_out=0)
     (saving,) = problem.callbacks
     assert word2vec.nearest(problem.model.input, saving.vocabulary, saving.shown) == {"nearest to a": "b"}
