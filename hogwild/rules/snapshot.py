@@ -1,7 +1,7 @@
 """`snapshot`: whole versions are read, and made first come, first served.
 
     head   one word: version and the number of its slot
-    pin    in each worker's row: the slot it reads, the one it made last
+    pin    in each worker's row: the slot it reads, which is the one it made last, or with tables the head as it claims
 
 What holds when workers race: every gradient is computed on one whole version; no step is lost or applied twice; the
 journal's rows (update, version read) determine every bit of the run. A ring of workers + 1 slots is enough: at a
@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from hogwild.errors import ArgumentError
 from hogwild.optim.gradients import Gathered
 from hogwild.rules.any_age import AnyAge
 from hogwild.rules.base import Gradient, Seat
@@ -102,9 +103,19 @@ class Snapshot(AnyAge, Versioned):
         with self.control.ordering():  # it is said after what was read
             self.control.row(self.seat.index)[Field.READING] = 0
 
-    def read(self, ticket: Ticket) -> nn.Module:  # noqa: ARG002
-        """The replica on the pinned version."""
-        return self.replica_at(self._version, self.control.row(self.seat.index)[Field.PIN])
+    def read(self, ticket: Ticket) -> nn.Module:
+        """The replica on the pinned version.
+
+        Raises:
+            ArgumentError: it has tables, and the worker has no ticket, so that nobody keeps them for it.
+        """
+        row = self.control.row(self.seat.index)
+        if self.state.tables and not row[Field.READING]:
+            raise ArgumentError(
+                f"ticket {ticket.number} is read after it was committed, and no table is kept for it any more; read "
+                "it between claim() and commit()"
+            )
+        return self.replica_at(self._version, row[Field.PIN])
 
     def commit(self, ticket: Ticket, gradient: Gradient) -> bool:
         """Make the next version of the newest one, and pin it."""

@@ -86,7 +86,7 @@ class Evaluator:
         self._state = state
         self._rule = job.rule
         self._kind = job.kind
-        self._epoch_at = job.epoch_at
+        self._epochs_made = job.epochs_made()
         self._party = job.party
         self.decided: Callable[[str], Any] = job.party.decided if job.party is not None else lambda _: None
         self.note: Callable[[], None] = lambda: None
@@ -192,11 +192,13 @@ class Evaluator:
         metrics: dict[str, float] = {}
         if self._evaluate is not None:
             self.take_newest()
-            with _as_workers_do():
-                metrics = self._metrics_of(self._evaluate, "was asked on trial, before the run")
-            self.take_newest()
+            try:
+                with _as_workers_do():
+                    metrics = self._metrics_of(self._evaluate, "was asked on trial, before the run")
+            finally:
+                self.take_newest()
             if self._state.average(0):
-                metrics |= {f"{AVERAGE}_{name}": value for name, value in metrics.items()}
+                metrics = _with_averaged(metrics, metrics)
             self.keeper.try_metrics(metrics)
         self._callbacks.tell("on_trial", MappingProxyType(metrics))
 
@@ -299,7 +301,7 @@ class Evaluator:
             metrics=metrics_in(self.evaluations[-1]) if self.evaluations else {},
             staleness=_median(recent["version"] - 1 - recent["version_read"]),
             kind=self._kind,
-            epoch=self._epoch_at(updates),
+            epoch=self._epochs_made(updates),
         )
 
     def span(self) -> tuple[float, float]:
@@ -335,10 +337,7 @@ class Evaluator:
         if average:
             take()  # the first may have moved buffers
             self._take_parameters(average)
-            averaged = {f"{AVERAGE}_{name}": own for name, own in self._metrics_of(self._evaluate, given).items()}
-            if taken := [name for name in averaged if name in metrics]:
-                raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, as one of the moving average is named")
-            metrics |= averaged
+            metrics = _with_averaged(metrics, self._metrics_of(self._evaluate, given))
             take()
         if self._has_evaluated(version):
             self.evaluations.pop()  # it was of a version that was never published, or of a model that was still written
@@ -371,6 +370,14 @@ class Evaluator:
         copies = own_copies(self._model)
         take()
         return copies
+
+
+def _with_averaged(metrics: dict[str, float], of_average: dict[str, float]) -> dict[str, float]:
+    """Metrics of a version and, under names of their own, of its moving average."""
+    averaged = {f"{AVERAGE}_{name}": value for name, value in of_average.items()}
+    if taken := [name for name in averaged if name in metrics]:
+        raise ArgumentError(f"evaluate returned a metric {taken[0]!r}, as one of the moving average is named")
+    return metrics | averaged
 
 
 def _is_averaged(metric: str) -> bool:

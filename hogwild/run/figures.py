@@ -42,8 +42,8 @@ def _numbers_of(axes: Axes) -> Iterator[Text]:
 
 
 def save_figure(made: Figure, path: Path) -> Path:
-    """Write a figure as PNG, making its folder; returns the path. Its texts are drawn as they are: `$` is no formula,
-    but in the numbers at an axis, which matplotlib writes so.
+    """Write a figure, as what its name ends with, making its folder; returns the path. Its texts are drawn as they are:
+    `$` is no formula, but in the numbers at an axis, which matplotlib writes so.
 
     Raises:
         RunDirectoryError: the file cannot be written.
@@ -57,6 +57,9 @@ def save_figure(made: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ ")  # letters that the font has not are boxes
-        made.set_dpi(_DPI)
-        FigureCanvasAgg(made).print_png(path)  # type: ignore[no-untyped-call] # `savefig` would draw it twice
+        if path.suffix == ".png":
+            made.set_dpi(_DPI)
+            FigureCanvasAgg(made).print_png(path)  # type: ignore[no-untyped-call] # `savefig` would draw it twice
+        else:
+            made.savefig(path, dpi=_DPI)
     return path

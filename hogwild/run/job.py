@@ -148,10 +148,14 @@ class Job:
             epoch = self.averages.from_or_after(epoch)
         return self.config.evaluate_every or epoch
 
-    def epoch_at(self, updates: int) -> float | None:
-        """The passes over the data that so many updates make; None where an epoch has no length."""
-        length = self._epoch_length
-        return min(updates * self._per_update, self.batches) / length if length else None
+    def epochs_made(self) -> Callable[[int], float | None]:
+        """What tells the passes over the data that so many updates make; None where an epoch has no length."""
+        try:
+            length = self._epoch_length
+        except Exception:  # of a source that nobody else asks
+            length = None
+        per_update, batches = self._per_update, self.batches
+        return lambda updates: min(updates * per_update, batches) / length if length else None
 
     @property
     def _epoch_length(self) -> int | None:

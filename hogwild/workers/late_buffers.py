@@ -1,8 +1,8 @@
 """Buffers that a forward pass makes after the first one: each worker would have one of its own, from then on.
 
 What the first forward pass of a run makes is told before it (`hogwild.run.trial.try_job`). A cache that is not
-persistent is no state, and nothing is told of it. A worker that begins late takes what it makes in its first gradient
-for such; the others tell.
+persistent is no state, and nothing is told of it. A worker whose own first gradient makes a buffer does not know that
+it is late; another one tells. Of layers that are added later nothing is seen.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 from hogwild.errors import some_of
 from hogwild.shared.words import Word, Words
@@ -29,13 +29,13 @@ class LateBuffers:
     def __init__(self, replica: nn.Module, control: Words) -> None:
         self._replica, self._control = replica, control
         self._held = [layer._buffers for layer in replica.modules()]
+        self._open: list[dict[str, Tensor | None]] = []  # those that hold a None, which may be filled
         self._there: int | None = None
         self._known: set[str] = set()
 
     def tell(self) -> None:
         """Look, after a gradient."""
-        there = self._number()
-        if there == self._there:
+        if self._number() == self._there:
             return
         made = {*self._saved()} - self._known
         if self._there is not None and made and self._control.first_to_set(Word.MADE):
@@ -44,11 +44,12 @@ class LateBuffers:
                 "saved model; register it before the run, or a cache with persistent=False",
                 some_of(sorted(made)),
             )
-        self._there, self._known = there, self._known | made
+        self._open = [of for of in self._held if any(value is None for value in of.values())]
+        self._there, self._known = self._number(), self._known | made
 
     def _number(self) -> int:
-        """How many buffers there are."""
-        return sum([1 for of in self._held if of for value in of.values() if value is not None])
+        """One that grows with each buffer that is added, or filled: asked after every gradient."""
+        return sum(map(len, self._held)) + sum([value is not None for of in self._open for value in of.values()])
 
     def _saved(self) -> Iterator[str]:
         """The names of those that a state dict has."""

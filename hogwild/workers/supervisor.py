@@ -184,7 +184,9 @@ class Supervisor:
         self.history.failures.append(failure)
         if self._config.on_worker_failure == "raise":
             raise failure.as_error()
-        if self._config.on_worker_failure == "replace" and not self._control[Word.STOP] and self._has_tickets():
+        with self._control.without_waiting():  # for a lock of somebody who hangs
+            needed = not self._control[Word.STOP] and self._has_tickets()
+        if self._config.on_worker_failure == "replace" and needed:
             self._replace(worker, failure.what)
         else:
             _log.warning("%s; going on without it", failure.what)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.data.sources import DatasetSource, TensorSource
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, NotReproducible
 from hogwild.model.replica import Binding
 from hogwild.model.row_parameter import rows_at
 from hogwild.optim.stepping import SharedOptimizer
@@ -279,12 +280,10 @@ class Worker:
     def gradient(self, ticket: Ticket, replica: nn.Module) -> Gradient:
         """The gradient of the task's loss on the batch of that ticket, or on its batches."""
         own, shared = self._own_generators, self._generators
+        is_void = own.drew_unseeded if own is not None and own.lazy else None
         if shared is not None:
-            gradient = self._gradient_unless(partial(shared.moved, ticket.update), ticket, replica)
-        elif own is not None and own.lazy:
-            gradient = self._gradient_unless(own.drew_unseeded, ticket, replica)
-        else:
-            gradient = self._gradient(ticket, replica)
+            is_void = partial(shared.moved, ticket.update)
+        gradient = self._gradient_unless(is_void, ticket, replica) if is_void else self._gradient(ticket, replica)
         if gradient is not None:
             return gradient
         self._begin(ticket.update, ticket.batch)
@@ -328,14 +327,15 @@ class Worker:
         try:
             gradient = self._gradient(ticket, replica)
         except Exception:
-            if self._dropped(is_void):
-                return None
+            with suppress(NotReproducible):  # what was raised before is told
+                if self._dropped(is_void):
+                    return None
             raise
         return None if self._dropped(is_void) else gradient
 
     def _dropped(self, is_void: Callable[[], bool]) -> bool:
-        void = is_void()
         self.info.holds = False
+        void = is_void()
         if self.info.held:
             self.info.pass_on(drop=void)
         return void

@@ -195,7 +195,7 @@ extra = {"evaluate": lambda model: {"accuracy": 1.0}}
 
 def test_what_a_resumed_run_was_evaluated_to_before_is_told_by_the_machine_that_evaluates_alone(tmp_path):
     settings = {"update": "ordered", "staleness": 5, "evaluate_every": 20, "keep_best": "accuracy", "recheck": 0.0}
-    evaluate = problems.interrupting(2, lambda model: {"accuracy": 0.5})
+    evaluate = problems.interrupting(3, lambda model: {"accuracy": 0.5})  # the first is on trial
     with pytest.raises(KeyboardInterrupt):
         problems.train(**settings, updates=60, out=tmp_path / "run", evaluate=evaluate)
     found = together(2, tmp_path, RISES, **settings, updates=60, workers=1, resume=str(tmp_path / "run"))

@@ -243,6 +243,12 @@ def test_a_plot_is_drawn_with_and_without_evaluations(run: Run, tmp_path: Path) 
         assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_figure_is_what_its_name_ends_with(suffix: str, begins: bytes, tmp_path: Path) -> None:
+    figure, _ = row_of_axes(3, 2, 1, "a")
+    assert save_figure(figure, tmp_path / f"figure.{suffix}").read_bytes().startswith(begins)
+
+
 def test_a_figure_is_laid_out_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is half of what drawing takes, and the end of each run waits for that."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine

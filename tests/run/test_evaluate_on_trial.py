@@ -58,6 +58,22 @@ def test_what_evaluate_raises_is_told_before_the_run(tmp_path):
     assert caught.value.__notes__ == ["raised by evaluate=, which was asked on trial, before the run"]
 
 
+@pytest.mark.parametrize("end", [lambda: None, lambda: 1 / 0], ids=["returns nothing", "raises"])
+def test_a_trial_that_fails_leaves_the_model_as_it_was(end):
+    model, disturbs = problems.conv_bn(), Asked()
+    before = hogwild.digest(model)
+    settings = {**ORDERED, "keep_best": "accuracy", "callbacks": [Beginning()]}
+    with pytest.raises((ArgumentError, ZeroDivisionError)):
+        problems.train(model, evaluate=lambda model: disturbs(model) and end(), **settings)
+    assert disturbs.times == 1 and hogwild.digest(model) == before
+
+
+def test_a_metric_named_as_one_of_the_moving_average_is_refused_before_the_run():
+    settings = {**ORDERED, "keep_best": "accuracy", "ema": 0.9, "callbacks": [Beginning()]}
+    with pytest.raises(ArgumentError, match="a metric 'ema_accuracy', as one of the moving average is named"):
+        problems.train(evaluate=lambda model: {"accuracy": 1.0, "ema_accuracy": 1.0}, **settings)
+
+
 def test_the_trial_changes_no_bit_and_is_not_recorded():
     plain = problems.train(problems.conv_bn(), evaluate=Asked(), **ORDERED)
     kept = problems.train(problems.conv_bn(), evaluate=Asked(), keep_best="accuracy", ema=0.9, **ORDERED)
@@ -107,3 +123,19 @@ def test_progress_tells_the_epoch():
     epochs.clear()
     problems.train(epochs=2, evaluate_every=run.updates // 4, **settings)
     assert epochs[0] == pytest.approx(run.updates // 4 / (run.updates / 2)) and epochs[-1] == 2.0
+
+
+def test_a_source_that_cannot_say_its_length_has_no_epochs():
+    class Endless:
+        def __len__(self):
+            raise TypeError("no length")
+
+        def batch(self, number, generator):
+            return tuple(part[:16] for part in problems.data())
+
+    told = []
+    run = hogwild.train(
+        problems.mlp(), Endless(), problems.cross_entropy, optimizer=problems.MOMENTUM, progress=told.append,
+        update="hogwild", kind="threads", workers=1, updates=6,
+    )  # fmt: skip
+    assert run.updates == 6 and [one.epoch for one in told] == [None] * len(told) != []

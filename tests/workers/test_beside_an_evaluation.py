@@ -133,3 +133,17 @@ def test_a_draw_in_the_training_is_refused_beside_an_evaluation_that_draws():
             DrawsOnce(), update="ordered", staleness=3, kind="threads", workers=2, updates=24,
             evaluate=evaluate, evaluate_every=6,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_what_a_loss_raises_is_told_though_it_drew_before(update):
+    def loss(model, batch):
+        info = hogwild.worker_info()
+        if info is not None and info.update == 7:
+            torch.rand(3)
+            raise KeyError("mine")
+        return problems.cross_entropy(model, batch)
+
+    settings = {"update": update, "kind": "threads", "workers": 2, "updates": 24, "on_worker_failure": "raise"}
+    with pytest.raises(hogwild.WorkerError, match="raised KeyError at update 7 .*mine"):
+        problems.train(loss=loss, **settings)

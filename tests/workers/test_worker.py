@@ -119,6 +119,20 @@ def test_nobody_waits_for_who_claims_no_more(update, kind, most, leaves):
     assert hogwild.launch(work, nn.Embedding(50, 4), progress=give_up, **settings).updates == 60
 
 
+def test_a_table_is_not_read_where_nobody_keeps_it():
+    def work(worker):
+        while (ticket := worker.claim()) is not None:
+            worker.read(ticket)
+            rows = torch.tensor([ticket % 50])
+            worker.commit(ticket, {"weight": (rows, worker.rows(ticket, "weight", rows))})
+            worker.read(ticket)
+
+    sgd = partial(torch.optim.SGD, lr=0.01)
+    settings = {"optimizer": sgd, "updates": 6, "update": "snapshot", "kind": "threads", "sparse": ["weight"]}
+    with pytest.raises(hogwild.ArgumentError, match=r"ticket \d is read after it was committed"):
+        hogwild.launch(work, nn.Embedding(50, 4), **settings)
+
+
 def test_a_wait_within_a_wait_is_counted_once(monkeypatch):
     """Worker 1 waits for a version, makes the end of it meanwhile, and there waits until the one before is judged."""
     monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=16))
