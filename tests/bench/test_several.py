@@ -52,9 +52,8 @@ def test_machines_far_apart_go_on_where_one_step_of_all_waits():
         (2, 3, "repeat 1 of 1, ddp"),
     ]
     assert (found.nodes, found.delay, found.staleness, found.ideal) == (2, 0.02, 5, 100)
-    assert 0.5 * found.ideal < found.updates_per_second.median < found.ideal
-    assert found.over_ddp.median > 1.2
-    assert 0.3 * found.ideal < found.averaging.median < found.ideal
+    assert found.over_ddp.median > 1.2 and found.updates_per_second.median < found.ideal
+    assert 1.2 * found.ddp.median < found.averaging.median < found.ideal
 
 
 def test_the_command_runs_on_loopback(capsys, tmp_path):

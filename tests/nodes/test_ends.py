@@ -210,7 +210,7 @@ def test_who_has_heard_an_earlier_run_proves_nothing_by_it(monkeypatch):
     said = ["once", "before"]
     proofs = {node: mine.proof(node, said) for node in range(2)}
     heard = {"nonce": dict(enumerate(said)), "proof": proofs}
-    monkeypatch.setattr(mine, "hear_all", lambda what, patience: heard[what])
+    monkeypatch.setattr(mine, "hear_all", lambda what, patience, **warns: heard[what])
     with pytest.raises(ArgumentError, match="machine 0, 1 has another token than machine 0"):
         check_secret(mine)
 
