@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from test_own_loops import EVERY, INPUT, TARGET, launched
+from loops import EVERY, INPUT, TARGET, launched
 from torch import nn
 from traits import SAME_BITS
 
