@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 from html import escape
 from inspect import Signature, signature
 from pathlib import Path
@@ -89,6 +89,13 @@ def with_type(error: BaseException) -> str:
     name = type(error).__name__
     line = " ".join(str(error).strip().partition("\n\n")[0].split()) or name
     return line if type(error).__module__.startswith("hogwild.") or line == name else f"{name}: {line}"
+
+
+def called_by(function: Any) -> Any:
+    """The function that a `functools.partial` calls in the end; any other as it is."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
 
 
 def class_name(value: Any) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 Row = Mapping[str, Any]
+_ANY_WIDTH = 10_000  # columns of a window that no table needs
 
 
 def ruled_table(*, tight: bool = True, wide: bool = False) -> Table:
@@ -19,6 +20,11 @@ def ruled_table(*, tight: bool = True, wide: bool = False) -> Table:
     return Table(
         box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=tight, show_edge=False, expand=wide, header_style="dim"
     )
+
+
+def width_of(table: Table, console: Console, options: ConsoleOptions) -> int:
+    """The letters that a table is wide where there is room for all of it."""
+    return table.__rich_measure__(console, options.update(max_width=_ANY_WIDTH)).maximum
 
 
 def by_case(

@@ -147,7 +147,7 @@ def _train(
                 raise
             raise ArgumentError(str(error)) from error
     show(run.summary(), run_report(run, usual), json=json)
-    if can_plot() and not (ended and folder == resume):
+    if not (ended and folder == resume) and can_plot():
         plot_run(run, place / "run.png")
     return DONE
 

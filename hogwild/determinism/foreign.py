@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,15 @@ from torch import Tensor, nn
 
 from hogwild.determinism.states import StateLike, digest, opened
 from hogwild.determinism.subject import AS_IT_IS, Outcome, Subject, Variation, refuse_incomplete
-from hogwild.errors import ArgumentError, RunDirectoryError, WorkerError, a_type
+from hogwild.errors import ArgumentError, RunDirectoryError, WorkerError, a_type, called_by
 from hogwild.run.result import Run
-
-
-def _name_of(make_run: Callable[[], Any]) -> str:
-    """What a function is called; a `functools.partial` as the function that it calls."""
-    while isinstance(make_run, partial):
-        make_run = make_run.func
-    return str(getattr(make_run, "__name__", type(make_run).__name__))
 
 
 class ForeignFunction(Subject):
     """Any function that trains and returns a module, a state dict, a tensor or a `Run`. It knows no variation."""
 
     def __init__(self, make_run: Callable[[], Any], title: str | None = None) -> None:
-        self.title = title or _name_of(make_run)
+        self.title = title or str(getattr(called_by(make_run), "__name__", type(make_run).__name__))
         self._make_run = make_run
         self._seen: list[Any] = []  # held, so that no later result can have the same identity or memory
         self._places: set[int] = set()  # of their tensors

@@ -128,9 +128,8 @@ class StoreWatch:
 
     def why_left(self, node: int) -> str:
         """Why a machine that is gone has left, as far as it has said so in time; empty: it has not."""
-        heard: list[Any] = []
-        told_in_time(lambda: heard.append(self._party.why_left(node)), _HEARING)
-        return printable(str(heard[0]), 400) if heard and heard[0] is not None else ""
+        why = _heard_in_time(lambda: self._party.why_left(node))
+        return printable(str(why), 400) if why is not None else ""
 
     def tell_lost(self) -> None:
         """Say which machines are lost to this one."""
@@ -139,9 +138,8 @@ class StoreWatch:
 
     def is_lost_to_the_leader(self) -> bool:
         """Whether machine 0, as far as it is heard in time, counts this machine as lost."""
-        heard: list[Any] = []
-        told_in_time(lambda: heard.append(self._party.hear(_LOST, 0)), _HEARING)
-        return bool(heard) and isinstance(heard[0], list) and self._party.node in heard[0]
+        lost = _heard_in_time(lambda: self._party.hear(_LOST, 0))
+        return isinstance(lost, list) and self._party.node in lost
 
     def close(self) -> None:
         """Ask no more."""
@@ -160,3 +158,10 @@ def told_in_time(tell: Callable[[], object], seconds: float = _TOLD_WITHIN) -> N
     thread = threading.Thread(target=told, daemon=True)
     thread.start()
     thread.join(seconds)
+
+
+def _heard_in_time(hear: Callable[[], Any]) -> Any:
+    """What the store says within a moment; None where it does not."""
+    heard: list[Any] = []
+    told_in_time(lambda: heard.append(hear()), _HEARING)
+    return heard[0] if heard else None

@@ -12,7 +12,6 @@ import warnings
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hogwild.errors import ArgumentError, a_type, one_line
+from hogwild.errors import ArgumentError, a_type, called_by, one_line
 
 _OWN = ("params", "param_names", "lr")  # of a group, and no options that a scheduler must leave alone
 
@@ -62,9 +61,7 @@ def schedule_of(given: Any) -> Callable[[int], float] | SchedulerFactory | None:
             f"lr_schedule is a {name} of an optimizer of yours, and each run makes its own; pass what makes it, such "
             f"as functools.partial(torch.optim.lr_scheduler.{name}, …)"
         )
-    inner = given
-    while isinstance(inner, partial):
-        inner = inner.func
+    inner = called_by(given)
     makes = inspect.isclass(inner) and issubclass(inner, LRScheduler)
     return SchedulerFactory(given) if makes else cast("Callable[[int], float] | SchedulerFactory | None", given)
 

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hogwild.bench.cases import ruled_table
+from hogwild.bench.cases import ruled_table, width_of
 from hogwild.report.run_list import best_cells
 from hogwild.report.terminal import terminal
 from hogwild.report.words import count, duration, figure, plural
@@ -25,7 +25,7 @@ from hogwild.sweep.rows import DONE, FAILED, RUNNING, WAITING, SweepRow
 _STYLES = {DONE: "green", FAILED: "bold red", RUNNING: "cyan", WAITING: "dim"}
 _LR = "lr"
 _MOST_METRICS = 4
-_WIDEST, _WIDEST_SETTING = 1000, 24  # letters of a table, and of a setting in it
+_WIDEST_SETTING = 24  # letters of a setting
 _AROUND = 8  # lines of a terminal that the table leaves free
 _SHOW_EVERY = 0.25  # seconds
 
@@ -199,7 +199,7 @@ class _Fitting:
         whole = self._table(*self._choices[0])
         for choice in self._choices:
             table = self._table(*choice)
-            if table.__rich_measure__(console, options.update(max_width=_WIDEST)).maximum <= options.max_width:
+            if width_of(table, console, options) <= options.max_width:
                 break
         yield table
         left = len(whole.columns) - len(table.columns)

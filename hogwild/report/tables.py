@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hogwild.bench.cases import ruled_table
+from hogwild.bench.cases import ruled_table, width_of
 from hogwild.bench.doctor import Finding
 from hogwild.determinism.probe import NoProbe, Probe
 from hogwild.determinism.replay import Replay
@@ -27,7 +27,6 @@ from hogwild.run.saved.notes import read_notes
 
 _SAME = "the same on every run, at any --workers and --kind"
 _OTHER = f"differs from run to run; --update {SAME_BITS} gives the same every time"
-_ANY_WIDTH = 10_000  # columns of a window that no table needs
 _PROMISES = (
     "exact: no step is lost, and none applied twice. replayable: exact, and hogwild replay computes the run again to "
     "the bit. same bits: replayable, and the result is the same on every run, at any --workers and --kind."
@@ -122,12 +121,11 @@ class _Workers:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = [(heading, [*cells]) for heading, cells in zip(*self._cells(), strict=True)]
-        while len(columns) > 1:
-            table = self._made(columns)
-            if table.__rich_measure__(console, options.update(max_width=_ANY_WIDTH)).maximum <= options.max_width:
-                break
+        table = self._made(columns)
+        while len(columns) > 1 and width_of(table, console, options) > options.max_width:
             columns.pop()
-        yield self._made(columns)
+            table = self._made(columns)
+        yield table
 
     def _cells(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
         """Headings, and the cells under each."""
@@ -185,8 +183,7 @@ class _Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self._made(narrow=False)
-        wanted = table.__rich_measure__(console, options.update(max_width=_ANY_WIDTH)).maximum
-        yield table if wanted <= options.max_width else self._made(narrow=True)
+        yield table if width_of(table, console, options) <= options.max_width else self._made(narrow=True)
 
     def _made(self, *, narrow: bool) -> Table:
         measured = self.measured

@@ -16,7 +16,6 @@ A commit killed before the head's one store has changed nothing that anybody rea
 
 from __future__ import annotations
 
-import threading
 from typing import ClassVar
 
 from torch import nn
@@ -54,7 +53,6 @@ class Snapshot(AnyAge, Versioned):
     def attach(self, seat: Seat) -> None:
         """Pin the newest version for the first read."""
         super().attach(seat)
-        self._fence = threading.Lock()  # its own: to take it and let it go is what orders loads after stores
         with self.control.commit_lock:
             self._pin(*self.newest(self.state))
 
@@ -74,7 +72,7 @@ class Snapshot(AnyAge, Versioned):
         while pinned != (head := self.newest(self.state)):
             self._pin(*head)
             row[Field.READING] = head[0] + 1
-            with self._fence:
+            with self.control.alarms.fence:
                 pinned = head
 
     def ready(self, ticket: Ticket) -> bool:

@@ -51,13 +51,17 @@ def _is_heard() -> bool:
 
 
 class Alarms:
-    """The words of a run, as one worker, or the courier or the parent, sees them: `PLACES` of them."""
+    """The words of a run, as one worker, or the courier or the parent, sees them: `PLACES` of them.
+
+    Attributes:
+        fence: taken and let go between saying something and looking at what another says.
+    """
 
     works = _is_heard()
 
     def __init__(self, words: memoryview[int]) -> None:
         self._words = words
-        self._fence = threading.Lock()  # its own: to take it and let it go is what orders loads after stores
+        self.fence = threading.Lock()  # its own: to take it and let it go is what orders loads after stores
         self._limit = Timespec()
         if self.works:
             self._futex = _call()
@@ -68,7 +72,7 @@ class Alarms:
         over."""
         place = version % PLACES
         mine = self._words[place] = time.monotonic_ns() & _NUMBERED | 1
-        with self._fence:
+        with self.fence:
             pass
         if not is_over():
             self._limit.seconds, self._limit.nanoseconds = divmod(int(seconds * 1e9), 10**9)
@@ -76,7 +80,7 @@ class Alarms:
 
     def wake(self, version: int) -> None:
         """Wake who waits for that version; called once everybody can see that it is there."""
-        with self._fence:
+        with self.fence:
             pass
         if self._words[version % PLACES]:
             self._ring(version % PLACES)
@@ -90,7 +94,7 @@ class Alarms:
 
         A word may have stayed behind with nobody asleep; so those are counted whom the kernel woke.
         """
-        with self._fence:
+        with self.fence:
             pass
         for place in range(PLACES):
             if self._words[place]:

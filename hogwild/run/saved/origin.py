@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch.optim import Optimizer
 
 from hogwild.config import RunConfig
 from hogwild.data.sources import DatasetSource, TensorSource
-from hogwild.errors import ArgumentError, RunDirectoryError, class_name, printable
+from hogwild.errors import ArgumentError, RunDirectoryError, called_by, class_name, printable
 from hogwild.kernels.kernel import Kernel
 from hogwild.optim.compensation import real_changes
 from hogwild.optim.rates import RateTable
@@ -301,8 +300,7 @@ def _data(job: Job, batch: str) -> dict[str, Any] | None:
 
 def name_of(function: Any) -> str | None:
     """Where a function or an object with `__call__` is defined; of a partial, the function in it."""
-    while isinstance(function, partial):
-        function = function.func
+    function = called_by(function)
     if function is None:
         return None
     name = getattr(function, "__qualname__", None)
