@@ -24,8 +24,8 @@ from hogwild.run.progress import Progress, Stop
 from hogwild.run.result import Run
 from hogwild.run.saved.record import saved_run
 from hogwild.run.training import (
+    checked_caller_config,
     checked_folder,
-    checked_free,
     checked_out,
     refuse_other_arguments,
     refuse_uncallable,
@@ -205,7 +205,7 @@ def train(
         progress=progress,
         began=began,
         overwrite=overwrite,
-        free=config,
+        caller_config=config,
         change=change,
         party=party_from_environment(token, node_timeout),
     )
@@ -296,7 +296,7 @@ def launch(
             resume=checked_folder("resume", resume) if resume is not None else None,
             overwrite=overwrite,
             maker="launch",
-            free=checked_free(config),
+            caller_config=checked_caller_config(config),
             change={} if change is None else change,
             again=again,
             sparse=sparse,

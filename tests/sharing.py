@@ -16,26 +16,26 @@ class Lays(Ordered):
     def _apply_at_once(self, ticket: hogwild.Ticket, gradient: Any) -> bool:
         return False
 
-    def _helped(self) -> bool:
+    def _others_are_idle(self) -> bool:
         return True
 
 
 class SharesAll(Sync):
     """Its gradients wait anyhow."""
 
-    def _helped(self) -> bool:
+    def _others_are_idle(self) -> bool:
         return True
 
 
 class SharesSome(Lays):
     """Whether a version is shared is a matter of chance."""
 
-    def _helped(self) -> bool:
+    def _others_are_idle(self) -> bool:
         return random.random() < 0.5
 
 
 class SharesSomeOfAll(SharesAll):
     """Likewise."""
 
-    def _helped(self) -> bool:
+    def _others_are_idle(self) -> bool:
         return random.random() < 0.5

@@ -1,7 +1,8 @@
-"""What a data set of the user's own held before its samples were looked at.
+"""The attributes of a user's data set as they were before the trial step read samples from it.
 
-It may have opened a file since, and could then be sent to no worker process any more; or it holds the number of one,
-which is another file's there. What it has loaded is as well kept: it is sent once, to all of them.
+Reading a sample may open a file. An open file cannot be sent to a worker process, and its number names another file
+there; so before a data set is sent, its attributes can be put back to what they were. What it has loaded into memory
+meanwhile may just as well stay: it is sent once, to all workers.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _OBJECTS = 1000  # of which a data set is made, at most
 
 
 class DataBefore:
-    """What a data set, and what it is made of, held.
+    """Remembers the attributes of a data set and of the objects in it.
 
-    No object is copied, for the end of a copy may close or remove what it shares with the data set.
+    The objects themselves are not copied: deleting a copy may close or remove what it shares with the data set.
     """
 
     def __init__(self, source: Source | None) -> None:
@@ -46,16 +47,16 @@ class DataBefore:
             self._opened = {number for number, file in _open_files().items() if self._files.get(number) != file}
 
     def put_back(self) -> None:
-        """Give all of them what they held; what nobody holds any more is closed by its end."""
+        """Give every object the attributes that it had. A file that was opened since is closed once nobody holds it."""
         with _no_word_of_what_is_not_closed():
             for _, holders in self._held.values():
                 for holder in holders:
                     with suppress(Exception):  # of a class that nobody thought of; it keeps what it has
                         holder.put_back()
 
-    def is_known_by_number(self) -> bool:
-        """True where it has come to hold the number of a file that has been opened since, which is another one's in
-        another process. What a class says itself that is sent is left to it."""
+    def holds_new_file_number(self) -> bool:
+        """True where an attribute has become the number of a file that was opened since. In another process that number
+        is another file's. Objects of a class that says itself how it is pickled are not looked at."""
         if not self._opened:
             return False
         before = dict(self._numbers())
@@ -71,8 +72,8 @@ class DataBefore:
                     yield from (((key, place, name), value) for name, value in held if type(value) is int)
 
     @contextmanager
-    def tried(self) -> Iterator[None]:
-        """Put back; where the block raises, they are given again what they held until now."""
+    def put_back_on_trial(self) -> Iterator[None]:
+        """Put the attributes back. Where the block raises, the objects get what they held until now."""
         until_now = DataBefore(self._source)
         self.put_back()
         try:
@@ -83,7 +84,7 @@ class DataBefore:
         until_now.forget()
 
     def forget(self) -> None:
-        """Hold nothing of it any longer."""
+        """Let go of everything that is remembered."""
         with _no_word_of_what_is_not_closed():
             self._held.clear()
 
@@ -104,7 +105,7 @@ def _says_what_is_sent(own: type) -> bool:
 
 
 def _open_files() -> dict[int, tuple[int, int]]:
-    """By number, which each is, of those that have a name; empty where the system does not tell."""
+    """Open files that have a name: number → (device, inode). Empty where the system does not tell."""
     files = {}
     with suppress(OSError):
         for number in (int(link.name) for link in Path("/dev/fd").iterdir()):

@@ -176,7 +176,7 @@ class OwnTraining(Subject):
             evaluate=problem.evaluate,
             trace=Trace(variation.at, see) if variation.at else None,
             intra_op=variation.intra_op,
-            looks_again=False,
+            refuses_hidden_state=False,
             party=party_from_environment(None, _SILENCE) if variation.nodes > 1 else None,
             **self._others(problem, variation),
         )

@@ -66,15 +66,15 @@ class Seat(Protocol):
     binding: Binding
     optimizer: SharedOptimizer
     chosen: Chosen | None  # the tickets whose gradients are computed twice
-    loss_told: bool  # of the gradient being committed: NaN is what it is, and not for want of one
-    gradient_lost: bool  # it is not finite, and was dropped for that
+    loss_told: bool  # the loss of the gradient being committed is known, so NaN does not mean that none was told
+    gradient_lost: bool  # the gradient being committed was dropped because it is not finite
 
     def ignores_nonfinite(self, update: int) -> bool:
         """True where the run says `on_nonfinite="ignore"` for that update."""
         ...
 
     def usable(self, ticket: Ticket, loss: float, gradients: Gathered) -> bool:
-        """False: loss or gradient is not finite, and the ticket's update is to be left out.
+        """True where the gradient may be applied. False: loss or gradient is not finite, and the update is left out.
 
         Raises:
             NonFiniteError: they are not, and the run says `on_nonfinite="raise"`.
@@ -86,7 +86,7 @@ class Seat(Protocol):
         ...
 
     def take_not_finite(self, ticket: Ticket, loss: float) -> None:
-        """That loss is of an update that has been applied already, in place.
+        """Report a loss that is not finite, of an update that has been applied in place already.
 
         Raises:
             NonFiniteError: the run does not say `on_nonfinite="ignore"`.
@@ -102,7 +102,8 @@ class Seat(Protocol):
         ...
 
     def count_skipped(self) -> None:
-        """What was left out is so for good: its version is published, or there is none, and nobody makes it again."""
+        """Count the updates that were left out since the last call. A rule calls it when nobody can make their version
+        again: after it is published, or at the end of the commit where there are no versions."""
         ...
 
     @property
@@ -115,7 +116,7 @@ class Seat(Protocol):
         ...
 
     def leave_out(self) -> None:
-        """The update being committed is not applied, on purpose, and will not be computed again."""
+        """Keep the update being committed out of the account: it is not applied, on purpose."""
         ...
 
     @property
@@ -132,9 +133,11 @@ class Seat(Protocol):
         ...
 
     def observe(self, version: int, slot: int, *, holds_ticket: bool = False) -> None:
-        """Let whatever is due look at the version in that slot. A rule calls it before it publishes the version, or
-        under the commit lock, so that nobody writes the slot meanwhile. `holds_ticket`: the version has nothing of the
-        ticket that this worker owns."""
+        """Let whatever is due look at the version in that slot: an evaluation, a checkpoint, a digest.
+
+        A rule calls it before it publishes the version, or under the commit lock, so that nobody writes the slot
+        meanwhile. `holds_ticket`: this worker owns a ticket whose update is not in the version.
+        """
         ...
 
     def pause(self, hook: Hook) -> None:
@@ -159,16 +162,16 @@ class Rule(ABC):
     exact: ClassVar[bool] = False  # no step is lost, and none applied twice
     shares_gradients: ClassVar[bool] = False  # other workers see a gradient before it is checked
     dense_gradients: ClassVar[bool] = False  # gradients lie in shared memory, and all of them are dense there
-    combines: ClassVar[bool] = False  # whoever has nothing better to do makes versions of gradients that wait
-    staleness: int | None = None  # how old each version is that is read, where the rule sets it
-    compensation: str = "none"  # what is done about the age of gradients
+    combines: ClassVar[bool] = False  # gradients wait in shared memory, and any worker makes versions of them
+    staleness: int | None = None  # how many updates old the version is that is read; None: the rule does not set it
+    compensation: str = "none"  # how the age of gradients is compensated
     tickets_per_update: int = 1
-    batches_per_ticket: int = 1  # whose gradients a worker averages into one
+    batches_per_ticket: int = 1  # a worker averages the gradients of so many batches into one
     gradient_by: str = "grad"
     version_read: int = 0
-    dealing: Dealing = ALONE  # whose tickets are computed here, where machines train apart
-    averaging: Averaging | None = None  # what is done about versions that machines average; once attached
-    rechecks: Rechecks | None = None  # what is computed twice, where a rule has it and the run wants it; once attached
+    dealing: Dealing = ALONE  # how tickets are dealt to machines
+    averaging: Averaging | None = None  # once attached, where several machines train apart and average
+    rechecks: Rechecks | None = None  # once attached, where some gradients are computed twice
 
     @classmethod
     def options_for(cls, workers: int) -> Mapping[str, Any]:  # noqa: ARG003
@@ -176,7 +179,7 @@ class Rule(ABC):
         return {}
 
     def made_up_for(self, workers: int) -> Age:  # noqa: ARG002
-        """How old the gradients are taken to be by what makes up for it; 0 updates: nothing does."""
+        """The age of gradients that compensation assumes. 0 updates: nothing is compensated."""
         return FRESH
 
     def needs(self, workers: int) -> Needs:  # noqa: ARG002
@@ -209,8 +212,8 @@ class Rule(ABC):
         return Ticket(number, update=number, batch=number)
 
     def deal(self, number: int, total: int) -> Ticket:
-        """The same with its first batch, where a ticket stands for several that follow each other, or is one of those
-        of several machines."""
+        """The ticket of that number, as the worker gets it: `ticket`, with the batch that it begins with where a ticket
+        has several batches, or where several machines train apart and each has a share of the batches."""
         ticket, several = self.ticket(number, total), self.batches_per_ticket
         if several == 1 and self.dealing.averages is None:
             return ticket
@@ -221,8 +224,8 @@ class Rule(ABC):
         return self.averaging is None or self.averaging.passed(ticket.update)
 
     def awaits(self, ticket: Ticket) -> int:  # noqa: ARG002
-        """The version whose making this ticket waits for, which is then told to `Control.alarms`; NOBODY where it waits
-        for none."""
+        """The version that this ticket waits for; NOBODY where it waits for none. The worker sleeps until that version
+        is made, and whoever makes it wakes it (`Control.alarms`)."""
         return NOBODY
 
     @abstractmethod
@@ -237,7 +240,7 @@ class Rule(ABC):
         return Gradient(gradients, value, self.version_read)
 
     def take(self, gradient: Gradient) -> None:  # noqa: B027
-        """Take a gradient that a loop of the user's own computed, not `gradient` of this rule."""
+        """Called with a gradient that a loop of the user's own computed, in place of this rule's `gradient`."""
 
     def prepare(self, ticket: Ticket, gradient: Gradient) -> Gathered | None:
         """The gradient gathered, checked and clipped; None where the update is to be left out.
@@ -267,35 +270,41 @@ class Rule(ABC):
         return False
 
     def lend(self, ticket: Ticket, rows: Mapping[int, NDArray[Any]]) -> Mapping[int, NDArray[Any]]:
-        """Rows of tables to be trained in place: those numbers, int64 (n,), each once and inside, by the positions of
-        the parameters → their values at the version that this ticket reads, (n, width), in memory of the ticket's."""
+        """Rows of tables that a kernel may train in place, as they are at the version that this ticket reads.
+
+        Args:
+            ticket: of this worker. The memory that is returned belongs to it.
+            rows: position of a parameter → numbers of rows, int64 (n,), each once, none out of range.
+
+        Returns the values of those rows, (n, width), by position.
+        """
         raise NotImplementedError(f"{self.name} lends no rows")
 
     def take_back(self, ticket: Ticket, loss: float) -> None:
-        """The rows that were lent are trained: what became of them is added to the shared model."""
+        """Called when the kernel has trained the rows that were lent: add what it changed to the shared model."""
         raise NotImplementedError(f"{self.name} lends no rows")
 
     def compare(self, ticket: Ticket, gradient: Gradient) -> str | None:  # noqa: ARG002
-        """What differs between a second computation and the first, in words; None where nothing does."""
+        """Compare a second computation with the first: what differs, in words; None where nothing does."""
         return None
 
     def worker_of(self, ticket: Ticket) -> int:  # noqa: ARG002
-        """Who computed the first."""
+        """The number of the worker that computed this ticket's gradient first."""
         return NOBODY
 
     def over(self) -> bool:
-        """False while there are no more tickets, and may be again: another machine has not brought all of its own, or
-        the last version is yet to be averaged."""
+        """True where no more tickets will come. False where there are none now and more may come: because another
+        machine has not sent all its gradients, or because the last version is not averaged yet."""
         return self.averaging is None or bool(self.control[Word.STOP]) or self.averaging.over()
 
     def observe(self, version: int, slot: int) -> None:
-        """Let whatever is due look at a version in that slot; at one that machines average, once it is the mean."""
+        """`Seat.observe`; a version that machines average is looked at later, when it has become the mean."""
         if self.averaging is None or not self.averaging.at(version):
             self.seat.observe(version, slot)
 
     def adopt(self, mean: Exchange) -> int:
-        """Put the mean in place of the newest version; returns its slot. Called under the commit lock, while nobody of
-        this machine trains."""
+        """Write the mean of several machines over the newest version; returns its slot. Called under the commit lock,
+        while no worker of this machine trains."""
         version, slot = self.newest(self.state)
         mean.give(self.state.values(version, slot))
         return slot
@@ -304,25 +313,23 @@ class Rule(ABC):
         """Called in each worker when there are no more tickets."""
 
     def settle(self, state: SharedState, ticket: int, phase: Phase) -> Settled:  # noqa: ARG002
-        """After the owner of the ticket of that number died in that phase: what is to become of the ticket?
-
-        Asked by the parent, which holds the ticket lock.
-        """
+        """What becomes of a ticket whose owner died in that phase. The parent asks, and holds the ticket lock."""
         if phase is Phase.WRITING:
             return Settled.DOUBTED
         return Settled.AGAIN if phase is Phase.COMPUTING else Settled.DONE
 
     def begin(self, control: Control, version: int) -> None:
-        """Before any worker starts: the run goes on from this version, which lies in the slot `place(version)`."""
+        """Called in the parent before any worker starts. The run begins with this version, which lies in the slot
+        `place(version)`."""
         control[Word.BASE] = version
         control[Word.OBSERVED] = control[Word.EVALUATED] = version
 
     def place(self, version: int) -> int:  # noqa: ARG002
-        """The slot in which a version lies that a run begins with."""
+        """The number of the slot in which that version lies."""
         return 0
 
     def window(self, version: int) -> range:
-        """The versions that updates from `version` on will read, itself included."""
+        """The versions that a run needs to go on from this one: it, and older ones that later updates still read."""
         return range(version, version + 1)
 
     def newest(self, state: SharedState) -> tuple[int, int]:

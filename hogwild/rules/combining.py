@@ -1,9 +1,9 @@
 """What `ordered` and `sync` share: gradients wait in shared memory, and versions are made of them by anyone.
 
     ticket u M + m    wait for version u − τ → gradient of a micro-batch on that version → gradient slot of the ticket
-    who looks next    all M gradients of update `head` are there → version head + 1 → head = head + 1
-    in between        M = 1, and u is `head` already: its worker makes version u + 1 of it, and lays nothing aside;
-                      nobody else can, so it takes no lock
+    any worker        all M gradients of update `head` are there → version head + 1 → head = head + 1
+    short cut         M = 1 and u is `head` already: its worker makes version u + 1 at once. No stamp is set, so nobody
+                      else can make that version, and no lock is needed
 
     ring of τ + 2 slots    … │ u − τ │ … │ u − 1 │  u  │ u + 1 │      slot of version v: v mod (τ + 2)
                                read by update u      newest  being written, over a version that no update reads from
@@ -12,20 +12,25 @@
                            u − τ is there, for update u − τ − 1 made it; twice as many where several machines train,
                            for one may be τ updates ahead of another
 
-A version is made under one lock that is tried, not waited for. Where others would wait meanwhile it is made in shards
-first, by several workers (`hogwild.rules.in_shards`); who then finds them all stepped does the rest.
+A version is made under one lock. A worker tries the lock and does not wait for it. Where others would be idle meanwhile
+the version is made in shards first, by several workers (`hogwild.rules.in_shards`); the worker that finds all shards
+stepped does the rest.
 
-What holds whoever is fast, slow or killed: version u + 1 is a function of version u, the optimizer's state at u, and
-gradients computed on version max(0, u − τ) from the update's own batches; none of them depends on who computed it, or
-on who made which shard. A gradient is said to be there once it is written whole, so what its owner left before is
-computed again. Slot, state and gradients of the newest version are written by nobody, so what is left half done of the
-next is done again. The head moves last, by one store. Who finds a lock taken goes on, and loses nothing: it had said
-before that its gradient is there, and who has the lock looks again after letting it go, whatever it took it for.
-Letting go is a system call or a locked instruction; so is what lies between saying so and the last look of a worker
-that ends, for it has claimed in vain. So on every processor one of the two sees the other. Where the one who was to
-look again dies, a worker that waits for a version looks, or the last one before it ends, or who replaces it.
+Invariants, whichever worker is fast, slow or killed:
+  - Version u + 1 is a function of version u, of the optimizer's state at u, and of gradients computed on version
+    max(0, u − τ) from the update's own batches. None of them depends on which worker computed it, or made which shard.
+  - A gradient is stamped as there once it is written whole. Before that, the gradient of a worker that died is computed
+    again.
+  - Nobody writes the slot, the state and the gradients of the newest version. So a next version that was left half done
+    is done again. The head moves last, by one store.
+  - No gradient is left lying because the lock was taken. A worker stamps its gradient first and tries the lock after
+    that; the holder of the lock lets it go first and looks for gradients after that. Between the two steps of either
+    lies a system call or a locked instruction (a worker that ends has claimed a ticket in vain between them). So on
+    every processor at least one of the two sees the other's step. Where the holder dies before it looks, a worker that
+    waits for a version looks, or the last worker before it ends, or the worker that replaces the dead one.
+
 What does not hold: the model is τ updates older where a gradient is computed than where it is applied
-(Langford et al. 2009), which costs accuracy as τ and the momentum grow (Mitliagkas et al. 2016).
+(Langford et al. 2009). That costs accuracy as τ and the momentum grow (Mitliagkas et al. 2016).
 """
 
 from __future__ import annotations
@@ -84,7 +89,7 @@ class Combining(InShards):
         self._rung = 0  # about the version at which this worker last rang for the courier
         self._number = self.control.dealing.first + seat.index
         self.control.is_there = self._ring.is_there
-        self.cut(len(self.state.shard_versions) if members == 1 or not seat.clips else 0)
+        self.set_shards(len(self.state.shard_versions) if members == 1 or not seat.clips else 0)
         if seat.chosen is not None:
             self.rechecks = Rechecks(
                 seat.chosen,
@@ -147,8 +152,10 @@ class Combining(InShards):
         self.combine()
 
     def prepare(self, ticket: Ticket, gradient: Gradient) -> Gathered | None:
-        """The gradient gathered where it is to wait, checked, and clipped if it is all of its update; None where it is
-        not finite, which is told in its turn."""
+        """Gather the gradient where `_purpose` wants it, check it, and clip it where it is the whole of its update.
+
+        None where it is to wait and is not finite: it is left out, or an error, when its turn comes.
+        """
         purpose, optimizer = self._purpose, self.seat.optimizer
         if room := self.state.plan.sparse:
             gradient.values = fitting(gradient.values, room)
@@ -165,9 +172,9 @@ class Combining(InShards):
         return gathered
 
     def _apply_at_once(self, ticket: Ticket, gradient: Gradient) -> bool:
-        """Make a version of a gradient whose turn has come, without laying it aside. False: it has not.
+        """Make a version of a gradient whose turn has come, without laying it in its slot. False: it has not come.
 
-        Nobody else can, for nothing says that the gradient is there; so it takes no lock, and the head stays till then.
+        The gradient is not stamped, so nobody else can make that version or move the head. So no lock is needed.
         """
         update, seat = ticket.update, self.seat
         if not self._at_once or self.control.observe(Word.HEAD) != update or not self._is_checked(update):
@@ -198,7 +205,7 @@ class Combining(InShards):
         self._stamp(ticket, gradient.loss, gradient.version)
 
     def _stamp(self, ticket: Ticket, loss: float, version: int) -> None:
-        """Say that what lies in the slot of that ticket is there."""
+        """Stamp the slot of that ticket: what lies in it is whole, and anyone may use it."""
         slot = self._slot(ticket)
         words = slot.words
         slot.loss = loss
@@ -210,7 +217,7 @@ class Combining(InShards):
         self._rung = ticket.update
 
     def _prepared(self, ticket: Ticket, gradient: Gradient, purpose: _For) -> Gathered | None:
-        """The gradient prepared for another purpose than to wait."""
+        """The gradient, prepared for another purpose than to wait in its slot."""
         self._purpose = purpose
         try:
             return self.prepare(ticket, gradient)
@@ -220,7 +227,7 @@ class Combining(InShards):
     # --- what is computed a second time
 
     def _is_checked(self, update: int) -> bool:
-        """True where that update, whose turn it is, may be applied: nothing of it is to be computed again."""
+        """True where that update, whose turn it is, may be applied: no second computation of it is still missing."""
         return self.rechecks is None or self.rechecks.passed(update)
 
     def compare(self, ticket: Ticket, gradient: Gradient) -> str | None:
@@ -262,24 +269,26 @@ class Combining(InShards):
     # --- versions
 
     def combine(self) -> None:
-        """Make what versions can be made, with the others; leave off where all that is left has somebody at it."""
+        """Make every version that can be made, together with other workers. Return when the next one has no gradients
+        yet, or other workers are at all that is left of it."""
         while (parts := self._waiting(version := self.control.observe(Word.HEAD))) and self._work_on(version, parts):
             pass
 
     def _work_on(self, version: int, parts: Sequence[GradientSlot]) -> bool:
-        """Do a part of what makes the version after this one of these gradients. False: somebody is at all of it."""
-        if self._is_shared(version) and (left := self._left(version)):
-            return any(self._step_shard(shard, version, parts) for shard in self._from_own(left))
+        """Do one piece of the work that makes the version after this one. False: other workers are at all of it."""
+        if self._is_shared(version) and (left := self._unstepped(version)):
+            return any(self._step_shard(shard, version, parts) for shard in self._in_own_order(left))
         return self._complete(version)
 
     def _complete(self, version: int) -> bool:
-        """Make the next version of this one, or what of it is no shard's, and publish it. False: somebody is at it."""
+        """Make the version after this one, or what its shards leave to be done, and publish it. False: another worker
+        has the lock."""
         lock = self.control.commit_lock
         if not lock.acquire(blocking=False):
             return False
         try:
             if self.control.observe(Word.HEAD) == version and (parts := self._waiting(version)):
-                if self._shares(version, parts):
+                if self._leaves_to_all(version, parts):
                     return True
                 self._make_version(version, parts)
         finally:
@@ -335,7 +344,8 @@ class Combining(InShards):
         return mean
 
     def _commit_buffers(self, version: int, parts: Sequence[GradientSlot]) -> None:
-        """Commit what each forward pass changed, in order; as it is, where the newest version is what it changed."""
+        """Commit the buffers of each forward pass, in order. Those of a pass on the newest version itself are taken as
+        they are; others are moved onto the newest."""
         read = self._read_by(version)
         before, base = (self.state.slots[self.place(v)].buffers for v in (read, version))
         newest: Sequence[Tensor] = base

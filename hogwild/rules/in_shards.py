@@ -1,15 +1,19 @@
 """A version that several workers make together, in shards: each has a lock and a count of its own.
 
-    who has the commit lock     the version is not said to be shared: makes all of it, in the lock; or says that it is,
-                                where others are idle, and lets the lock go
-    who looks next              it is said to be shared, and a shard is not stepped: steps it, in the shard's lock
-    who finds them all stepped  does the rest in the commit lock, and publishes
+    the holder of the commit lock            makes the whole version in the lock; or, where other workers are idle,
+                                             marks the version as shared and lets the lock go
+    any worker, once the version is shared   steps a shard that is not stepped yet, in the lock of that shard
+    the worker that finds all shards stepped does the rest in the commit lock, and publishes
 
-What holds: the word that says so is written under the commit lock, before anything of that version is, and not taken
-back; so nobody steps a shard of a version while another makes all of it, whoever died before. A shard counts a version
-once it is stepped, and its count is at most head + 1: it is stepped only from the newest version, whose slot, state and
-gradients nobody writes, so what is left half done is done again. A version that was made in one piece moves no count.
-Whether a version is shared is a matter of time, and no bit depends on it.
+Invariants, whichever worker dies at whatever line:
+  - A version is marked as shared under the commit lock, before anything of it is written, and the mark is never taken
+    back. So nobody steps a shard of a version while another worker makes all of it.
+  - A shard counts the versions up to which it is stepped, and its count is at most head + 1. It is stepped only from
+    the newest version. Nobody writes the slot, the state and the gradients of that one, so a shard that was left half
+    done is done again.
+  - A version that was made in one piece moves no count.
+
+Whether a version is shared depends on timing. No bit depends on it.
 """
 
 from __future__ import annotations
@@ -26,38 +30,40 @@ from hogwild.shared.words import Hook, Word
 class InShards(Versioned):
     """A rule whose next version may be made by several workers at once."""
 
-    def cut(self, shards: int) -> None:
-        """A version has so many; 0: it is always made in one piece."""
+    def set_shards(self, shards: int) -> None:
+        """Say how many shards a version has. 0: it is always made in one piece."""
         self._shards = range(shards)
         self._always = shards > MOST or not self.control.alarms.works  # or it is not known who is idle
         self._without_core = max(0, self.control.workers - usable_cores())
 
     def _is_shared(self, version: int) -> bool:
-        """True where the version after this one is made in shards, and by anyone: that is not taken back."""
+        """True where the version after this one is marked as shared, so that any worker steps shards of it."""
         return self.control.observe(Word.SHARED) > version
 
-    def _left(self, version: int) -> list[int]:
+    def _unstepped(self, version: int) -> list[int]:
         """The shards that are still to be stepped from this version."""
         return [shard for shard in self._shards if self._shard_version(shard) <= version]
 
-    def _shares(self, version: int, parts: Sequence[GradientSlot]) -> bool:
-        """True where others step what is left of the version after this one; asked, and said, under the commit lock."""
+    def _leaves_to_all(self, version: int, parts: Sequence[GradientSlot]) -> bool:
+        """Under the commit lock: leave the shards of the version after this one to all workers, where that is possible
+        and others are idle. True where they are left, and some of them are still to be stepped."""
         if not self._shards:
             return False
         if self._is_shared(version):
-            return bool(self._left(version))
-        if not self._helped() or not self._in_shards(version, parts):
+            return bool(self._unstepped(version))
+        if not self._others_are_idle() or not self._can_be_shared(version, parts):
             return False
         self.control.publish(Word.SHARED, version + 1)
         self.control.alarms.rouse(len(self._shards) - 1)
         return True
 
-    def _helped(self) -> bool:
-        """True where a core is idle, about: more workers sleep than have none."""
+    def _others_are_idle(self) -> bool:
+        """True where about one core is idle: more workers sleep than there are workers without a core."""
         return self._always or self.control.alarms.asleep() > self._without_core
 
-    def _in_shards(self, version: int, parts: Sequence[GradientSlot]) -> bool:
-        """True where it can be made in shards, which is the same for all: every parameter is stepped."""
+    def _can_be_shared(self, version: int, parts: Sequence[GradientSlot]) -> bool:
+        """True where the version can be made in shards. It can where every parameter has a gradient to be stepped by,
+        and so every worker finds the same."""
         if any(self.state.optimizer_states[version % 2].ragged):
             return False
         return all(part.words[part.WHOLE] and part.words[part.STATUS] == part.USABLE for part in parts)
@@ -66,13 +72,13 @@ class InShards(Versioned):
         with self.control.ordering():
             return self.state.shard_versions[shard][0]
 
-    def _from_own(self, shards: Sequence[int]) -> Sequence[int]:
-        """Those shards in an order that differs from worker to worker."""
+    def _in_own_order(self, shards: Sequence[int]) -> Sequence[int]:
+        """The same shards, in an order that differs from worker to worker, so that few want the same one."""
         start = self.seat.index * len(shards) // self.control.workers
         return [*shards[start:], *shards[:start]]
 
     def _step_shard(self, shard: int, version: int, parts: Sequence[GradientSlot]) -> bool:
-        """Step one shard from this version into the next. False: somebody is at it."""
+        """Step one shard from this version into the next. False: another worker is stepping it."""
         control, state, lock = self.control, self.state, self.control.shard_locks[shard]
         if not lock.acquire(blocking=False):
             return False

@@ -1,19 +1,19 @@
 """Some gradients are computed twice, so that a fault of memory or processor, or state hidden in user code, is seen.
 
-    chosen by the seed    its gradient is laid in its slot, even where its turn has come
-    who is free next      computes it again on the same version, compares bit by bit with what lies there, says so
-    only then             is a version made of it
+    a ticket is chosen by the seed    its gradient is laid in its slot, even where its turn has come
+    the next free worker              computes it again on the same version, compares bit by bit, and marks it as equal
+    after that                        a version is made of it
 
-Somebody else than who computed it does so, and whoever did only where nobody else is left. It may begin as soon as the
-version is there, beside the first computation, and then waits for that.
+The second computation is another worker's than the first, unless no other worker is left. It may begin as soon as the
+version is there, at the same time as the first one; then it waits for the first one to be compared with.
 
-What holds, whoever dies: a chosen gradient is applied only after two computations of it were equal, and the version
-that both read is there until then, for no later one is made. A row of the control words says who computes which ticket
-again; the parent clears that of a worker that died.
+Invariants, whichever worker dies: a chosen gradient is applied only after two computations of it were equal. The
+version that both read is still there then, because no later one has been made. A worker's row of words says which
+ticket it computes again; the parent clears that word of a worker that died.
 
-Of several machines that train together one computes a chosen gradient again, the next after the one that owes it. What
-is said above holds there; the others do not wait. Where it was lost nobody does, and where it finds a fault it ends the
-run for all.
+Where several machines train together, one of them computes a chosen gradient again: the machine after the one that
+computed it first. The invariant holds on that machine; the others do not wait for it. Where that machine is lost,
+nobody computes the gradient again. A machine that finds a difference ends the run for all.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from hogwild.shared.hashing import equal_bits
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field, Word
 
+STATE_ADVICE = "docs/same-bits.md says what may keep state, and where"  # how errors about unequal bits end
 _LEAST = 2  # tickets for each of several machines, on average
 _SALT = 0x7265636865636B  # no batch is seeded by the numbers that choose
 
@@ -110,7 +111,7 @@ class Rechecks:
     # --- what the rule asks
 
     def passed(self, update: int) -> bool:
-        """True where nothing of that update, whose turn it is, is still to be computed again."""
+        """True where no gradient of that update, whose turn it is, still has to be computed a second time."""
         while self._first < (update + 1) * self._per_update:
             left = self._first >= update * self._per_update and self._first < self._control[Word.TOTAL]
             if left and not self._checked(self._first):
@@ -119,7 +120,7 @@ class Rechecks:
         return True
 
     def holds(self, number: int) -> bool:
-        """True where that ticket, whose update has yet to be applied, is a chosen one, of this machine or another."""
+        """True where that ticket is chosen, on this machine or another. Its update is not applied yet."""
         may = number >= self._first or self._dealing.several
         return may and self._chosen.first_from(number) == number
 
@@ -128,15 +129,15 @@ class Rechecks:
     def due(self, before: int | None = None) -> int | None:
         """A ticket whose gradient this worker can compute again now, and nobody else does; None: there is none.
 
-        Who has a ticket asks for one `before` it, and so never waits for a later one, whose owner may wait for it. Nor
-        does anyone wait for another machine's, which may wait for a version that is yet to be made here.
+        A worker that owns a ticket asks for one `before` it. If it waited for a later ticket, the owner of that might
+        wait for this worker. For the same reason nobody waits for a ticket of another machine.
         """
         if self._control[Word.NEXT] <= self._first:  # mostly
             return None
         return next((number for number in self._handed_out(before) if self._is_due(number)), None)
 
     def take(self, before: int | None = None) -> int | None:
-        """The same, this worker's from now on until it lets go of it."""
+        """`due`, and claim it: nobody else computes it again until this worker lets go of it."""
         number = self.due(before)
         if number is None or not self._control.take_again(self._worker, number):
             return None
@@ -146,18 +147,18 @@ class Rechecks:
         return None
 
     def _is_done(self, number: int) -> bool:
-        """True where that was computed again; asked in this order, for the slot of what is applied is used again."""
+        """True where that was computed again. The slot is asked before the head: once the update is applied, another
+        gradient may lie in the slot."""
         return self._checked(number) or self._control.observe(Word.HEAD) > number // self._per_update
 
     def alone(self, number: int) -> bool:
-        """True where the gradient that lies there is this worker's own."""
+        """True where the gradient in that slot was computed by this worker."""
         words = self._slot_of(number).words
         return self.is_there(number) and words[GradientSlot.WORKER] == self._number
 
     def can_be_compared(self, number: int) -> bool:
-        """True once the first computation is there, or may never come unless this worker goes on: its owner died, or
-        the run was stopped before it. A moment later somebody may have taken the ticket of the dead: so what is there
-        is asked for by itself."""
+        """True once there is no point in waiting for the first computation. Either it is there, or its owner died, or
+        the run was stopped before it. So a caller has to ask `is_there` after this."""
         return self.is_there(number) or number >= self._control[Word.TOTAL] or self._control.orphan_before(number + 1)
 
     def is_there(self, number: int) -> bool:
@@ -171,11 +172,11 @@ class Rechecks:
         self._row[Field.RECHECKED] += 1
 
     def let_go(self) -> None:
-        """This worker computes nothing again any more."""
+        """This worker no longer computes a ticket again."""
         self._row[Field.AGAIN] = 0
 
     def awaited(self) -> bool:
-        """True while a gradient of this worker's waits for somebody to compute it again."""
+        """True while a gradient of this worker's still waits for its second computation."""
         if self._control[Word.NEXT] <= self._first:
             return False
         return any(self.alone(number) and not self._checked(number) for number in self._handed_out())
@@ -183,7 +184,7 @@ class Rechecks:
     # --- one ticket
 
     def _handed_out(self, before: int | None = None) -> Iterator[int]:
-        """Those that are handed out, of updates that have yet to be applied and whose version is there."""
+        """Chosen tickets that have been handed out, whose version is there and whose update is not applied yet."""
         control = self._control
         head = control.observe(Word.HEAD)
         end = min(control[Word.NEXT], control[Word.TOTAL], (head + self._staleness + 1) * self._per_update)

@@ -5,14 +5,14 @@ kernel_training, kernel_settings      the same of a compiled function
 prepare                the first step: plans, refusals and warnings; in `trial/` the one step that is tried before
 staleness              the plan for gradients that are old
 averages, agreement    the plan for several machines, and what they agree upon
-going_on               what a resumed run takes over
-open                   the second step: memory is laid out, what is resumed lies in it (shown), workers are ready
+going_on, owed         what a resumed run takes over, and which evaluations it owes
+open                   the second step: memory is laid out, what is resumed lies in it, workers are ready
 conduct                the third step: the workers are supervised to the end
 machines, courier_main the other machines in it
 evaluator, asked, divergence  meanwhile: the versions that workers show are evaluated
 callback, follower, progress     and what your objects and functions are told
 early_stopping, tensorboard      two such objects
-audit, result, state_dicts    what came of it; in `saved/` how it lies on disk, and is read there
+outcome, result, audit, state_dicts   what came of it; in `saved/` how it lies on disk, and is read there
 figures                the style of all figures
 """
 

@@ -1,4 +1,4 @@
-"""The third step of a run: supervise the workers to the end, gather what came of it, save it.
+"""The third step of a run: supervise the workers to the end, and save what came of it.
 
 prepare(job) → open_run(prepared) → conduct(open run) → Run
 
@@ -18,7 +18,6 @@ from hogwild.data.seeding import DrawDetector, loans_of_this_thread, read_at_res
 from hogwild.errors import HogwildError, NonFiniteError, some_of, warn_caller
 from hogwild.kernels.kernel import Kernel
 from hogwild.nodes.party import leaving_together
-from hogwild.run.audit import Audit, close_account
 from hogwild.run.averages import as_one_of_several
 from hogwild.run.callback import Ending, RunInfo
 from hogwild.run.follower import Follower
@@ -26,9 +25,10 @@ from hogwild.run.going_on import going_on
 from hogwild.run.job import Job
 from hogwild.run.machines import Machines, machines_of
 from hogwild.run.open import OpenRun, open_run
+from hogwild.run.outcome import gather_run, with_other_machines
 from hogwild.run.prepare import prepare
-from hogwild.run.result import INTERRUPTED, Run, Staleness, WorkerUsage
-from hogwild.run.saved.befallen import Befallen, WorkersFile
+from hogwild.run.result import INTERRUPTED, Run
+from hogwild.run.saved.befallen import WorkersFile
 from hogwild.run.saved.directory import (
     CHECKPOINT,
     METRICS,
@@ -42,12 +42,12 @@ from hogwild.run.saved.directory import (
 from hogwild.run.saved.environment import warn_of_another_place
 from hogwild.run.saved.failure import noted_failure
 from hogwild.run.saved.found import going_on_by
-from hogwild.run.saved.metrics import MetricsFile, as_json, by_update, logged_in_order, logged_row
+from hogwild.run.saved.metrics import MetricsFile, as_json, by_update
 from hogwild.run.saved.record import fill, has_ended, saved_run
 from hogwild.run.trial.holes import naming_holes
 from hogwild.run.trial.lone_samples import naming_lone_samples
 from hogwild.shared.hashing import digest_bytes
-from hogwild.shared.words import Field, Word
+from hogwild.shared.words import Word
 from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.kernel_loop import LOWER
@@ -55,7 +55,6 @@ from hogwild.workers.kinds import TEAMS
 from hogwild.workers.supervisor import Supervisor
 from hogwild.workers.surroundings.scripted import forget_optimized_scripts, scripts_as_written
 from hogwild.workers.surroundings.torch_threads import torch_threads
-from hogwild.workers.team import Logged
 
 _ROWS = 1 << 16  # of a table that are looked at at once
 
@@ -95,20 +94,20 @@ def _naming_what_goes_on(run: OpenRun) -> Iterator[None]:
         yield
     except Exception as error:
         out = run.job.out
-        if out is not None and run.job.shown is not None and (out / CHECKPOINT).exists() and not has_ended(out):
-            error.add_note(f"the run was saved: {going_on_by(run.job.shown, run.origin)} goes on")
+        if out is not None and run.job.out_as_given is not None and (out / CHECKPOINT).exists() and not has_ended(out):
+            error.add_note(f"the run was saved: {going_on_by(run.job.out_as_given, run.origin)} goes on")
         raise
 
 
 def _as_it_ended(job: Job) -> Run:
     """The run in a directory, where there is nothing to go on with; the model gets its state."""
     assert job.resume is not None
-    run = replace(saved_run(job.resume), out=job.shown)
+    run = replace(saved_run(job.resume), out=job.out_as_given)
     if job.party is not None:
         job.party.leave(f"the run in {job.resume} has ended")
     fill(job.model, run)
     warn_caller(
-        f"the run in {job.shown or job.resume} has ended after {run.updates} updates; it is given back as it is"
+        f"the run in {job.out_as_given or job.resume} has ended after {run.updates} updates; it is given back as it is"
     )
     return run
 
@@ -158,8 +157,8 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
                 machines.call_off()
             evaluator.take_newest()
             ending.run = _saved_interrupted(run, supervisor.history, machines, began)
-            if ending.run is not None and job.shown is not None:
-                how = going_on_by(job.shown, run.origin)
+            if ending.run is not None and job.out_as_given is not None:
+                how = going_on_by(job.out_as_given, run.origin)
                 error.add_note(f"the run was saved at update {ending.run.updates}: {how} goes on")
             raise
         except BaseException as error:
@@ -169,9 +168,9 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             raise
         evaluator.take_newest()  # an evaluation in training mode moves running averages
         stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
-        result = gather(run, supervisor.history, stopped, began)
+        result = gather_run(run, supervisor.history, stopped, began)
         if machines is not None:
-            result = _of_all(result, machines, machines.usage_of_all([*result.workers]))
+            result = with_other_machines(result, machines, machines.usage_of_all([*result.workers]))
         if job.out is not None:
             result.write(job.out)
         ending.run = result
@@ -210,13 +209,6 @@ def _refuse_not_finite(job: Job) -> None:
     ]
     if bad:
         raise NonFiniteError(f"rows of {some_of(bad)} are not finite after {job.updates} updates ({LOWER})")
-
-
-def _of_all(result: Run, machines: Machines, usage: list[WorkerUsage]) -> Run:
-    """The result with what is known of the other machines."""
-    workers = tuple(sorted(usage, key=lambda one: one.worker))
-    failures = (*result.failures, *machines.failures)
-    return replace(result, workers=workers, samples=machines.samples_of(result.samples), failures=failures)
 
 
 def _info(run: OpenRun) -> RunInfo:
@@ -294,9 +286,9 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
         return None
     shown = run.evaluator.shown
     run.evaluator.keeper.forget_after(shown)
-    result = gather(run, history, INTERRUPTED, began)
+    result = gather_run(run, history, INTERRUPTED, began)
     if machines is not None:
-        result = _of_all(result, machines, machines.usage_so_far([*result.workers]))
+        result = with_other_machines(result, machines, machines.usage_so_far([*result.workers]))
     result.write(checkpointer.directory)
     checkpointer.save(run.state, run.job.rule, *run.job.rule.newest(run.state), shown=shown)
     return result
@@ -317,74 +309,3 @@ def _leave_checkpoint(run: OpenRun, error: Exception) -> None:
         checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)
     except HogwildError as failure:
         error.add_note(f"what was trained so far could not be saved: {failure}")
-
-
-def gather(run: OpenRun, history: WorkerHistory, stopped: str | None, began: float) -> Run:
-    """What the run has come to, as it stands in shared memory and in the caller's model."""
-    state, job = run.state, run.job
-    version, _ = job.rule.newest(state)
-    first, last = run.evaluator.span()
-    model_state = run.evaluator.newest_state()
-    journal = state.journal.rows(version if job.rule.versioned else None)
-    average = state.average(version)
-    befallen = run.befallen + Befallen.of(history)
-    return Run(
-        config=job.config,
-        state=model_state,
-        digest=digest_bytes(model_state).hex(),
-        updates=version,
-        samples=run.samples(version),
-        seconds=run.start.seconds + last - first,
-        startup_seconds=first - began,
-        journal=journal,
-        seals=state.journal.seals(version) if job.rule.versioned else {},
-        evaluations=tuple(run.evaluator.evaluations),
-        logged=logged_in_order([*run.logged, *map(logged_row, _applied(job, history, version))]),
-        workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
-        staleness=Staleness.of(journal, job.rule.staleness),
-        failures=befallen.failures,
-        in_doubt=befallen.in_doubt,
-        stopped=stopped,
-        audit=_audit(run, history),
-        out=job.shown,
-        samples_before=run.samples_before,
-        seconds_before=run.start.seconds,
-        compensation=run.compensation,
-        curvature=run.curvature,
-        origin=run.origin,
-        best=run.evaluator.keeper.best,
-        ema_state=run.evaluator.newest_state(average) if average else None,
-        kind=job.kind,
-        kind_because=job.kind_because,
-        nodes=job.party.nodes if job.party is not None else 1,
-        updates_per_epoch=job.updates_per_epoch,
-    )
-
-
-def _applied(job: Job, history: WorkerHistory, version: int) -> list[Logged]:
-    """What was logged; where updates are numbered as versions are, none of one that the end of the run has dropped."""
-    return [one for one in history.logged_once() if not job.rule.same_bits or one.update < version]
-
-
-def _audit(run: OpenRun, history: WorkerHistory) -> Audit | None:
-    """The closed account; None where none was kept, or a worker died or was stopped with its own."""
-    totals, plan = run.state.audit, run.state.plan
-    if totals is None or totals.reported < plan.workers or history.failures:
-        return None
-    return close_account(plan.parameters, totals, run.initial, run.parameters())
-
-
-def _usage(run: OpenRun, history: WorkerHistory, index: int) -> WorkerUsage:
-    row, dealing = run.state.control.row(index), run.state.plan.dealing
-    end = history.finished.get(index)
-    return WorkerUsage(
-        worker=dealing.first + index,
-        computed=row[Field.COMPUTED],
-        skipped=row[Field.SKIPPED],
-        cpu_seconds=end.cpu_seconds if end else float("nan"),
-        waited_seconds=row[Field.WAITED] / 1e9,
-        rss=end.rss if end else 0,
-        pss=end.pss if end else None,
-        rechecked=row[Field.RECHECKED],
-        node=dealing.node,
-    )

@@ -59,8 +59,8 @@ class Evaluator:
 
     Attributes:
         evaluations: of the run, those before it included.
-        decided: asked for what another machine has decided; None: nothing yet.
-        note: writes evaluations that are new, before training goes on that waits for them.
+        decided: called with a question; returns what another machine has decided, or None where it has not yet.
+        note: called after each evaluation, before the worker that waits for it goes on; writes it to the record.
 
     The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
     the newest. It is evaluated in eval mode, without grad. Its training flags are put back after every evaluation, and
@@ -100,7 +100,7 @@ class Evaluator:
         self._reported = 0.0
         self._looked = time.monotonic()
         self._told_divergence = False
-        self._untold = NOBODY  # the version of which who waits has yet to hear that it was evaluated
+        self._untold = NOBODY  # a version that was evaluated, and the waiting worker could not be told yet
         self._seen = state.control[Word.OBSERVED]
 
     def look(self) -> None:
@@ -121,7 +121,7 @@ class Evaluator:
             self.tell_divergence()
 
     def _look_at(self, version: int) -> bool:
-        """Evaluate that version, or hear what is decided at it where another machine does. False: not yet."""
+        """Evaluate that version. Where another machine evaluates, hear what it decided. False: it has not yet."""
         if self._judges:
             self._take_shown()
             with _as_workers_do():
@@ -181,10 +181,10 @@ class Evaluator:
             self._end_at(version)
 
     def try_evaluate(self) -> None:
-        """Before a run that is new, where a metric is named: ask `evaluate` once, on trial, so that one that it does
-        not return is told before anything is trained. What it returns is not kept.
+        """Call `evaluate` once before a new run, where a metric is named, so that a name that it does not return is an
+        error before anything is trained. What it returns is not kept.
 
-        Of several machines none does, for the others would wait.
+        Where several machines train this is left out, because the others would wait.
         """
         wanted = self.keeper.wanted is not None or bool(self._callbacks.that_have("on_trial"))
         if not wanted or self._party is not None or self._rule.newest(self._state)[0]:
@@ -217,8 +217,8 @@ class Evaluator:
 
     @property
     def shown(self) -> int:
-        """What a checkpoint of the newest version says of evaluations: under the rules in place the last version that
-        was evaluated, and decided upon where `stop` is asked."""
+        """The last version whose evaluation is complete, as a checkpoint of the newest version records it. Where `stop`
+        is asked, an evaluation is complete once it has decided."""
         if self._rule.versioned:
             return self._rule.newest(self._state)[0]
         if self._callbacks.may_stop or not self.evaluations:
@@ -226,9 +226,8 @@ class Evaluator:
         return max(self._seen, int(self.evaluations[-1]["update"]))  # an interruption may come right after the row
 
     def evaluate_start(self, version: int, owed: Iterable[int] = ()) -> None:
-        """Evaluate the version that a run goes on from, where that was due and its parent was killed before.
-
-        Under the rules in place it is evaluated, and decided upon, as each of those that are owed.
+        """Evaluate what a resumed run owes: the version that it goes on from, if that was due and the program was
+        killed before; under the rules in place, the versions in `owed`.
         """
         for number in owed:
             if number <= self._state.control[Word.TOTAL]:  # the run has not ended at the one before

@@ -29,7 +29,33 @@ Again = Callable[[Worker, Ticket, nn.Module], tuple[Sequence[Tensor | None] | Ma
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is asked for. `looks_again`: where the same bits are promised, hidden state is refused before it."""
+    """A run that is asked for.
+
+    Attributes:
+        config: its settings.
+        rule: its rule, not yet attached to a worker.
+        model, optimizer, loss, lr_schedule, evaluate: what the caller gave.
+        source: the batches of the data; None where a loop of the caller's makes them.
+        work: the loop that each worker runs.
+        callbacks: the caller's, with `stop` and `progress` among them.
+        out, resume: the folder to save the run in, and the folder of the run to go on with.
+        trace: versions of the model that are shown to somebody during the run.
+        intra_op: torch threads that each worker computes with.
+        overwrite: whether a run that is in `out` is replaced.
+        maker: the function that was called: train, train_kernel, launch; or "experiment".
+        caller_config: settings of the caller's own, for the record.
+        refuses_hidden_state: whether a run that promises the same bits is refused where the code that it is given keeps
+            state.
+        change: settings that a resumed run goes on with in place of its own.
+        again: computes a gradient a second time, where `work` is the caller's.
+        sparse: the names of the tables that `work` commits row gradients of.
+        party: the machines that train together, where there are several.
+        kind, kind_because: "threads" or "processes", and why, where "auto" was asked for. Empty until it is decided.
+        data_before: what the data set held before it was used.
+        copied_together: model and loss have something in common, or reach each other by a closure or a global, so that
+            workers that are processes get copies of both, made together. A copy of the model alone is something else.
+        out_as_given: `out` as the caller wrote it; set when `out` becomes an absolute path.
+    """
 
     config: RunConfig
     rule: Rule
@@ -46,24 +72,24 @@ class Job:
     trace: Trace | None = None
     intra_op: int = 1
     overwrite: bool = False
-    maker: str = "train"  # who asks: train, train_kernel, launch, or an experiment
-    free: Mapping[str, Any] = field(default_factory=dict)  # settings of the caller's own, to be recorded
-    looks_again: bool = True
-    change: Mapping[str, Any] = field(default_factory=dict)  # settings that it goes on with on purpose
-    again: Again | None = None  # computes a gradient a second time, where `work` is the caller's
-    sparse: Sequence[str] = ()  # the tables that `work` commits row gradients of
-    party: Party | None = None  # the machines that train together, where there are several
-    kind: str = ""  # of the workers, once it is known
-    kind_because: str = ""  # why, where nobody said which
-    data_before: DataBefore | None = None  # what the data set held before it was used
-    reaches: bool = False  # past a copy of the model, by a closure or a global, to the model itself
-    shown: Path | None = None  # `out` as the caller wrote it, once that is an absolute path
+    maker: str = "train"
+    caller_config: Mapping[str, Any] = field(default_factory=dict)
+    refuses_hidden_state: bool = True
+    change: Mapping[str, Any] = field(default_factory=dict)
+    again: Again | None = None
+    sparse: Sequence[str] = ()
+    party: Party | None = None
+    kind: str = ""
+    kind_because: str = ""
+    data_before: DataBefore | None = None
+    copied_together: bool = False
+    out_as_given: Path | None = None
 
     @property
     def anchored(self) -> Job:
         """The same, with folders that stay where they are wherever the caller's code goes."""
         out, resume = (folder.absolute() if folder is not None else None for folder in (self.out, self.resume))
-        return replace(self, out=out, resume=resume, shown=self.out)
+        return replace(self, out=out, resume=resume, out_as_given=self.out)
 
     @property
     def averages(self) -> Averages | None:

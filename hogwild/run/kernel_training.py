@@ -96,6 +96,6 @@ def train_kernel(
         began=began,
         overwrite=overwrite,
         maker="train_kernel",
-        free=config,
+        caller_config=config,
         change=change,
     )

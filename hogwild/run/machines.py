@@ -85,7 +85,7 @@ def _turns(prepared: Prepared, party: Party) -> tuple[int, ...]:
         if job.source is not None and job.loss is not None:
             of, config = (job.model, prepared.anatomy.trained, job.source, job.loss), job.config
             with as_in_a_worker(job.intra_op):
-                seconds = seconds_of_a_gradient(*of, config.seed, config.workers, sent=job.reaches)
+                seconds = seconds_of_a_gradient(*of, config.seed, config.workers, sent=job.copied_together)
         party.tell("seconds", seconds)
     told = party.hear_all("seconds", PREPARING)
     known = all(told.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from hogwild.run.agreement import agree
 from hogwild.run.evaluator import Evaluator
 from hogwild.run.job import Job
 from hogwild.run.machines import Machines, come_back, dealt
+from hogwild.run.owed import owed, shown_before
 from hogwild.run.prepare import Prepared
 from hogwild.run.saved.befallen import Befallen, read_befallen
 from hogwild.run.saved.best import BestKeeper
@@ -25,7 +27,6 @@ from hogwild.run.saved.checkpoint import Checkpointer, ResumePoint, restore
 from hogwild.run.saved.directory import METRICS
 from hogwild.run.saved.metrics import read_metrics
 from hogwild.run.saved.origin import Origin
-from hogwild.run.shown import owed, shown_before
 from hogwild.shared.state import SharedState
 from hogwild.shared.words import Word
 from hogwild.workers.kinds import TEAMS
@@ -47,16 +48,16 @@ class OpenRun:
         first_samples: samples in the first batch.
         state: the parent's view of the shared memory.
         start: where it goes on from; from version 0 where it does not resume another.
-        owed: versions that were due before, that nobody has evaluated and no worker comes to.
+        owed: versions whose evaluation was due before the run was resumed and was not made.
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
         logged: what workers logged in the parts before it was resumed.
-        befallen: what befell the workers of those parts.
+        befallen: worker failures and updates in doubt of those parts.
         initial: the parameters it begins with, where it is audited; else none.
         compensation: what is changed of the optimizer because gradients are stale, in words.
         curvature: of the loss where it begins, where it is known.
-        evaluator: what the parent does meanwhile.
+        evaluator: evaluates versions in the parent while workers train.
         team: the workers.
-        machines: the other machines, where this one comes back to their run.
+        machines: the other machines, where this one was lost and comes back to their run; else None.
     """
 
     job: Job
@@ -172,23 +173,26 @@ def _opened(
 
 
 def _begin(job: Job, state: SharedState, start: ResumePoint, shown: int) -> None:
-    """Let the rule begin there. Under the rules in place what was shown last is not known by the updates applied."""
+    """Tell the rule the version that the run begins with. `shown` is the last version that was shown for evaluation;
+    under the rules in place that cannot be derived from the number of updates applied."""
     job.rule.begin(state.control, start.version)
     if not job.rule.versioned:
         state.control[Word.OBSERVED] = state.control[Word.EVALUATED] = shown
 
 
 def _owed(job: Job, state: SharedState, start: ResumePoint) -> range:
-    """The versions that are evaluated, and decided upon, before workers start. Where several machines train, these are
-    shown with the next one, for all of them hear what is decided."""
+    """The versions that are evaluated before workers start. There are none where several machines train: all of them
+    have to hear whether `stop` ends the run there, so such a version is evaluated with the next one."""
     if job.rule.versioned or job.party is not None:
         return range(0)
     return owed(start, state.control[Word.OBSERVED], job.evaluate_every)
 
 
 def _earlier(job: Job, start: ResumePoint) -> tuple[int, list[dict[str, float]], list[dict[str, float]]]:
-    """(the version up to which all was shown that was due, evaluations, logged) of the parts before, less what is
-    computed again."""
+    """What is kept of the earlier parts of a resumed run, without what will be computed again.
+
+    Returns the last version up to which every due evaluation was made, the evaluations, and the rows that were logged.
+    """
     assert job.resume is not None
     evaluations, logged = read_metrics(job.resume / METRICS)
     per_update, shown = job.rule.tickets_per_update, start.version
@@ -237,15 +241,26 @@ def _make_team(prepared: Prepared, state: SharedState, start: ResumePoint) -> Te
     make = partial(TEAMS[job.kind], task, state, job.model, prepared.trained, prepared.constant)
     before = job.data_before or DataBefore(None)
     try:
-        if not TEAMS[job.kind].own_processes:
-            return make()
-        first, second = (before.tried, nullcontext) if before.is_known_by_number() else (nullcontext, before.tried)
-        with suppress(ArgumentError), first():
-            return make()
-        with second():  # as it is, it may hold what can be sent to no worker
-            return make()
+        return _team_with_data(make, before) if TEAMS[job.kind].own_processes else make()
     finally:
         before.forget()
+
+
+def _team_with_data(make: Callable[[], Team], before: DataBefore) -> Team:
+    """Make a team of processes, to which the data set is sent.
+
+    The trial step may have opened what no process can be sent, such as a file. So the data set is sent either as it is
+    now or as it was before the trial step, and where one of the two cannot be sent, the other is tried.
+
+    Raises:
+        ArgumentError: neither can be sent.
+    """
+    as_now, as_before = nullcontext, before.put_back_on_trial
+    first, second = (as_before, as_now) if before.holds_new_file_number() else (as_now, as_before)
+    with suppress(ArgumentError), first():
+        return make()
+    with second():
+        return make()
 
 
 def _newest_parameters(job: Job, state: SharedState) -> list[Tensor]:

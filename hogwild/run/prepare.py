@@ -1,4 +1,4 @@
-"""The first step of a run: think it through. Plans, refusals and warnings; nothing is shared, nobody works yet.
+"""The first step of a run: plan it, or refuse it. No memory is shared yet, and no worker runs.
 
 Job → anatomy → optimizer, once, on stand-ins → dry run → second look → layout → what stays sparse → plans → limits
 """
@@ -52,18 +52,21 @@ _ROOM, _FEW = 4, 1 << 14  # times the rows that the first sparse gradient names,
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that has been thought through.
+    """A run whose parts are known to fit together.
 
     Attributes:
         job: what is to be done.
         tickets: of the whole run.
         anatomy: the model taken apart; what the optimizer leaves alone is constant.
-        optimizer: made once by the caller's factory, on `optimized`, stand-ins for the trained parameters.
+        optimizer: made once by the caller's factory, on stand-ins for the parameters.
+        optimized: those stand-ins that are trained, in layout order.
         sparse: positions of the trained parameters whose gradients stay sparse.
         first_samples: samples in the first batch.
         plan, optimizer_plan: what lies where, and how it is stepped.
-        training: what it trains, as plain values; empty where nobody asks.
+        training: what is trained, as plain values. Empty where it is neither recorded nor compared.
         origin: which run it is, and what it trains; None where it is neither saved nor resumed.
+        draws: whether the trial step drew from a generator that all code of a process shares; True where there was no
+            trial step.
         curvature: of the loss where the run begins, where it is known.
     """
 
@@ -98,7 +101,7 @@ class Prepared:
 
 
 def prepare(job: Job) -> Prepared:
-    """Think a run through; touches nothing.
+    """Check that the parts of a run fit together, and plan it. Nothing of the caller's is changed.
 
     Raises:
         ArgumentError: the parts of the job do not fit together, or the machine's limits do not allow it; or a run is
@@ -107,16 +110,11 @@ def prepare(job: Job) -> Prepared:
             each worker would have for itself.
         RunDirectoryError: it is to go on with a directory whose files are not of one run, or of another model's.
     """
-    tickets = job.tickets
     refuse_thread_settings()
     anatomy = Anatomy.of(job.model)
     job = replace(job, data_before=_data_before(job))
     copies = copies_for_another(job)  # before anything of the job has been used
-    _refuse_idle_functions(job)
-    _warn_of_eval_mode(job.model)
-    if job.out is not None:
-        refuse_unsaveable(job.model)
-    _warn_of_few_batches(job)
+    _check_what_needs_no_step(job)
     stand_ins = stand_ins_of(job.model)  # a factory that ignores its argument is found out
     optimizer = make_optimizer(job.optimizer, [(n, stand_ins[id(p)]) for n, p in job.model.named_parameters()])
     job = _with_rates(job, optimizer)
@@ -140,26 +138,30 @@ def prepare(job: Job) -> Prepared:
     optimizer_plan = stale_plan(job, optimizer, optimized, layout, sparse, rows, curved)
     if origin is not None:
         origin = _with_compensation(origin, job, curved, optimizer_plan)
-    rates = () if isinstance(job.source, Kernel) else job.config.values_of("lr")  # a kernel steps by itself
-    optimizer_plan = optimizer_plan.with_rates(rates).with_average(job.config.ema)
+    optimizer_plan = _with_settings(optimizer_plan, job, rows)
     _warn_of_large_steps(job, optimizer, optimizer_plan)
-    if job.rule.combines:
-        optimizer_plan = optimizer_plan.with_rows(rows)
     tables = _kept_once(job, optimizer, layout, sparse, optimizer_plan)
     plan = _plan(job, anatomy, optimizer_plan, rows, tables, tried, job.updates)
     limits.refuse(job.config.workers, own_processes=TEAMS[job.kind].own_processes)
-    draws = bool(tried.draws) or job.loss is None
     return Prepared(
-        *(job, tickets, anatomy, optimizer, optimized, sparse, tried.samples, plan, optimizer_plan),
-        training,
-        origin,
-        draws,
-        curved,
+        job=job,
+        tickets=job.tickets,
+        anatomy=anatomy,
+        optimizer=optimizer,
+        optimized=optimized,
+        sparse=sparse,
+        first_samples=tried.samples,
+        plan=plan,
+        optimizer_plan=optimizer_plan,
+        training=training,
+        origin=origin,
+        draws=bool(tried.draws) or job.loss is None,
+        curvature=curved,
     )
 
 
 def _data_before(job: Job) -> DataBefore:
-    """Of the data, where it may be sent to processes."""
+    """The data set as it is now; remembered only where it may have to be sent to processes."""
     return DataBefore(job.source if job.config.kind == AUTO or TEAMS[job.config.kind].own_processes else None)
 
 
@@ -179,10 +181,14 @@ def _refuse_idle_functions(job: Job) -> None:
         )
 
 
-def _warn_of_eval_mode(model: nn.Module) -> None:
-    """Dropout and BatchNorm do something else in it."""
-    if trains_as_evaluated(model):
+def _check_what_needs_no_step(job: Job) -> None:
+    """Refusals and warnings that come before anything of the caller's is called."""
+    _refuse_idle_functions(job)
+    if trains_as_evaluated(job.model):
         warn_caller("the model is in eval mode, and trains in it; model.train() turns dropout and BatchNorm on")
+    if job.out is not None:
+        refuse_unsaveable(job.model)
+    _warn_of_few_batches(job)
 
 
 def _warn_of_few_batches(job: Job) -> None:
@@ -229,7 +235,7 @@ def _training(job: Job, optimizer: Optimizer, names: dict[int, str], anatomy: An
 
 
 def _origin(job: Job, training: dict[str, Any]) -> Origin | None:
-    """That of the run; of one that is resumed, its own, once it is sure that it trained the same."""
+    """The identity of the run. A resumed run keeps its own, after a check that it trained the same thing."""
     if job.out is None and job.resume is None:
         return None
     if job.resume is None:
@@ -243,7 +249,7 @@ def _origin(job: Job, training: dict[str, Any]) -> Origin | None:
 
 
 def _with_compensation(origin: Origin, job: Job, curved: Curvature | None, plan: OptimizerPlan) -> Origin:
-    """The same, with what is done about stale gradients, once it is sure that it is what was done before."""
+    """The same, with what is done about stale gradients. A resumed run must do what it did before."""
     changes = plan.compensation.changes if plan.compensation is not None else ()
     if job.resume is not None:
         refuse_other_compensation(origin.compensation, changes, job.resume)
@@ -251,9 +257,15 @@ def _with_compensation(origin: Origin, job: Job, curved: Curvature | None, plan:
     return origin if curved is None else replace(origin, curvature=curved.largest, curvature_grows=curved.grows)
 
 
+def _with_settings(plan: OptimizerPlan, job: Job, rows: frozenset[int]) -> OptimizerPlan:
+    rates = () if isinstance(job.source, Kernel) else job.config.values_of("lr")  # a kernel steps by itself
+    plan = plan.with_rates(rates).with_average(job.config.ema)
+    return plan.with_rows(rows) if job.rule.combines else plan
+
+
 def _found(job: Job, anatomy: Anatomy, tried: DryRun, optimizer: Optimizer, layout: Layout) -> frozenset[int] | None:
-    """The positions of the parameters that may get sparse gradients: of those whose first one is dense, or is none,
-    tables whose layers say so. None: nothing was tried, and nothing says so."""
+    """The positions of the parameters that may get sparse gradients: those that got one in the trial step, and tables
+    whose layers ask for them. None where there was no trial step and no layer asks."""
     if job.loss is None:
         return declared_sparse(job.model, optimizer, anatomy.trained, layout, job.sparse)
     tables = tables_of(job.model, list(anatomy.trained.values()))
@@ -261,8 +273,8 @@ def _found(job: Job, anatomy: Anatomy, tried: DryRun, optimizer: Optimizer, layo
 
 
 def _rows(job: Job, anatomy: Anatomy, sparse: frozenset[int]) -> frozenset[int]:
-    """The positions of the parameters whose gradients wait as rows where they are sparse: tables whose layers say so,
-    too, of which the first one is not."""
+    """The positions of the parameters whose sparse gradients are kept as rows while they wait. Tables whose layers ask
+    for sparse gradients are among them, even where the gradient of the trial step was dense."""
     return frozenset() if job.rule.dense_gradients else sparse | tables_of(job.model, list(anatomy.trained.values()))
 
 
@@ -287,7 +299,8 @@ def _sparse(job: Job, found: frozenset[int] | None, layout: Layout, optimizer: O
 
 
 def _keeps_rows(job: Job, optimizer: Optimizer, layout: Layout, tables: frozenset[int] | None) -> bool:
-    """True where one copy of each of these tables is kept, and what rows held in older versions; None: of any."""
+    """True where each of these tables is kept once, with a log of what its rows held in older versions. `tables` is
+    None where it is not known which get sparse gradients; then every parameter is taken for one."""
     every = frozenset(range(len(layout.entries)))
     rows = steps_rows(optimizer, layout, every if tables is None else tables)
     return job.rule.needs(job.config.workers).logs > 0 and rows

@@ -57,18 +57,23 @@ def train_config(
     intra_op: int = 1,
     overwrite: bool = False,
     maker: str = "train",
-    free: Mapping[str, Any] | None = None,
-    looks_again: bool = True,
+    caller_config: Mapping[str, Any] | None = None,
+    refuses_hidden_state: bool = True,
     change: Mapping[str, Any] | None = None,
     party: Party | None = None,
 ) -> Run:
-    """Train as the configuration says; arguments and errors are those of `train`.
+    """Train as the configuration says. Arguments and errors are those of `train`, and these:
 
-    `rule` replaces the one that the configuration names; `began` is the time.monotonic() at which the caller asked;
-    `trace` is shown versions on the way; `intra_op` is the number of torch threads that each worker computes with;
-    `maker` and `free` are recorded.
-    `looks_again` is False where it is to be found out what differs, and nothing to be refused; `party`: the machines
-    that train together.
+    Args:
+        rule: replaces the one that the configuration names.
+        began: the time.monotonic() at which the caller asked for the run; None is now.
+        trace: is shown versions of the model during the run.
+        intra_op: torch threads that each worker computes with.
+        maker: the name of the function that was called, for the record.
+        caller_config: the argument `config` of `train`, for the record.
+        refuses_hidden_state: whether a run that promises the same bits is refused where the code that it is given keeps
+            state. The checker turns this off, because it wants to see what differs.
+        party: the machines that train together.
     """
     began = time.monotonic() if began is None else began
     with leaving_together(party):
@@ -109,8 +114,8 @@ def train_config(
             intra_op=intra_op,
             overwrite=overwrite,
             maker=maker,
-            free=checked_free(free),
-            looks_again=looks_again,
+            caller_config=checked_caller_config(caller_config),
+            refuses_hidden_state=refuses_hidden_state,
             change={} if change is None else change,
             again=None if kernel is None else step_again,
             sparse=() if kernel is None else tuple(kernel.tables),
@@ -192,7 +197,7 @@ def refuse_other_arguments(work: Callable[..., Any]) -> None:
         ) from error
 
 
-def checked_free(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def checked_caller_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Settings of the caller's own, as they will be recorded.
 
     Raises:

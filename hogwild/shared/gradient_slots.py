@@ -20,8 +20,8 @@ _NONE, _DENSE, _SPARSE, _COALESCED, _TABLE = range(5)
 class GradientSlot:
     """One gradient in shared memory, and what belongs to it.
 
-    `tensors` holds one view per parameter and `flats` one tensor per range; `buffers` are the buffers after the forward
-    pass. `words` are indexed by the constants below. `bytes` are those of all of it.
+    `tensors` holds one view per parameter and `flats` one tensor per range. `buffers` are the buffers after the forward
+    pass. `words` are indexed by the constants below. `bytes` is the whole slot.
 
     Args:
         parameters, buffers: their layouts, without the tables that lie in no slot.
@@ -31,11 +31,19 @@ class GradientSlot:
         arena, offset: where it lies.
     """
 
-    STAMP, STATUS, WORKER, VERSION, WHOLE, CHECKED = range(6)
-    """The update that it is of, plus one, stored last; one of those below; who computed it, on which version; 1: each
-    parameter has a dense one; the update, plus one, of which it was computed a second time and found equal. TRAINED: in
-    place of gradients there are rows as they have become."""
-    LEFT_OUT, NOT_FINITE, USABLE, TRAINED = range(4)
+    # Places in `words`.
+    STAMP = 0  # the number of the update, plus one; stored last, so it says that the gradient is there
+    STATUS = 1  # one of the four below
+    WORKER = 2  # who computed it
+    VERSION = 3  # the version it was computed on
+    WHOLE = 4  # 1 where every parameter has a dense gradient
+    CHECKED = 5  # the number of the update, plus one, once a second computation gave the same bits
+
+    # Values of STATUS.
+    LEFT_OUT = 0  # the update is left out on purpose
+    NOT_FINITE = 1  # loss or gradient is not finite
+    USABLE = 2  # it can be applied
+    TRAINED = 3  # the slot holds rows that a kernel has trained, in place of a gradient
 
     def __init__(
         self,

@@ -38,8 +38,15 @@ from hogwild.shared.totals import Totals
 
 @dataclass(frozen=True)
 class Needs:
-    """What a rule needs of shared memory: `slots` (K), copies of the optimizer's state, gradients (M), and how many
-    versions of a table that was written can be undone for who reads an older one; 0: tables lie in the slots."""
+    """What a rule needs of shared memory.
+
+    Attributes:
+        slots: full copies of the model (K).
+        state_copies: copies of the optimizer's state.
+        gradients: gradients that are held at a time (M).
+        logs: versions of a table that a reader can go back, because what they overwrote is logged. 0: tables are not
+            logged, and lie in the slots.
+    """
 
     slots: int = 1
     state_copies: int = 1
@@ -70,12 +77,22 @@ class _Offsets:
 class StatePlan:
     """Where everything lies in the arena, and what it is called.
 
-    `names` maps each entry of the model's state dict to (`"parameter"`, `"constant"` or `"buffer"`, position);
-    `rows` is the number of updates that the journal can hold; `audited` says that there are accounts of the gradient;
-    `sparse` maps the positions of the parameters with sparse gradients to how many rows one may name, before those that
-    come twice are added up; `tables` are the positions of those that are kept by rows, which lie in no slot; `shards`
-    are what a version is made in, where workers make it together; `dealing` says which machine computes what, and
-    whether machines average; `mutexes` that the locks of processes lie in the arena.
+    Attributes:
+        workers: of this machine.
+        spares: places for tickets that are to be computed again.
+        rows: updates that the journal can hold.
+        digest_every: versions between two whose bits the journal notes.
+        parameters, constants, buffers: layouts of the trained parameters, of the others, and of the buffers.
+        names: entry of the model's state dict → ("parameter", "constant" or "buffer", position in its layout).
+        optimizer: what the optimizer keeps for each parameter.
+        needs: what the rule needs of shared memory.
+        audited: there are accounts of the gradient.
+        tables: positions of the parameters that are kept by rows. They lie in no slot.
+        sparse: position of a parameter that may get sparse gradients → rows that one may name. In a gradient that names
+            more, rows that come twice are added up first.
+        shards: the pieces in which several workers make a version together; empty where one worker makes it.
+        dealing: which machine computes what, and whether machines average.
+        mutexes: the locks that processes take lie in the arena.
     """
 
     workers: int
@@ -144,11 +161,18 @@ class StatePlan:
 class SharedState:
     """The shared state of a run, opened in one process.
 
-    `slots` are the rule's; `observed` is one more, into which a version is copied for the parent to evaluate, and
-    `observed_average` the moving average there, where one is kept;
-    `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards; `tables` are those that
-    are kept by rows, by position; `locks` are those that processes take; `exchange` is where the values lie that
-    machines average, if they do.
+    Attributes:
+        control, journal: the counters, tickets and rows of the workers; one row per update.
+        slots: the versions of the model, as many as the rule needs.
+        observed, observed_average: one more slot, into which a version is copied for the parent to evaluate, and its
+            moving average, where one is kept.
+        tables: the parameters that are kept by rows, by position.
+        constants: the parameters that are not trained.
+        optimizer_states, gradients: as many as the rule needs.
+        shard_versions: `shard_versions[s][0]` is the version that shard s is at, where versions are made in shards.
+        locks: those that processes take.
+        audit: the accounts of the gradient; None where none are kept.
+        exchange: the values that machines average; None where they do not.
     """
 
     def __init__(self, plan: StatePlan, arena: Arena) -> None:
@@ -195,8 +219,10 @@ class SharedState:
         return state
 
     def map_in(self) -> None:
-        """Map into this process what all workers use before long: versions, optimizer state, gradients. What has room
-        for more rows than most runs name comes as it is used."""
+        """Map versions, optimizer state and gradients into this process, because every worker uses them soon.
+
+        Gradients with room for sparse rows are left out, because most runs use little of that room.
+        """
         plan, at = self.plan, self.plan.offsets
         self.arena.map_in(at.slots[0], at.slots[-1] - at.slots[0])
         self.arena.map_in(at.states[0], at.states[-1] + OptimizerState.size(plan.optimizer) - at.states[0])
@@ -230,14 +256,18 @@ class SharedState:
         self.journal.prepare()
 
     def parameters(self, version: int, slot: int) -> list[Tensor]:
-        """The parameters of a version that lies in that slot: those there, unless these are predicted, and what they
-        are predicted of is beside the optimizer's state after it."""
+        """The parameters of a version that lies in that slot.
+
+        Where the optimizer predicts weights, the slot holds the prediction that gradients are computed on, and the
+        parameters themselves lie beside the optimizer's state.
+        """
         if self.plan.optimizer.holds_parameters:
             return self.optimizer_states[version % len(self.optimizer_states)].parameters()
         return self.slots[slot].parameters
 
     def give_parameters(self, version: int, slot: int, targets: Sequence[Tensor]) -> None:
-        """Copy the parameters of a version that lies in that slot, of which a later one may have been begun."""
+        """Copy the parameters of a version that lies in that slot. The next version may have been begun already: of
+        tables, whose rows are written in place, the values at this version are taken."""
         for i, (target, value) in enumerate(zip(targets, self.parameters(version, slot), strict=True)):
             if i in self.tables:
                 self.tables[i].copy_at(version, target)

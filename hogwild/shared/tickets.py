@@ -84,7 +84,7 @@ class Control(Words):
     workers is that of the courier, which owns a ticket while it lays a gradient of another machine where it waits.
     """
 
-    is_there: Callable[[int], bool]  # ticket → its gradient waits, or is applied; given by whoever knows the rule
+    is_there: Callable[[int], bool]  # ticket → its gradient waits, or is applied; set by the rule, where machines train
 
     def __init__(self, arena: Arena, offset: int, workers: int, spares: int, dealing: Dealing = ALONE) -> None:
         couriers = int(dealing.several)
@@ -95,10 +95,10 @@ class Control(Words):
 
     @classmethod
     def reserve(cls, space: Space, workers: int, spares: int, dealing: Dealing = ALONE) -> int:
-        """Reserve what a control of that many workers and reissued tickets needs.
+        """Reserve the memory of a control with that many workers and with `spares` places for reissued tickets.
 
-        No more tickets than there are workers wait to be taken again, or than the run left undone that is resumed, or
-        than other machines owed: the counter moves only while none does.
+        Reissued tickets are handed out first, and new ones only while there are none. So there are never more of them
+        than workers, than tickets that a resumed run left undone, or than tickets of lost machines.
         """
         return space.reserve(cls.size(workers + int(dealing.several)) + 8 * spares)
 
@@ -118,8 +118,8 @@ class Control(Words):
             self._reissued[i] = again[i] if i < len(again) else NOBODY
 
     def _prepare_averages(self, first: int, last: int | None) -> None:
-        """What was averaged is what had to be before `first`, the lowest update that is not done; `last`: the last
-        version, where all are done."""
+        """Note which version was averaged last: the one that update `first` needs, the lowest that is not done. `last`
+        is the last version where all updates are done, else None."""
         averages = self.dealing.averages
         adopted = averages.before(first) if averages is not None and last is None else last or 0
         self[Word.ADOPTED] = self[Word.PROPOSED] = adopted
@@ -167,8 +167,8 @@ class Control(Words):
         return ticket
 
     def _is_dealt_with(self, ticket: int) -> bool:
-        """True where somebody of this machine owns that ticket, or its gradient is there: in this order, for whoever
-        lays a gradient down says so before the row lets go of the ticket."""
+        """True where a worker of this machine owns that ticket, or its gradient is there. The rows are asked first: a
+        worker stamps a gradient before its row lets go of the ticket."""
         return any(row[Field.TICKET] == ticket for row in self._rows) or self.is_there(ticket)
 
     def receive(self, ticket: int) -> bool:
@@ -185,7 +185,8 @@ class Control(Words):
             return needed
 
     def adopt(self, ticket: int) -> bool:
-        """Let a worker of this machine compute a ticket that was passed over as another machine's. False: no need."""
+        """Let workers of this machine compute a ticket that was passed over because it was another machine's. False:
+        that is not needed."""
         with self.ticket_lock:
             self._enter(self.workers)
             passed = ticket < self[Word.NEXT] and ticket not in self._reissued
@@ -204,8 +205,8 @@ class Control(Words):
     def _enter(self, worker: int) -> None:
         """First thing under the ticket lock: name its holder, and undo what a holder that died in it had begun.
 
-        It may have named a ticket in its row that the counter had not passed, or that the reissue list still held;
-        somebody else will get that ticket, so the dead worker must not seem to own it.
+        A holder that died may have named a ticket in its row before the counter passed it, or before the reissue list
+        let go of it. Another worker will get that ticket, so the row of the dead one must not name it.
         """
         dead = self._words[Word.HOLDER]
         if dead != NOBODY:
@@ -221,7 +222,7 @@ class Control(Words):
         row[Field.PHASE] = Phase.IDLE
 
     def leave(self, worker: int) -> None:
-        """The worker claims no more; what it did not commit is for anyone to take."""
+        """The worker claims no more tickets. One that it did not commit is reissued."""
         if self._rows[worker][Field.TICKET] != NOBODY:
             self.hand_back(worker)
 
@@ -291,9 +292,9 @@ class Control(Words):
         return [ticket for ticket in self._reissued if NOBODY < ticket < self[Word.TOTAL]]
 
     def unfinished(self, settle: Settle, but: int) -> tuple[int, list[int]]:
-        """(the next ticket to hand out, the tickets below it that are to be computed again by who goes on from here).
+        """What a run that goes on from here has to compute: (the next ticket, the tickets below it that are not done).
 
-        `but` is the worker that asks, whose own ticket is done, or NOBODY; `settle` decides over those of the others.
+        `but` is the worker that asks, whose own ticket is done, or NOBODY. `settle` decides about those of the others.
         """
         with self.ticket_lock:
             self._enter(but)

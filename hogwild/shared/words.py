@@ -141,8 +141,8 @@ class Words:
         rows = offset + 8 * _WORDS
         self._rows = [arena.words(rows + 8 * _ROW * i, _ROW) for i in range(workers + others)]
         self._spins = workers <= usable_cores()  # else a yield takes a core from somebody who computes
-        self._impatient = 0  # the thread that does not wait for the ticket lock to see a word
-        self._observed: dict[int, int] = {}  # word → what it was when it was last seen under that lock
+        self._impatient = 0  # the thread that is inside `without_waiting`, or 0
+        self._observed: dict[int, int] = {}  # word → its value when it was last read under the lock
         self._seen = 0, 0  # the head when this worker last began to wait, and the time then
 
     @staticmethod
@@ -188,7 +188,7 @@ class Words:
                 self[word] = value
 
     def tries_to_publish(self, word: int, value: int) -> bool:
-        """`publish`, for who must not wait. False: not now, for somebody has the lock, who may hang with it."""
+        """`publish` without waiting for a lock. False: not published, because a worker holds the lock."""
         if not _ORDERED_STORES and not self.ticket_lock.acquire(blocking=False):
             return False
         self._words[word] = value
@@ -198,8 +198,8 @@ class Words:
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Inside, `observe` of this thread sees what was seen before, where somebody has the lock, who may hang with
-        it."""
+        """Inside, `observe` does not wait for the lock in this thread. Where a worker holds it, and may hang with it,
+        the value that was seen last is returned."""
         self._impatient = threading.get_ident()
         try:
             yield
@@ -213,7 +213,7 @@ class Words:
         return first
 
     def observe(self, word: int) -> int:
-        """Read a word that was published."""
+        """Read a word that was published. The caller then sees all that was written before it was published."""
         if _ORDERED_STORES:
             return self._words[word]  # several times an update: without a call between
         if self.ticket_lock.acquire(self._impatient != threading.get_ident()):
@@ -224,23 +224,24 @@ class Words:
         return self._observed.get(word, 0)
 
     def ordering(self) -> AbstractContextManager[object] | Lock:
-        """Around a store that says that other memory is written, and around its loads, where it is no `Word`."""
+        """A context for stores and loads of a word outside of this class that announces other memory, such as the stamp
+        of a gradient. Whoever loads the new value in it also sees that memory as it was before the store."""
         return _NOTHING if _ORDERED_STORES else self.ticket_lock
 
     def says(self, words: memoryview[int], place: int, value: int) -> bool:
-        """True where a word that is no `Word`, and that says that other memory is written, has this value."""
+        """Whether such a word, as `ordering` is about, has this value."""
         if _ORDERED_STORES:
             return words[place] == value
         with self.ticket_lock:
             return words[place] == value
 
     def wait_until(self, condition: Callable[[], bool], worker: int, version: int = NOBODY) -> None:
-        """Wait until that is so.
+        """Wait until the condition holds.
 
-        Where each worker has a core, a wait that may be short begins with yields. A wait for a `version` is slept
-        through until who makes it wakes this worker, where there are alarms; where there are none, up to the one before
-        it, at the pace at which versions were made since this worker waited before. What remains, and any other wait,
-        is one of sleeps of 20 µs to half a millisecond.
+        Where each worker has a core, a wait that may be short begins with yields. In a wait for a `version` this worker
+        sleeps until the maker of that version wakes it, where there are alarms. Where there are none, it sleeps until
+        about one version before it, judged by the pace at which versions were made since it waited last. What remains,
+        and any other wait, consists of sleeps of 20 µs to half a millisecond.
 
         Raises:
             Aborted: the run has failed.

@@ -1,4 +1,4 @@
-"""How the end of a worker before its time is told: as data, and in words. The supervisor decides what follows."""
+"""Why a worker ended before its work was done, as data and in words. The supervisor decides what follows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Failure:
 
     @property
     def how(self) -> str:
-        """The line without who failed, and where."""
+        """The line without the worker, the update and the batch; equal for failures of the same kind."""
         told = self.what.removeprefix(f"worker {self.worker} ")
         return told.replace(f" at update {self.update} (batch {self.batch})", "", 1)
 
     def as_error(self, afterwards: str = "") -> WorkerError:
-        """What the caller is to be told; `afterwards` is what became of it."""
+        """The error that the caller gets; `afterwards` says what was done about the failure."""
         text = "\n\n".join(part for part in (self.what, afterwards, self.details) if part)
         error = WorkerError(text, worker=self.worker, update=self.update, batch=self.batch)
         error.__cause__ = self.error.with_traceback(None) if self.error is not None else None  # its frames hold tensors
@@ -42,7 +42,7 @@ class Failure:
 
 
 def told_after_the_first(failures: Sequence[Failure]) -> str:
-    """What the message of the first failure ends with for the others: that they were the same, or a line for each."""
+    """How the message of the first failure goes on about the later ones: they were the same, or a line for each."""
     later = failures[1:]
     if not later:
         return ""
@@ -71,7 +71,7 @@ class WorkerHistory:
     restarts: int = 0
 
     def note(self, event: Logged) -> None:
-        """Take in what was logged; what comes a second time, for an interruption came between, is in already."""
+        """Take in what was logged. The same event may come twice, where an interruption came in between."""
         if not self.logged or self.logged[-1] is not event:
             self.logged.append(event)
 
@@ -80,7 +80,8 @@ class WorkerHistory:
         return [one for place, one in enumerate(self.logged) if place not in self.undone]
 
     def undo(self, failure: Failure, batches: int) -> None:
-        """The update that its worker was at, of so many batches from the one named on, is computed again."""
+        """The update at which that worker failed is computed again, and so are its `batches` batches: what was logged
+        of them no longer counts."""
         at = failure.worker, failure.update
         own = range(failure.batch, failure.batch + batches) if failure.batch is not None else ()
         self.undone |= {

@@ -77,8 +77,8 @@ class Milestones:
         return version in self._traced
 
     def reach(self, version: int, slot: int, made_by: int) -> None:
-        """Let whatever is due look at a version that is complete in that slot and not yet published; `made_by` the
-        worker whose ticket is in it, or NOBODY, where nobody trains meanwhile."""
+        """Let whatever is due look at a version that is complete in that slot and not yet published. `made_by` is the
+        worker whose ticket is in it; NOBODY where no worker's is."""
         if not self.due(version):
             return
         if self._digest_every and version % self._digest_every == 0:
@@ -91,7 +91,7 @@ class Milestones:
             self._checkpoint.save(self._state, self._rule, version, slot, made_by)
 
     def _hasher(self, version: int, slot: int) -> Hasher:
-        """One for each place where a version lies, with the state after it."""
+        """The hasher of the place where that version lies: its slot, and its copy of the optimizer's state."""
         place = slot, version % len(self._state.optimizer_states)
         if place not in self._hashers:
             self._hashers[place] = Hasher(self._state.state_dict(version, slot))
@@ -101,8 +101,11 @@ class Milestones:
         return version in self._traced or (self._evaluate_every > 0 and version % self._evaluate_every == 0)
 
     def _not_shown_before(self, version: int) -> Sequence[int]:
-        """The versions before that one whose makers come late, or failed, where versions are made in no order: what the
-        model is by now is shown for them, for nobody who trains in place waits for another, and none is left out."""
+        """Versions before that one that are due and have not been shown.
+
+        Under a rule in place versions are not made in order, and the worker of an earlier one may be late, or have
+        failed. Nobody waits for it: the model as it is now is shown for that version, so that no evaluation is missed.
+        """
         if self._rule.versioned:
             return ()
         first, every = self._state.control[Word.OBSERVED] + 1, self._evaluate_every
@@ -114,7 +117,7 @@ class Milestones:
         """Copy a version out for the parent to evaluate, once it has evaluated the last one."""
         control = self._state.control
         control.wait_until(lambda: control.observe(Word.EVALUATED) == control[Word.OBSERVED], self._worker)
-        again = control[Word.OBSERVED] >= version  # whoever was about to make it before showed it, then died
+        again = control[Word.OBSERVED] >= version  # a worker has shown it, and died before it published the version
         if again and (self._rule.same_bits or not self._rule.versioned):
             return
         self._state.show(version, slot)

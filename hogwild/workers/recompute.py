@@ -18,7 +18,7 @@ from torch import nn
 from hogwild.errors import NotReproducible
 from hogwild.model.replica import Binding
 from hogwild.rules.base import Gradient
-from hogwild.rules.rechecks import Rechecks
+from hogwild.rules.rechecks import STATE_ADVICE, Rechecks
 from hogwild.rules.registry import is_ours
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Hook, Word
@@ -27,8 +27,6 @@ from hogwild.workers.task import Task
 
 if TYPE_CHECKING:
     from hogwild.workers.worker import Worker
-
-_ADVICE = "docs/same-bits.md says what may keep state, and where"
 
 
 @dataclass(frozen=True)
@@ -128,5 +126,5 @@ class Recompute:
         raise NotReproducible(
             f"update {ticket.update} (batch {ticket.batch}): the {found} is another when worker {me} computes it again "
             f"after worker {first}{apart}, so {rule.name} cannot give the same bits; {suspects} keeps something from "
-            f"call to call, or a memory or a processor is at fault; {_ADVICE}"
+            f"call to call, or a memory or a processor is at fault; {STATE_ADVICE}"
         )

@@ -72,7 +72,7 @@ class WorkerSeat:
         self.optimizer = optimizer
         self.chosen = chosen
         self._account = account
-        self._skipped = 0  # updates that are left out, and do not count yet
+        self._skipped = 0  # updates left out since `count_skipped` was last called
         self.left_out = False  # the update being committed is not applied, on purpose
         self._config = config
         optimizer.clips = self.clips
@@ -127,13 +127,13 @@ class WorkerSeat:
         self.leave_out()
 
     def count_skipped(self) -> None:
-        """What was left out is so for good; see `hogwild.rules.base.Seat`."""
+        """Count the updates that were left out since the last call; see `hogwild.rules.base.Seat`."""
         if self._skipped:
             self._row[Field.SKIPPED] += self._skipped
             self._skipped = 0
 
     def take_not_finite(self, ticket: Ticket, loss: float) -> None:
-        """That loss is of an update that has been applied already; see `hogwild.rules.base.Seat`."""
+        """Report a loss that is not finite, of an applied update; see `hogwild.rules.base.Seat`."""
         if not self.ignores_nonfinite(ticket.update):
             raise self._not_finite(ticket, loss, self.index, untouched="the shared model has been written by it")
 

@@ -4,9 +4,9 @@
                   │ a worker raised, died or hung: settle what it owned, then replace it, go on without it,
                   └ stop the others and raise
 
-An exception of this package's own is always raised: what a worker found wrong, another would find again. So is that of
-a worker that could not be made. The first failure is the one that is told first. Whatever happens, no worker process
-runs when `supervise` is left.
+An exception of this package's own always ends the run, because another worker would find the same thing wrong. So does
+the exception of a worker that could not be made. The error that is raised tells the first failure first. Whatever
+happens, no worker process runs any more when `supervise` returns or raises.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Supervisor:
         state: the parent's view of the shared state.
         rule: the run's rule.
         config: of the run; says what to do about failures.
-        look: called now and then; shows waiting versions to the evaluation and reports progress.
-        shows: versions wait for that look, so it is to come soon. A look takes time from a worker where there is no
-            core to spare.
-        asks: what is made of a version that was shown may end the run.
+        look: called now and then; evaluates the version that is shown, if any, and reports progress.
+        shows: workers show versions and wait for `look`, so it is called every 20 ms. Elsewhere it is called every
+            100 ms, because it takes time from a worker where there is no core to spare.
+        asks: an evaluation may end the run.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Supervisor:
         self._pause = _SOON if shows else _NOW_AND_THEN
         self._asks = asks
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
-        self._dead: deque[tuple[int, Failure]] = deque()  # workers that have ended, and what they owned is not settled
+        self._dead: deque[tuple[int, Failure]] = deque()  # workers that have ended, whose ticket is not settled
         self._raisers: set[int] = set()  # whose errors end the run
-        self._seen: dict[int, tuple[tuple[int, ...] | None, float]] = {}  # the point each was seen at, and how long
+        self._seen: dict[int, tuple[tuple[int, ...] | None, float]] = {}  # where each was last seen, for how many s
         self._looked = time.monotonic()
 
     def supervise(self) -> None:
@@ -119,7 +119,7 @@ class Supervisor:
         self._look()
 
     def _handle(self, event: Event) -> BaseException | None:
-        """Take in what a worker tells; an error, where that ends the run and leaves nothing to settle."""
+        """Take in an event. Returns an error where the event ends the run at once, with nothing left to settle."""
         match event:
             case Logged():
                 self.history.note(event)
@@ -156,7 +156,7 @@ class Supervisor:
         return Failure(worker, at.update, at.batch, f"worker {worker} {what} {where}{said}")
 
     def _told(self, death: Died) -> Failure:
-        """What that worker had raised or was ended for; where nothing is known of that, what its process says."""
+        """Why that worker ended: what it had raised, or was ended for; else what the exit code of its process says."""
         return self._ending.pop(death.worker, None) or self._failure(death.worker, f"died of {_cause(death)}")
 
     def _settle_the_dead(self) -> None:
@@ -164,9 +164,9 @@ class Supervisor:
             pass
 
     def _settle_death(self, worker: int, failure: Failure) -> bool:
-        """The worker has ended for certain: settle what it owned, then apply the policy.
+        """Settle the ticket of a worker that has ended, then do what `on_worker_failure` says.
 
-        False: not now, for somebody holds the lock, who may hang and is to be ended first.
+        False: not now. Another worker holds the ticket lock; if it hangs, it has to be ended first.
         """
         dealt_with = self._control.owner_died(worker, partial(self._rule.settle, self._state))
         if dealt_with is None and self._config.on_worker_failure != "raise":
@@ -193,10 +193,10 @@ class Supervisor:
         return True
 
     def _end_what_hangs(self, timeout: float) -> None:
-        """End the workers that have been at the same point of the same ticket for too long.
+        """End the workers that have been at the same point of the same ticket for longer than `timeout`.
 
-        Of the time since the last look, which may have been long ago, only a part counts: the worker may have waited,
-        or this program may not have run.
+        Of a long time since the last look only a quarter of `timeout` counts. The worker may have been waiting for this
+        look, or this program may not have run.
 
         Raises:
             WorkerError: it is a thread, which cannot be ended.
@@ -220,8 +220,11 @@ class Supervisor:
         return point is not None and self._seen[worker][1] > timeout
 
     def _point(self, worker: int) -> tuple[int, ...] | None:
-        """Where that worker is in its work, or how often it has looked for what it waits for, which a worker that lives
-        does again and again; None while it waits for a lock, for the one that has it may hang."""
+        """Where that worker is in its work; the same point twice means that it got no further.
+
+        Of a worker that waits it is how often it has looked for what it waits for, because a living worker looks again
+        and again. None while it waits for a lock, because then it is the holder of the lock that may hang.
+        """
         row = self._control.row(worker)
         waits = row[Field.WAITING]
         if waits == FOR_A_LOCK:
@@ -249,8 +252,8 @@ class Supervisor:
         self._team.start(worker)
 
     def _has_tickets(self) -> bool:
-        """True when there are tickets that no worker has, and that are to be computed: not where every version is made,
-        which under `snapshot` may be of later ones."""
+        """True when there are tickets to be computed that no worker has. Once every version is made there are none,
+        even where tickets are left: under `snapshot` a later ticket may have made the last version."""
         control = self._control
         if self._rule.versioned and self._rule.newest(self._state)[0] >= self._last:
             return False
@@ -275,10 +278,10 @@ class Supervisor:
         return min(set(range(self._control.workers)) - self._team.running())
 
     def _stop_all(self) -> None:
-        """Let workers finish what they are at, briefly, then end them. Other failures among them are not raised.
+        """Let workers finish their update, for a short time, then end them. Their other failures are not raised.
 
-        Under the versioned rules, a version that `stop` has yet to judge is not published: who resumes the run will ask
-        again.
+        Under the versioned rules, a version that `stop` has not decided about is not published. When the run is
+        resumed, `stop` is asked again.
         """
         control = self._control
         control[Word.STOP] = 1
@@ -315,13 +318,13 @@ class Supervisor:
                     self._note_end(event)
 
     def _writing(self) -> bool:
-        """True while a worker writes in place, so that to end it would leave part of its update in the model."""
+        """True while a worker writes in place. Ending it then would leave a part of its update in the model."""
         running = self._team.running()
         writers = {worker for worker, _, phase in self._control.owned() if phase is Phase.WRITING}
         return not self._rule.versioned and not running.isdisjoint(writers)
 
     def _note_end(self, event: Died | Failed) -> None:
-        """Note a failure that the end of the run has overtaken; no lock is waited for, and nothing is settled."""
+        """Note a failure that came while the run was being ended. No lock is waited for, and nothing is settled."""
         worker = event.worker
         if isinstance(event, Failed):
             self._raised(event)
@@ -332,14 +335,14 @@ class Supervisor:
         self.history.failures.append(_doubtful(failure, self._doubted().get(worker)))
 
     def _doubted(self) -> dict[int, int]:
-        """Worker → the ticket that it was writing in place when it ended."""
+        """Worker → the ticket that is in doubt, because the worker ended while it wrote in place."""
         settle = partial(self._rule.settle, self._state)
         owned = self._control.owned()
         return {worker: ticket for worker, ticket, phase in owned if settle(ticket, phase) is Settled.DOUBTED}
 
 
 def _doubtful(failure: Failure, doubt: int | None) -> Failure:
-    """The same, which says which update is in doubt by it."""
+    """The failure, with a note of the update that is in doubt because of it, if any."""
     if doubt is None:
         return failure
     return replace(failure, what=f"{failure.what}; update {doubt} may have been applied in part")

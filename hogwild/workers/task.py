@@ -23,15 +23,29 @@ from hogwild.workers.surroundings.bit_flags import BitFlags
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker of a run is given; the parts that are functions may be lambdas and closures.
+    """What every worker of a run is given. The parts that are functions may be lambdas and closures.
 
-    `work` is called with the `Worker`.
-    `evaluate_every` and the plan's `digest_every` count versions; 0 is never. The versions in `traced` are shown to
-    the parent too. `stops` says that an evaluation may end the run, so that training waits for it. `pause` is called at
-    each hook. `loans`: how often the thread that trains has lent itself the shared generators. `draws`: the trial step
-    drew from a generator that all code of a process shares, or there was none. `again` computes a gradient a second
-    time where the loop is the user's own: (worker, ticket, replica) → (gradients, loss). `batches`: of the whole run;
-    `planned_batches`: those that it would have without `limit_updates`.
+    Attributes:
+        config: settings of the run.
+        plan: what lies where in shared memory; `plan.digest_every` is in versions.
+        optimizer_plan: how the optimizer's step is made.
+        rule: of the run; each worker attaches a copy of it.
+        work: the loop; called with the `Worker`.
+        source, loss: of the run; None where the loop is the user's own.
+        optimizer: the caller's factory, called once in each worker.
+        lr_schedule: the factor on learning rates by number of the update, or the rates themselves as a table.
+        flags: settings of torch that the worker sets.
+        evaluate_every: versions between evaluations; 0 is never.
+        traced: versions that are shown to the parent besides.
+        stops: an evaluation may end the run, so training waits for it.
+        checkpoint: saves versions; None where nothing is saved on the way.
+        pause: called at each hook of the protocol; tests plant it.
+        loans: how often the thread that trains has lent itself the shared generators.
+        draws: the trial step drew from a generator that all code of a process shares, or there was no trial step.
+        again: computes a gradient a second time where the loop is the user's own: (worker, ticket, replica) →
+            (gradients, loss).
+        batches: of the whole run.
+        planned_batches: those that it would have without `limit_updates`.
     """
 
     config: RunConfig

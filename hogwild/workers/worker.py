@@ -2,8 +2,8 @@
 
     claim → read → batch and gradient → commit → claim …
 
-A worker waits only in `claim` (for the version it is to read) and in `commit` (for its turn), and in both it gives
-its ticket back when an earlier one was left by a dead worker and nobody has taken it.
+A worker waits only in `claim` (for the version it is to read) and in `commit` (for its turn). In both it hands its
+ticket back when a worker died and left an earlier ticket that nobody has taken: somebody must compute that one first.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Worker:
                 self._own_generators.close()
 
     def _draws_in_gradients_alone(self) -> bool:
-        """True where no code but ours and torch's runs outside of `gradient`, which can be made twice, and where the
-        trial step drew nothing."""
+        """True where no code of the user's runs outside of `gradient`, in data, rule, schedule or optimizer, and the
+        trial step drew nothing. Then generators are seeded once something draws, and that gradient is computed anew."""
         task = self.task
         ours = type(task.source) in _UNSEEDED and is_ours(self.rule)
         steps = task.lr_schedule is None and task.optimizer_plan.written is not None
@@ -152,9 +152,9 @@ class Worker:
     # --- the calls that a loop is written in
 
     def claim(self, ahead: Callable[[Ticket], object] | None = None) -> Ticket | None:
-        """A ticket that is this worker's to compute, once the version it reads exists. None: there are no more.
+        """A ticket that this worker is to compute; returned once the version that it reads exists. None: no more come.
 
-        It is the number of the ticket, and knows its update and its batch.
+        A ticket is an int, its own number, and knows its update and its batch.
 
         Args:
             ahead: called with a ticket that has to wait, to prepare what needs no version; another may get that ticket.
@@ -174,7 +174,7 @@ class Worker:
             pause(Hook.CLAIMING)
             number = control.claim(self.index, pause)
             if number is None:
-                if self._stays():
+                if self._waits_for_more():
                     continue
                 self._close()
                 return None
@@ -195,7 +195,7 @@ class Worker:
             self._leave(number)
 
     def _wait_for(self, ticket: Ticket) -> None:
-        """Wait until the ticket may start, and meanwhile compute again what is due."""
+        """Wait until the ticket may start. Meanwhile compute a second time what is due."""
         recompute, version = self._recompute, self.rule.awaits(ticket)
         if recompute is None:
             self.control.wait_until(partial(self._may_start, ticket), self.index, version)
@@ -208,18 +208,18 @@ class Worker:
     def _may_go_on(self, ticket: Ticket, recompute: Recompute) -> bool:
         return self._may_start(ticket) or recompute.is_due(before=ticket)
 
-    def _stays(self) -> bool:
-        """True once there may be more tickets after all, or gradients to compute again; False where the run is over."""
+    def _waits_for_more(self) -> bool:
+        """There are no tickets now. True once there may be more, or gradients to compute again; False at the end."""
         if not self.rule.over():
-            self.control.wait_until(self._may_stay_no_longer, self.index)
+            self.control.wait_until(self._has_more_or_is_over, self.index)
         return not self.rule.over()
 
-    def _may_stay_no_longer(self) -> bool:
+    def _has_more_or_is_over(self) -> bool:
         again = self._recompute is not None and self._recompute.is_due()
         return again or self.control.orphan_before(self.control[Word.TOTAL]) or self.rule.over()
 
     def _close(self) -> None:
-        """There are no more tickets."""
+        """Called when there are no more tickets: compute again what is left of that, and close the rule."""
         if self._recompute is not None:
             self._recompute.stay()
             self._row[Field.PRESENT] = 0
@@ -230,7 +230,7 @@ class Worker:
         return self.rule.ready(ticket) or number >= control[Word.TOTAL] or control.orphan_before(number)
 
     def _leave(self, number: int) -> None:
-        """Give up a ticket that cannot start: for an orphan, or because the run was stopped before it."""
+        """Give up a ticket that cannot start, because an earlier one has no owner or because the run ends before it."""
         if number >= self.control[Word.TOTAL]:
             self.control.finish(self.index)
         else:
@@ -290,7 +290,7 @@ class Worker:
         return self.gradient(ticket, self.read(ticket))
 
     def compute(self, ticket: Ticket) -> Gradient:
-        """The gradient of that ticket, as the loop computes it, from its first line to its last."""
+        """The gradient of that ticket, computed a second time as the loop computes it."""
         self._begin(ticket.update, ticket.batch)
         replica, again = self.read(ticket), self.task.again
         if again is None:
@@ -319,10 +319,8 @@ class Worker:
             yield from parts_of(loss(module, self._batch(number)))
 
     def _gradient_unless(self, is_void: Callable[[], bool], ticket: Ticket, replica: nn.Module) -> Gradient | None:
-        """The gradient; None where it is found void, for what it drew was not its own.
-
-        Nothing of such a computation is left: neither what it logged nor what it raised.
-        """
+        """The gradient; None where `is_void` says that it drew numbers that were not its own. What that logged and what
+        it raised is dropped."""
         self.info.holds = True
         try:
             gradient = self._gradient(ticket, replica)

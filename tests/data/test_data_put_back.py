@@ -257,4 +257,4 @@ class Awkward(Dataset[Any]):
 def test_what_raises_where_it_is_read_is_left_alone() -> None:
     before = DataBefore(as_source(Awkward(), batch_size=8, shuffle=True, seed=0, collate=None))
     before.put_back()
-    assert not before.is_known_by_number()
+    assert not before.holds_new_file_number()

@@ -279,8 +279,8 @@ def test_delays_at_every_hook(update):
 class LaysOnly(Lays):
     """Every gradient waits, and a version is shared where somebody is idle."""
 
-    def _helped(self) -> bool:
-        return Ordered._helped(self)
+    def _others_are_idle(self) -> bool:
+        return Ordered._others_are_idle(self)
 
 
 @SHARDED

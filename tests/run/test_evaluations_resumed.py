@@ -10,10 +10,10 @@ import pytest
 from traits import IN_PLACE, KINDS, NAMES, VERSIONED
 
 import hogwild
+from hogwild.run.owed import owed, shown_before
 from hogwild.run.saved.best import load_best
 from hogwild.run.saved.checkpoint import ResumePoint
 from hogwild.run.saved.metrics import read_metrics
-from hogwild.run.shown import owed, shown_before
 from hogwild.shared.words import Hook, Word, Words
 from hogwild.testing import planted
 

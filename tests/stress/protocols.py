@@ -249,8 +249,8 @@ class Combining(Twice):
 
     def sharing(self) -> list[Step]:
         return [
-            Step("make.share", "Combining._shares", self.make_share),
-            Step("make.say", "Combining._shares", self.make_say, "share"),
+            Step("make.share", "Combining._leaves_to_all", self.make_share),
+            Step("make.say", "Combining._leaves_to_all", self.make_say, "share"),
         ]
 
     def make_share(self, s: State, i: int) -> Outcome:

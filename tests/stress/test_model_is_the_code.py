@@ -224,7 +224,7 @@ def test_one_worker_that_computes_all_twice_takes_the_steps_of_the_model(rule, e
 @pytest.mark.parametrize("rule", SAME_BITS)
 def test_one_worker_that_makes_versions_in_shards_takes_the_steps_of_the_model(rule, events, monkeypatch):
     """All is computed twice, for what one worker applies at once is made in one piece."""
-    monkeypatch.setattr(Combining, "_helped", lambda rule: True)
+    monkeypatch.setattr(Combining, "_others_are_idle", lambda rule: True)
     monkeypatch.setattr("hogwild.optim.plan.cut_shards", partial(cut_shards, size=150))
     tickets = 6 if rule == "sync" else 3
     problems.train(update=rule, workers=1, kind="threads", updates=3, recheck=1)

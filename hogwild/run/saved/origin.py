@@ -248,7 +248,7 @@ def describe(
         "loss": name_of(job.source.step if isinstance(job.source, Kernel) else job.loss),
         "work": None if job.source is not None else name_of(job.work),
         "data": _data(job, batch),
-        "config": dict(job.free),
+        "config": dict(job.caller_config),
     }
 
 

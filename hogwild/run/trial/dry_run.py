@@ -36,15 +36,25 @@ _MOST_TIMED = 2.0  # seconds
 
 @dataclass(frozen=True)
 class DryRun:
-    """What one step showed: positions of parameters with sparse gradients, samples in the batch, for each shared
-    generator that it drew from, what drew, the names of the parameters that the loss wrote to, frozen ones included,
-    the digest of the batch, how many rows each sparse gradient names, and what a step takes, where that was asked for.
-    `beyond`: the names of those that are computed with in the model that was copied, in place of those of the copy, or
-    by a layer of it; `beside`: of those that the loss computes with beside those of the copy, as where a penalty keeps
-    these near where they began. `kept`: what threads must not share of the loss, in words. `apart`: the class of what
-    the model and the loss have in common, by which the loss is another where the model alone is copied. `left_out`:
-    what the loss computes with that nobody will train, in words. `assigned`: what all threads find, that functions
-    of the loss or the model assign to. `made`: the names of buffers that there were none of before.
+    """What the trial step showed. It ran on a copy of the caller's model.
+
+    Attributes:
+        sparse: positions of the parameters that got sparse gradients.
+        samples: in the batch.
+        draws: for each generator that threads share and that was drawn from, what drew from it.
+        written: names of the parameters that the loss wrote to, frozen ones included.
+        batch: digest of the batch.
+        rows: position of a parameter → rows that its sparse gradient names.
+        measured: the time that a step takes, where that was asked for.
+        beyond: names of the caller's parameters that were computed with in place of those of the copy.
+        beside: names of the caller's parameters that the loss used together with those of the copy, as a penalty does
+            that keeps the copy near them.
+        kept: what the loss keeps that threads must not share, in words; or empty.
+        apart: class of an object that model and loss share. A copy of the model alone has another one of it, so the
+            loss comes out differently. Empty where there is none.
+        left_out: parameters that the loss uses and nobody will train, in words; or empty.
+        assigned: classes and globals that the loss or the model assigns to.
+        made: names of buffers that the first forward pass has made.
     """
 
     sparse: frozenset[int]

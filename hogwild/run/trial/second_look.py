@@ -18,12 +18,10 @@ from contextlib import suppress
 
 from hogwild.errors import NotReproducible, printable, with_type
 from hogwild.model.anatomy import Anatomy
-from hogwild.rules.rechecks import unequal_losses, unequal_tensors
+from hogwild.rules.rechecks import STATE_ADVICE, unequal_losses, unequal_tensors
 from hogwild.run.job import Job
 from hogwild.run.trial.same_steps import refuse_uneven_steps
 from hogwild.run.trial.trainee import Computed, Copies, Factors, Trainee, own_parts, sent_parts, shared_parts
-
-_ADVICE = "docs/same-bits.md says what may keep state, and where"
 
 
 def copies_for_another(job: Job) -> Copies | None:
@@ -31,7 +29,7 @@ def copies_for_another(job: Job) -> Copies | None:
 
     None where nothing is promised, nothing is to be refused, or there is no loss to look at.
     """
-    if not (job.rule.same_bits and job.looks_again) or job.source is None or job.loss is None:
+    if not (job.rule.same_bits and job.refuses_hidden_state) or job.source is None or job.loss is None:
         return None
     return sent_parts(job) or shared_parts(job)
 
@@ -86,7 +84,8 @@ def _refuse_what_works_once(job: Job, first: Trainee) -> None:
     except Exception as error:
         raise NotReproducible(
             f"batch 0 could be computed once, and cannot be again ({printable(with_type(error))}), so {job.rule.name} "
-            f"cannot give the same bits; the model, the loss or the data keeps something from call to call; {_ADVICE}"
+            f"cannot give the same bits; the model, the loss or the data keeps something from call to call; "
+            f"{STATE_ADVICE}"
         ) from error
 
 
@@ -104,7 +103,7 @@ def _refuse(job: Job, number: int, difference: str | None, how: str) -> None:
         raise NotReproducible(
             f"batch {number}: the {difference} {how}, so {job.rule.name} cannot give the same bits; the model, the "
             f"loss or the data keeps something from call to call, or reads by a closure the model that was given; "
-            f"{_ADVICE}"
+            f"{STATE_ADVICE}"
         )
 
 
@@ -125,5 +124,5 @@ def _refuse_uneven_schedule(job: Job, theirs: Factors | None) -> None:
         return
     raise NotReproducible(
         f"lr_schedule gives another factor when it is asked again, or in another order, so {job.rule.name} cannot give "
-        f"the same bits; it must be a function of the update's number alone; {_ADVICE}"
+        f"the same bits; it must be a function of the update's number alone; {STATE_ADVICE}"
     )

@@ -50,7 +50,7 @@ class Computed:
 
 def own_parts(job: Job) -> Copies:
     """What the first worker has: in a process, of a model that is reached past a copy of it, what is sent there."""
-    return (job.reaches and sent_parts(job)) or shared_parts(job)
+    return (job.copied_together and sent_parts(job)) or shared_parts(job)
 
 
 def sent_parts(job: Job) -> Copies | None:

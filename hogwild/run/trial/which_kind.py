@@ -42,7 +42,7 @@ def with_kind(job: Job, tried: DryRun, optimizer: Optimizer) -> Job:
     Raises:
         ArgumentError: no worker of that kind can be started here.
     """
-    job = replace(job, reaches=bool(tried.beyond or tried.apart))
+    job = replace(job, copied_together=bool(tried.beyond or tried.apart))
     if job.config.kind != AUTO:
         return replace(job, kind=job.config.kind)
     reason = _against_threads(job, tried, optimizer)

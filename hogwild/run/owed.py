@@ -1,7 +1,10 @@
-"""Which versions a run that is resumed under a rule in place has shown to be evaluated, and which it owes.
+"""Evaluations that a run still owes when it is resumed under a rule in place.
 
-They are numbered by their tickets: v is due once ticket v − 1 is done. There are fewer updates than that where some
-were skipped, tickets below it may be computed again, and of those that are done some were not shown before it ended.
+A worker shows a version to the parent by copying it out; the parent then evaluates it. When a run is interrupted, some
+versions were due and had not been shown. This module finds them.
+
+Under a rule in place a version is numbered by tickets: version v is due once ticket v − 1 is done. That is not the
+number of updates, because some updates may have been skipped; and tickets below v may still have to be computed again.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from hogwild.shared.words import NOBODY
 
 
 def shown_before(start: ResumePoint, rows: Sequence[Row], every: int, *, rows_are_whole: bool) -> int:
-    """The version up to which all that are due were shown, none after it; a due one comes next.
+    """The last version up to which nothing is owed: every due version up to it was shown, and none after it.
 
     Args:
         start: where the run goes on.
-        rows: evaluations of the parts before, those after the checkpoint included.
+        rows: evaluations of the earlier parts of the run, those after the checkpoint included.
         every: versions between evaluations from here on; 0 is never.
-        rows_are_whole: what was shown, and has no row, is shown again.
+        rows_are_whole: every version that was shown should have a row, so one without a row is shown again.
     """
     last = _last_done(start)
     if every and every == start.shown_every and start.shown != NOBODY:
@@ -39,8 +42,8 @@ def shown_before(start: ResumePoint, rows: Sequence[Row], every: int, *, rows_ar
 
 
 def owed(start: ResumePoint, shown: int, every: int) -> range:
-    """The versions that are due after `shown`, one in `every`, and that no worker comes to: the model that a run goes
-    on with has the update of the last of them."""
+    """The versions after `shown` that were due, one in `every`, and that no worker will reach any more, because the
+    model that the run goes on with already holds their updates."""
     if not every:
         return range(0)
     newest = _last_done(start) // every * every
