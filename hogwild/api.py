@@ -29,6 +29,7 @@ from hogwild.run.training import (
     checked_out,
     refuse_other_arguments,
     refuse_uncallable,
+    refuse_wrong_arity,
     train_config,
 )
 from hogwild.workers.kinds import warm_up
@@ -275,7 +276,8 @@ def launch(
     settings = _settings_in(locals())
     __tracebackhide__ = True  # pytest shows the line of the test
     refuse_uncallable(work=work, evaluate=evaluate, stop=stop, again=again, progress=progress)
-    refuse_other_arguments(work)
+    refuse_other_arguments("work", work, "worker")
+    refuse_wrong_arity(evaluate=evaluate, stop=stop, progress=progress)
     rule = make_rule(update, settings)
     rule.check(workers)
     warm_up(kind)

@@ -173,7 +173,7 @@ def own_training(
     """The training that `hogwild.train` would make of these arguments, to be repeated on copies of the model."""
     if data is None or loss is None or "optimizer" not in arguments:
         raise ArgumentError("check was given a model without data, loss and optimizer; give all, as to hogwild.train")
-    refuse_swapped(data, loss)
+    refuse_swapped(model, data, loss)
     update = arguments.pop("update", LEAST_OVERHEAD)
     optimizer, evaluate = arguments.pop("optimizer"), arguments.pop("evaluate", None)
     others: dict[str, Any] = {key: arguments.pop(key) for key in _OTHERS if key in arguments}

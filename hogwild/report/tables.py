@@ -69,7 +69,7 @@ def _results(run: Run, usual_lr: str) -> Iterable[tuple[str, str]]:
         yield "left out", f"{plural(skipped, 'gradient')}, not finite"
     if run.diverged:
         yield "diverged", run.diverged
-    yield "speed", f"{count(run.samples_per_second)} samples/s"
+    yield "speed", f"{count(run.samples_per_second)} {run.unit}/s"
     ages = run.staleness
     yield "staleness", f"mean {ages.mean:.2f}, p99 {ages.p99:.0f}, max {plural(ages.max, 'update')}"
     if run.compensation:

@@ -58,6 +58,7 @@ def gather_run(run: OpenRun, history: WorkerHistory, stopped: str | None, began:
         kind_because=job.kind_because,
         nodes=job.party.nodes if job.party is not None else 1,
         updates_per_epoch=job.updates_per_epoch,
+        in_tickets=job.source is None,
     )
 
 

@@ -171,10 +171,9 @@ def _refuse_idle_functions(job: Job) -> None:
         for update in sorted({0, job.updates - 1}):
             factor_of(job.factors, update)
     if job.callbacks.may_stop and not job.evaluate_every:
-        raise ArgumentError(
-            f"{job.callbacks.names_of('should_stop')} given, and nothing says when it is to be asked, for the source "
-            f"has no __len__; set evaluate_every"
-        )
+        why = "a loop of your own has no epochs" if job.source is None else "the source has no __len__"
+        who = job.callbacks.names_of("should_stop")
+        raise ArgumentError(f"{who} given, and nothing says when it is to be asked, for {why}; set evaluate_every")
     if job.config.keep_best is not None and job.evaluate is None:
         raise ArgumentError(
             f"keep_best {job.config.keep_best!r} given without evaluate, which alone measures it; give both or none"
@@ -182,7 +181,7 @@ def _refuse_idle_functions(job: Job) -> None:
 
 
 def _check_what_needs_no_step(job: Job) -> None:
-    """Refusals and warnings that come before anything of the caller's is called."""
+    """Refusals and warnings that come before the optimizer is made."""
     _refuse_idle_functions(job)
     if trains_as_evaluated(job.model):
         warn_caller("the model is in eval mode, and trains in it; model.train() turns dropout and BatchNorm on")

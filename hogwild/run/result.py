@@ -133,6 +133,7 @@ class Run:
         kind_because: why, where "auto" was asked for; else empty.
         updates_per_epoch: of a run of whole epochs; None of another, and of one whose record does not say.
         nodes: machines that trained together.
+        in_tickets: its samples are tickets, because the loop was the caller's own and did not say how many it used.
     """
 
     config: RunConfig
@@ -164,11 +165,17 @@ class Run:
     kind_because: str = ""
     updates_per_epoch: int | None = None
     nodes: int = 1
+    in_tickets: bool = False
 
     @property
     def samples_per_second(self) -> float:
         """Samples trained on per second of training, over all parts of the run."""
         return (self.samples_before + self.samples) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def unit(self) -> str:
+        """What `samples` counts, in a word."""
+        return "tickets" if self.in_tickets else "samples"
 
     @property
     def model_state(self) -> Mapping[str, Any]:
@@ -234,7 +241,7 @@ class Run:
 
     def __str__(self) -> str:
         """The run in one line."""
-        speed = f"{self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s"
+        speed = f"{self.seconds:.1f} s, {self.samples_per_second:,.0f} {self.unit}/s"
         best = f" · {self.best}" if self.best is not None else ""
         changed = f" · changed for stale gradients: {', '.join(self.compensation)}" if self.compensation else ""
         told = f"{self.title} · {self.updates:,} updates in {speed} · loss {self.loss:.4g}{best}"

@@ -85,12 +85,13 @@ def train_config(
             missing = "loss" if loss is None else "optimizer"
             raise ArgumentError(f"no {missing} given; data that is no hogwild.Kernel needs one")
         else:
-            refuse_swapped(data, loss)
+            refuse_swapped(model, data, loss)
             refuse_uncallable(loss=loss)
             _refuse_loss_of_outputs(loss)
         schedule = schedule_of(lr_schedule)
         asked = None if isinstance(schedule, SchedulerFactory) else schedule
         refuse_uncallable(collate=collate, lr_schedule=asked, evaluate=evaluate, stop=stop, progress=progress)
+        refuse_wrong_arity(evaluate=evaluate, stop=stop, progress=progress)
         rule = rule or make_rule(config.update, config)
         rule.check(config.workers)
         if kernel is not None:
@@ -178,23 +179,36 @@ def refuse_uncallable(**functions: Any) -> None:
             raise ArgumentError(f"{name} {sort}, so to call it does nothing; pass a function that works at once")
 
 
-def refuse_other_arguments(work: Callable[..., Any]) -> None:
-    """Refuse a loop that cannot be called with a worker alone.
+def refuse_other_arguments(name: str, function: Callable[..., Any] | None, given: str) -> None:
+    """Refuse a function that cannot be called with one argument, which is what is `given`; None is left out.
 
     Raises:
         ArgumentError: its signature says so.
     """
     try:
-        form = signature(work, follow_wrapped=False)  # a decorator may give what else it needs
-    except (TypeError, ValueError):  # of a function that is not written in Python
+        form = signature(function, follow_wrapped=False) if function is not None else None  # a decorator may give more
+        if form is not None:
+            form.bind(None)
+    except ValueError:  # it is not written in Python, and does not tell
         return
-    try:
-        form.bind(None)
     except TypeError as error:
+        if form is None:
+            return
+        called = f"{name} is called as {name}({given}), and "
+        if not form.parameters:
+            raise ArgumentError(f"{called}takes no arguments; write it as {name}({given})") from error
         raise ArgumentError(
-            f"work is called as work(worker), and its arguments are {printable(str(form), _SHOWN)}: {one_line(error)}; "
-            f"give it what else it needs by functools.partial"
+            f"{called}its arguments are {printable(str(form), _SHOWN)}: {one_line(error)}; give it what else it needs "
+            f"by functools.partial"
         ) from error
+
+
+def refuse_wrong_arity(*, evaluate: Any, stop: Any, progress: Any) -> None:
+    """Refuse those of these functions that could not be called, which would be found out late in a run; None is left
+    out. Errors are those of `refuse_other_arguments`."""
+    for name, function, given in (("evaluate", evaluate, "model"), ("stop", stop, "progress")):
+        refuse_other_arguments(name, function, given)
+    refuse_other_arguments("progress", progress, "progress")
 
 
 def checked_caller_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -214,14 +228,16 @@ def checked_caller_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]
     return found
 
 
-def refuse_swapped(data: Any, loss: Any) -> None:
-    """Refuse data where the loss should be, and the loss where data should be.
+def refuse_swapped(model: Any, data: Any, loss: Any) -> None:
+    """Refuse data where the loss or the model should be, and the other in its place.
 
     Raises:
         ArgumentError: they are in each other's place.
     """
     if callable(data) and not callable(loss) and not hasattr(data, "__getitem__"):
         raise ArgumentError(f"loss is {a_type(loss)}, and data is {a_type(data)}; pass data, then loss")
+    if isinstance(data, nn.Module) and not isinstance(model, nn.Module):
+        raise ArgumentError(f"model is {a_type(model)}, and data is {a_type(data)}; pass model, then data")
 
 
 def _refuse_loss_of_outputs(loss: Loss) -> None:

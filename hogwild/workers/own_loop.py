@@ -22,7 +22,7 @@ from hogwild.rules.registry import quoted, stepping_by_row
 from hogwild.rules.row_gradients import listed_gradients, named_gradients
 from hogwild.shared.state import StatePlan
 from hogwild.shared.tickets import Ticket
-from hogwild.shared.words import Word, Words
+from hogwild.shared.words import NOBODY, Word, Words
 from hogwild.workers.late_buffers import LateBuffers
 from hogwild.workers.worker_info import as_number
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("hogwild")
 OfLoop = Sequence[Tensor | None] | Mapping[str, Any]
 """The gradients that a loop may commit: one for each trained parameter in order, or by name."""
 LossTold = float | Tensor | None
-LEFT_OUT: Any = None  # a gradient that was not given, and is refused in words
+NOT_GIVEN: Any = None  # a ticket or a gradient that was left out, and is refused in words
 
 
 def as_ticket(given: object) -> Ticket:
@@ -43,7 +43,10 @@ def as_ticket(given: object) -> Ticket:
     """
     if isinstance(given, Ticket):
         return given
-    raise ArgumentError(f"ticket {given!r} is {a_type(given)}; pass what claim() gave, as it is")
+    if given is NOT_GIVEN:
+        raise ArgumentError("no ticket given; pass what claim() gave: read(ticket), commit(ticket, gradient, loss)")
+    shown = f" {given!r}" if isinstance(given, int) else ""
+    raise ArgumentError(f"ticket{shown} is {a_type(given)}; pass what claim() gave, as it is")
 
 
 def loss_of(told: Any) -> float:
@@ -71,6 +74,48 @@ def refuse_ticket(ticket: Ticket, worker: int, *, has: int, read: Ticket | None)
         )
     what = "before it was read" if read is None else f"after ticket {read.number} was read"
     raise ArgumentError(f"ticket {int(ticket)} was committed {what}; compute its gradient on what read(ticket) gives")
+
+
+class Unheard(BaseException):
+    """Carries an error out of a loop that caught it and went on as if nothing had been."""
+
+    def __init__(self, error: ArgumentError) -> None:
+        self.error = error
+
+
+class Mistakes:
+    """What `commit` and `claim` raised in a loop of the user's own, which may have caught it and gone on.
+
+    The first one is told in the end, whatever came of it: a ticket that is never committed would end the run by some
+    other error, or never.
+    """
+
+    def __init__(self) -> None:
+        self._ticket = NOBODY
+        self._first: ArgumentError | None = None
+        self._claimed = False  # in vain, since then
+
+    def note(self, ticket: int, error: ArgumentError) -> None:
+        """That error was raised by a commit of the worker that owns this ticket."""
+        if ticket != self._ticket or self._first is None:
+            self._ticket, self._first, self._claimed = ticket, error, False
+
+    def of_claim(self, ticket: int, error: ArgumentError) -> BaseException:
+        """What to raise where `claim` failed by that error because the worker still owns this ticket."""
+        claimed = self._claimed and ticket == self._ticket
+        self.note(ticket, error)
+        self._claimed = True
+        first = self._first or error
+        return Unheard(first) if claimed else first
+
+    def refuse_left(self, ticket: int) -> None:
+        """Called when a loop has ended, and its worker still owns this ticket, or NOBODY.
+
+        Raises:
+            ArgumentError: that is because its commit raised this.
+        """
+        if self._first is not None and ticket == self._ticket != NOBODY:
+            raise self._first
 
 
 class OwnGradients:

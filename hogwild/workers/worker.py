@@ -20,22 +20,29 @@ from torch import Tensor, nn
 
 from hogwild.data.sources import DatasetSource, TensorSource
 from hogwild.errors import ArgumentError, NotReproducible
-from hogwild.model.replica import Binding
 from hogwild.model.row_parameter import rows_at
-from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Gradient
 from hogwild.rules.gradients import parts_of
-from hogwild.rules.rechecks import Chosen
 from hogwild.rules.registry import is_ours
 from hogwild.rules.row_gradients import rows_of_parameter
 from hogwild.shared.state import SharedState
 from hogwild.shared.tickets import Ticket
 from hogwild.shared.words import Field, Hook, Word
 from hogwild.workers.account import Account
-from hogwild.workers.milestones import Milestones
-from hogwild.workers.own_loop import LEFT_OUT, LossTold, OfLoop, OwnGradients, Writes, as_ticket, loss_of, refuse_ticket
+from hogwild.workers.make_seat import make_seat
+from hogwild.workers.own_loop import (
+    NOT_GIVEN,
+    LossTold,
+    Mistakes,
+    OfLoop,
+    OwnGradients,
+    Unheard,
+    Writes,
+    as_ticket,
+    loss_of,
+    refuse_ticket,
+)
 from hogwild.workers.recompute import Recompute, Spare
-from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.surroundings.no_grad import WithoutGrad
 from hogwild.workers.surroundings.own_generators import OwnGenerators
 from hogwild.workers.surroundings.scripted import scripts_as_written
@@ -86,54 +93,26 @@ class Worker:
         trained = {id(parameter): i for i, parameter in enumerate(parameters)}
         self._order = [trained[id(p)] for p in replica.parameters() if id(p) in trained]
         self._own_gradients = OwnGradients(task.plan, self.rule, parameters, self._order)
+        self._mistakes = Mistakes()
         self.writes = Writes(replica, parameters, self.rule, state.control, of_loop=task.loss is None)
-        self.seat = self._make_seat(parameters)
+        self.seat = make_seat(index, task, state, replica, parameters, self.rule, self._account, self._order)
         self.rule.attach(self.seat)
         rechecks = self.rule.rechecks
         self._recompute = Recompute(self, rechecks, make_spare) if rechecks is not None else None
-
-    def _make_seat(self, parameters: Sequence[nn.Parameter]) -> WorkerSeat:
-        task = self.task
-        named = list(self.replica.named_parameters())
-        races = task.config.workers > 1 and not self.rule.exact
-        return WorkerSeat(
-            self.index,
-            task.config,
-            self._state,
-            Binding(self.replica, parameters, task.plan.buffers),
-            SharedOptimizer(task.optimizer, named, parameters, task.optimizer_plan, task.lr_schedule, races=races),
-            Milestones(
-                self._state,
-                task.rule,
-                self.index,
-                evaluate_every=task.evaluate_every,
-                traced=task.traced,
-                stops=task.stops,
-                checkpoint=task.checkpoint,
-            ),
-            self._order,
-            task.pause,
-            shares_gradients=self.rule.shares_gradients,
-            tells_loss=task.tells_loss,
-            account=self._account,
-            chosen=self._chosen(),
-        )
-
-    def _chosen(self) -> Chosen | None:
-        task, config, tickets = self.task, self.task.config, self.task.batches // self.rule.batches_per_ticket
-        can = self.rule.combines and (task.loss is not None or task.again is not None)
-        return Chosen.of(config.seed, config.recheck, tickets, self.control.dealing) if can and config.recheck else None
 
     def run(self) -> None:
         """Do the task's work until there are no more tickets, and let go of the shared memory."""
         try:
             with informed(self.info), scripts_as_written():
                 self.task.work(self)
+                self._mistakes.refuse_left(self._row[Field.TICKET])
                 self.writes.end()
             self.control.leave(self.index)
             if self._generators is not None:
                 self._generators.moved(self.info.update)  # the last commit, too, may have drawn
             self._report()
+        except Unheard as unheard:
+            raise unheard.error from None
         finally:
             self._row[Field.PRESENT] = 0
             self._recompute = None  # which refers back
@@ -163,6 +142,8 @@ class Worker:
         torch._C._set_grad_enabled(False)
         try:
             return self._claim(ahead)
+        except ArgumentError as error:
+            raise self._mistakes.of_claim(self._row[Field.TICKET], error) from None
         finally:
             torch._C._set_grad_enabled(graded)
 
@@ -241,7 +222,7 @@ class Worker:
         if self._own_generators is not None:
             self._own_generators.begin(number)
 
-    def read(self, ticket: Ticket) -> nn.Module:
+    def read(self, ticket: Ticket = NOT_GIVEN) -> nn.Module:
         """The replica, at the version that this ticket's gradient is to be computed on."""
         again = ticket is self._read
         self._read = as_ticket(ticket)
@@ -338,7 +319,9 @@ class Worker:
             self.info.pass_on(drop=void)
         return void
 
-    def commit(self, ticket: Ticket, gradient: Gradient | OfLoop = LEFT_OUT, loss: LossTold = None) -> bool:
+    def commit(
+        self, ticket: Ticket = NOT_GIVEN, gradient: Gradient | OfLoop = NOT_GIVEN, loss: LossTold = None
+    ) -> bool:
         """Apply a gradient to the shared model. `loss`: of its batch, where it is to be in the record, and looked at.
 
         `gradient` is what `gradient` returned; or one tensor or None for each trainable parameter in the order of
@@ -351,11 +334,15 @@ class Worker:
             ArgumentError: the ticket is not the one that this worker has and has read; the replica was written to; a
                 name, a form or a row does not fit; or a table of row gradients was not declared.
         """
-        if type(ticket) is not Ticket or ticket != self._read or ticket != self._row[Field.TICKET]:
-            refuse_ticket(ticket, self.index, has=self._row[Field.TICKET], read=self._read)
-        self.writes.refuse()
-        if not isinstance(gradient, Gradient):
-            gradient = self._taken(gradient, loss)
+        try:
+            if type(ticket) is not Ticket or ticket != self._read or ticket != self._row[Field.TICKET]:
+                refuse_ticket(ticket, self.index, has=self._row[Field.TICKET], read=self._read)
+            self.writes.refuse()
+            if not isinstance(gradient, Gradient):
+                gradient = self._taken(gradient, loss)
+        except ArgumentError as error:
+            self._mistakes.note(self._row[Field.TICKET], error)
+            raise
         self._read = None
         self._row[Field.COMPUTED] += 1
         self.seat.pause(Hook.COMMITTING)

@@ -319,14 +319,42 @@ def test_what_autograd_grad_cannot_do_names_the_way_out():
 
 
 @pytest.mark.parametrize("by", ["grad", "backward"])
-def test_what_fails_by_both_names_no_way_out(by):
+def test_a_loss_that_calls_backward_is_told_to_leave_it_out(by):
     def doubly(model: nn.Module, batch: Any) -> Tensor:
         loss = problems.cross_entropy(model, batch)
         loss.backward()
         return loss
 
     refused(
-        r"loss raised at the first step: RuntimeError: .* backward through the graph a second time.*[^)]$",
+        r"loss raised at the first step: RuntimeError: .* backward through the graph a second time.*[^)] "
+        r"\(return the loss alone: the run calls backward, and steps, by itself\)$",
         loss=doubly,
         gradient=by,
     )
+
+
+# --- what is called with other arguments
+
+
+@pytest.mark.parametrize("name", ["evaluate", "stop", "progress"])
+def test_a_function_that_takes_other_arguments_is_refused_before_anything_is_trained(name):
+    given = {"evaluate_every": 3, name: lambda first, second: {}}
+    refused(rf"^{name} is called as {name}\(.*\), and its arguments are \(first, second\): ", **given)
+
+
+def test_a_loop_without_arguments_is_told_to_take_the_worker():
+    with pytest.raises(hogwild.ArgumentError, match=r"^work is called as work\(worker\), and takes no arguments; "):
+        hogwild.launch(lambda: None, problems.mlp(), optimizer=problems.SGD, updates=4)
+
+
+def test_model_and_data_in_each_others_place_are_refused():
+    data, model = problems.data(), problems.mlp()
+    with pytest.raises(
+        hogwild.ArgumentError, match=r"^model is a tuple, and data is a Sequential; pass model, then data$"
+    ):
+        hogwild.train(data, model, problems.cross_entropy, optimizer=problems.SGD, updates=4)
+
+
+def test_a_loop_of_ones_own_that_may_stop_is_told_that_it_has_no_epochs():
+    with pytest.raises(hogwild.ArgumentError, match="for a loop of your own has no epochs; set evaluate_every$"):
+        hogwild.launch(lambda worker: None, problems.mlp(), optimizer=problems.SGD, updates=4, stop=lambda _: True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,37 @@ def test_a_ticket_is_committed_once_by_who_has_it_and_has_read_it(
 ) -> None:
     with pytest.raises(hogwild.ArgumentError, match=message):
         launched(work, update=update, kind=kind)
+
+
+@pytest.mark.parametrize("call", ["read", "commit"])
+def test_a_call_without_a_ticket_ends_the_run_in_one_line(call: str) -> None:
+    def work(worker: hogwild.Worker) -> None:
+        while worker.claim() is not None:
+            getattr(worker, call)()
+
+    with pytest.raises(hogwild.ArgumentError, match=r"^no ticket given; pass what claim\(\) gave: read\(ticket\), com"):
+        launched(work)
+
+
+def test_what_is_no_ticket_is_named_by_its_class_and_not_printed() -> None:
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim()) is not None:
+            worker.commit(gradients(worker.read(ticket))[0])
+
+    with pytest.raises(hogwild.ArgumentError, match=r"^ticket is a list; pass what claim\(\) gave, as it is$"):
+        launched(work)
+
+
+def test_the_speed_of_a_loop_is_told_in_tickets(tmp_path: Path) -> None:
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim()) is not None:
+            worker.commit(ticket, *gradients(worker.read(ticket)))
+
+    run = launched(work, out=tmp_path / "run")
+    for told in (str(run), str(hogwild.load_run(tmp_path / "run"))):
+        assert " tickets/s · " in told
+        assert "samples" not in told
+    assert " samples/s · " in str(trained(nn.Linear(3, 2), squared, kind="threads"))
 
 
 # --- gradients in a list

@@ -89,7 +89,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     found.append(("training loss", figure(run.loss)))
     found.append(("updates", count(run.updates)))
     found.append(("time", duration(run.seconds)))
-    found.append(("samples per second", count(run.samples_per_second)))
+    found.append((f"{run.unit} per second", count(run.samples_per_second)))
     return found
 
 

@@ -253,6 +253,7 @@ def saved_run(run_dir: Path) -> Run:
             kind=str(content.get("kind", "")),
             kind_because=str(content.get("kind_because", "")),
             nodes=int(content.get("nodes", 1)),
+            in_tickets=origin is not None and origin.maker == "launch",
             updates_per_epoch=None if (each := content.get("updates_per_epoch")) is None else max(1, int(each)),
         )
     except _NO_RECORD as error:

@@ -119,6 +119,8 @@ class Trial:
             swapped = (f"{kind!r} object is not subscriptable", f"cannot unpack non-iterable {kind} object")
             if output is None and isinstance(error, TypeError) and (str(error) in swapped or _is_of_the_call(error)):
                 way_out = " (it is called as loss(model, batch))"
+            if output is not None and "backward through the graph a second time" in str(error):
+                way_out = " (return the loss alone: the run calls backward, and steps, by itself)"
             raise ArgumentError(
                 f"loss raised at the first step: {type(error).__name__}: {one_line(error)}{way_out}"
             ) from error
