@@ -16,7 +16,7 @@ import tomli_w
 
 from hogwild.errors import ArgumentError, a_type, guess, printable
 from hogwild.groups import Group, groups_in
-from hogwild.own_code import OwnCode
+from hogwild.own_code import OwnCode, own_code_in
 
 KINDS = ("threads", "processes")
 AUTO = "auto"  # the kind that leaves the choice to the run
@@ -136,6 +136,8 @@ class RunConfig:
     keep_best: str | None = setting(None, "METRIC", unset="", decides_bits=True, fixed=_BEST, watches=True)
     """Keep the version with the best METRIC of evaluate: losses and errors from the lowest, others from the highest;
     METRIC:min or METRIC:max says it otherwise."""
+    patience: int | None = setting(None, "N", least=1, unset="never", decides_bits=True, fixed=_BEST)
+    """End the run once the metric of keep_best has not improved for N evaluations."""
     checkpoint_every: int | None = setting(None, "N", least=1, unset="", watches=True)
     """Save a checkpoint every N updates, in case the run is killed; Ctrl-C saves one by itself."""
     digest_every: int | None = setting(None, "N", least=1, unset="at most about a hundred times in a run", watches=True)
@@ -181,6 +183,11 @@ class RunConfig:
             )
         if self.outer_lr is not None and self.average_every is None:
             raise ArgumentError(f"outer_lr {self.outer_lr} given without average_every; 50 updates are a good start")
+        if self.patience is not None and self.keep_best is None:
+            raise ArgumentError(
+                f"patience {self.patience} given without keep_best, the metric that it waits for; keep_best='accuracy' "
+                f"names one"
+            )
         if float("inf") in (self.lr, *(value for _, value in self.values_of("lr"))):
             raise ArgumentError("lr inf is not finite; 0.1 is a common choice for SGD, 0.001 for Adam")
 
@@ -325,20 +332,12 @@ def _groups_in(values: Any) -> tuple[Group, ...]:
 
 def _own_in(value: Any) -> OwnCode | None:
     """Somebody's own code as a file has it."""
-    if value is None or isinstance(value, OwnCode):
-        return value
     try:
-        found = OwnCode(**value)
-        texts = (found.file, found.sha256, found.builder, found.module)
-        if not all(isinstance(text, str) for text in texts) or not isinstance(found.parameters, Mapping):
-            raise TypeError("malformed")
-        if not Path(found.file).is_absolute():  # what it means must not depend on where a command is given
-            raise TypeError("no absolute path")
+        return own_code_in(value)
     except TypeError:
         raise ArgumentError(
             f"own {value!r} is not a file of one's own; it has the absolute path of a file, a sha256 and parameters"
         ) from None
-    return found
 
 
 def _without_none(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -24,3 +25,20 @@ class OwnCode:
     builder: str = ""
     module: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def own_code_in(value: Any) -> OwnCode | None:
+    """The code of somebody's own that a file of settings has, if any.
+
+    Raises:
+        TypeError: it has something else there.
+    """
+    if value is None or isinstance(value, OwnCode):
+        return value
+    found = OwnCode(**value)
+    texts = (found.file, found.sha256, found.builder, found.module)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(found.parameters, Mapping):
+        raise TypeError("malformed")
+    if not Path(found.file).is_absolute():  # what it means must not depend on where a command is given
+        raise TypeError("no absolute path")
+    return found

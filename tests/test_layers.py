@@ -26,6 +26,7 @@ OF_EXPERIMENTS = (
     "data",
     "digest_every",
     "tensorboard",
+    "patience",
     "changes",
     "own",
     "groups",

@@ -33,6 +33,7 @@ Exit status:
 _Training = setting_flags(
     "evaluate_every",
     "keep_best",
+    "patience",
     "checkpoint_every",
     "digest_every",
     "audit",

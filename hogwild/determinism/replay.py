@@ -147,6 +147,7 @@ def _config_of(record: Record) -> RunConfig:
         kind="processes",
         checkpoint_every=None,
         keep_best=None,
+        patience=None,
         digest_every=min(record.seals, default=None),
     )
     return replace(config, limit_updates=max(1, record.updates)) if record.stopped else config

@@ -124,7 +124,7 @@ class OwnTraining(Subject):
         others: Mapping[str, Any] | None = None,
     ) -> None:
         # A worker that dies must not be passed over: a run without it is not a repeat.
-        self.config = replace(config, on_worker_failure="raise", checkpoint_every=None, keep_best=None)
+        self.config = replace(config, on_worker_failure="raise", checkpoint_every=None, keep_best=None, patience=None)
         self.build = build
         self.optimizer = optimizer
         self.rule = rule

@@ -23,6 +23,7 @@ from hogwild.rules.base import Rule
 from hogwild.rules.registry import make_rule
 from hogwild.run.callback import Callback, CallbackList
 from hogwild.run.conduct import run_job
+from hogwild.run.early_stopping import EarlyStopping
 from hogwild.run.job import Evaluate, Job, Loss, source_in
 from hogwild.run.kernel_settings import kernel_steps, refuse_rules_without_kernels, refuse_what_kernels_have_not
 from hogwild.run.progress import Progress, Stop, Trace
@@ -138,8 +139,10 @@ def train_experiment(
     party: Party | None = None,
 ) -> Run:
     """Train an experiment as the configuration says; errors are those of `hogwild.train`. `callbacks` come after those
-    of the experiment and what writes for TensorBoard, where the settings ask for it."""
-    own = [TensorBoard()] if config.tensorboard else []
+    of the experiment, and after those that the settings ask for: TensorBoard and early stopping."""
+    own: list[Callback] = [TensorBoard()] if config.tensorboard else []
+    if config.keep_best is not None and config.patience is not None:
+        own.append(EarlyStopping(config.keep_best, config.patience))
     warm_up(config.kind)
     with leaving_together(party):
         problem = bound(training, config).build(config.seed, Path(config.data) if config.data else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import hogwild
 from hogwild import ArgumentError, EarlyStopping
+from hogwild.cli import main
 
 EVERY = 5
 VALUES = {0: 0.9, 5: 0.5, 10: 0.6, 15: 0.7, 20: 0.7, 25: 0.65, 30: 0.71, 35: 0.1, 40: float("nan"), 45: 0.71, 50: 0.9}
@@ -114,3 +116,36 @@ def test_what_cannot_work_is_refused(given, word):
         EarlyStopping("accuracy", *given)
     with pytest.raises(ArgumentError, match="metric 3 is no name of a metric"):
         EarlyStopping(3)
+
+
+# --- from the command line
+
+FILE = """
+import torch
+import hogwild
+
+def build() -> hogwild.Problem:
+    \"\"\"A metric that never gets better.\"\"\"
+    loss = lambda model, batch: model(batch).square().mean()
+    return hogwild.Problem(torch.nn.Linear(2, 1), torch.randn(64, 2), loss, lambda model: {"flat": 1.0})
+
+hogwild.define_experiment(build, updates=60, batch_size=8, lr=0.01)
+"""
+PATIENT = ["--update", "ordered", "--evaluate-every", "5", "--quiet", "--patience", "3"]
+
+
+def test_patience_ends_a_run_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("flat.py").write_text(FILE, encoding="utf-8")
+    assert main(["run", "flat.py", *PATIENT, "--keep-best", "flat", "--out", "run"]) == 0
+    run = hogwild.load_run("run")
+    assert (run.stopped, run.updates, run.best.update, run.config.patience) == ("stop", 20, 5, 3)
+    assert main(["replay", "run"]) == 0
+
+
+def test_patience_needs_a_metric(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("flat.py").write_text(FILE, encoding="utf-8")
+    assert main(["run", "flat.py", *PATIENT, "--out", "run"]) == 2
+    told = "hogwild: patience 3 given without keep_best, the metric that it waits for; --keep-best accuracy names one\n"
+    assert capsys.readouterr().err == told
