@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -113,9 +114,19 @@ def _run(
     sys.argv = ["-c", *arguments]
     spawn._AHEAD = ()  # the tests have imported that, no run does: its server starts sooner
     os.environ.update(environment)
+    never_a_server()
     if warm:
         fork_server("processes")
     try:
         exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
     finally:
         sys.stdout.flush()
+
+
+def never_a_server() -> None:
+    """Let this process, which a fork server has forked, be as one that has imported what that had, and served nobody:
+    a fork server that is forked here does what it does before it serves."""
+    preload = sys.modules.pop("hogwild.workers.process.preload")
+    for key, done_after_forks in list(util._afterfork_registry.items()):  # type: ignore[attr-defined]
+        if done_after_forks is preload._let_go:
+            del util._afterfork_registry[key]  # type: ignore[attr-defined]

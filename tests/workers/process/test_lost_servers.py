@@ -13,6 +13,7 @@ from multiprocessing import forkserver, popen_forkserver, reduction
 import problems
 import psutil
 import pytest
+from warm_servers import warm_servers
 
 import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, planted
@@ -26,6 +27,12 @@ SETTINGS = {"update": "ordered", "updates": 60}
 def servers_start_sooner(monkeypatch):
     """The tests have imported what a server would import too, and no worker here needs."""
     monkeypatch.setattr(spawn, "_AHEAD", ())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers_are_warm():
+    with warm_servers():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +160,15 @@ def test_a_server_that_is_killed_again_and_again_ends_the_run_in_one_clear_error
 
 @pytest.mark.parametrize("seed", range(2))
 def test_killed_at_random_moments_while_workers_are_replaced(seed, undisturbed):
-    draws, ended = random.Random(seed), threading.Event()
+    draws, ended, killed = random.Random(seed), threading.Event(), set()
 
     def kill():
-        while not ended.wait(draws.uniform(0, 0.4)):
+        while not ended.wait(draws.uniform(0, 0.1)):
             pid = forkserver._forkserver._forkserver_pid
             if pid is not None:
                 with contextlib.suppress(ProcessLookupError):  # its end was seen, and another one is being started
                     os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -169,6 +177,7 @@ def test_killed_at_random_moments_while_workers_are_replaced(seed, undisturbed):
     finally:
         ended.set()
         killer.join()
+    assert killed
 
 
 def digest_or_told():
