@@ -20,7 +20,9 @@ sys.path.insert(0, {tests!r})
 arguments = json.loads(sys.argv[1])
 if (host := arguments.pop("host", None)) is not None:
     from hogwild.bench.links import Host
+    from hogwild.workers.process.early import fork_server
     Host(*host).move_in()
+    fork_server("processes")
 import problems
 {before}
 try:
@@ -76,7 +78,7 @@ def machines(
         environment = {**variables, "RANK": str(node), **special.pop("environment", {})}
         text = json.dumps({"node_timeout": _PATIENCE, **arguments, **special})
         errors = folder / f"errors {node}"
-        warm = not hosts  # a fork that is there does not move to a host
+        warm = not hosts  # a server that is there does not move to a host, so it is forked at that
         return started(source, text, errors=errors, environment=environment, warm=warm)
 
     with ExitStack() as stack:

@@ -33,6 +33,7 @@ from hogwild.nodes.invitation import Invitation
 from hogwild.nodes.loopback import LOOPBACK, free_port
 from hogwild.nodes.party import meet
 from hogwild.rules.registry import SAME_BITS
+from hogwild.workers.process.early import fork_server
 from hogwild.workers.process.spawn import start_server
 from hogwild.workers.worker import Worker
 
@@ -224,6 +225,7 @@ def _machine(node: int, work: Work, line: StartLine, way: Way, hosts: Sequence[H
     torch.set_num_threads(1)
     if hosts:
         hosts[node].move_in()
+    fork_server("processes")  # which torch is imported for already, and at that host
     invitation = Invitation(line.workers, hosts[0].address if hosts else LOOPBACK, port, node=node, timeout=_SILENCE)
     run, _ = train_rule(
         work,

@@ -18,6 +18,7 @@ import problems
 import pytest
 import torch
 from traits import IN_PLACE, KINDS, OWN_GRADIENTS, SAME_BITS, VERSIONED
+from warm_servers import warm_servers
 
 import hogwild
 from hogwild.shared.words import Hook
@@ -258,11 +259,12 @@ def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update):
         return {}
 
     killed = []
-    settings = {"update": update, "updates": 4000, "evaluate_every": 500}
-    run = problems.train(kind="processes", evaluate=evaluate, max_restarts=9, **settings)
+    settings = {"update": update, "updates": 1000, "evaluate_every": 125}
+    with warm_servers():
+        run = problems.train(kind="processes", evaluate=evaluate, max_restarts=9, **settings)
     assert killed
     assert len(run.failures) == 2
-    assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(4000))
+    assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(1000))
     if update == "ordered":
         assert run.digest == problems.train(**settings).digest
 
