@@ -39,8 +39,8 @@ class Program:
             others = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         deadline = time.monotonic() + 30
-        while living := [other for other in others if _lives(other)]:
-            assert time.monotonic() < deadline, f"they outlive their program: {living}"
+        while left := [other for other in others if living(other.pid)]:
+            assert time.monotonic() < deadline, f"they outlive their program: {left}"
             time.sleep(0.01)
         return self.ended()
 
@@ -50,10 +50,10 @@ class Program:
         return self.process.exitcode
 
 
-def _lives(process: psutil.Process) -> bool:
-    """Whoever is its parent now may leave it a zombie."""
+def living(number: int) -> bool:
+    """Whether there is that process. Whoever is its parent now may leave it a zombie."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

@@ -17,13 +17,14 @@ from multiprocessing import connection, forkserver
 import problems
 import pytest
 import torch
+from programs import living
 from traits import IN_PLACE, KINDS, OWN_GRADIENTS, SAME_BITS, VERSIONED
 from warm_servers import warm_servers
 
 import hogwild
 from hogwild.shared.words import Hook
 from hogwild.testing import Fault, PlantedFault, planted
-from hogwild.workers import supervisor, threads
+from hogwild.workers import processes, supervisor, threads
 from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.held_signals import HeldSignals
 from hogwild.workers.processes import ProcessTeam
@@ -249,8 +250,22 @@ def norm(model):
 
 @pytest.mark.skipif(not hasattr(forkserver, "_forkserver"), reason="workers are spawned here")
 @pytest.mark.parametrize("update", ["ordered", "snapshot", "locked"])
-def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update):
+def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update, tmp_path, monkeypatch):
     """Python says of all of them that they have ended; two owners of one ticket would be the end of every promise."""
+
+    def loss(model, batch):
+        if os.getpid() != here:
+            (tmp_path / f"{hogwild.worker_info().index} {os.getpid()}").touch()
+        return problems.cross_entropy(model, batch)
+
+    def started(process, index):
+        """Start a worker, and note who has the same number and lives on; who was killed ends in a moment."""
+        for path in tmp_path.glob(f"{index} *"):
+            deadline = time.monotonic() + 2
+            while (goes_on := living(int(path.name.split()[1]))) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            both.append(goes_on)
+        return start(process, index)
 
     def evaluate(model):
         if not killed:
@@ -258,11 +273,14 @@ def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update):
             os.kill(killed[0], signal.SIGKILL)
         return {}
 
-    killed = []
+    here, start = os.getpid(), processes._started
+    monkeypatch.setattr(processes, "_started", started)
+    killed, both = [], []
     settings = {"update": update, "updates": 1000, "evaluate_every": 125}
     with warm_servers():
-        run = problems.train(kind="processes", evaluate=evaluate, max_restarts=9, **settings)
-    assert killed
+        run = problems.train(kind="processes", evaluate=evaluate, loss=loss, max_restarts=9, **settings)
+    assert killed and len([*tmp_path.iterdir()]) == 4
+    assert both == [False, False]
     assert len(run.failures) == 2
     assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(1000))
     if update == "ordered":
