@@ -18,7 +18,7 @@ from types import ModuleType
 
 from programs import never_a_server
 
-from hogwild.workers.process import spawn
+from hogwild.workers.process import early, spawn
 from hogwild.workers.process.early import fork_server
 from hogwild.workers.process.spawn import start_context, start_process
 
@@ -67,11 +67,10 @@ def _python(arguments: list[str], folder: Path, streams: Sequence[Path], environ
     for number, path in enumerate(streams, 1):
         with path.open("wb") as file:
             os.dup2(file.fileno(), number)
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
     spawn._AHEAD = ()  # the tests have imported that, no run does: its server starts sooner
     never_a_server()
-    fork_server("processes")
     try:
         _do(*arguments)
     finally:
@@ -80,9 +79,12 @@ def _python(arguments: list[str], folder: Path, streams: Sequence[Path], environ
 
 def _do(first: str, *others: str) -> None:
     main = sys.modules["__main__"] = ModuleType("__main__")
+    if first != "-m":
+        fork_server("processes")
     if first == "-m":
         sys.argv = [*others]
         sys.path.insert(0, str(Path.cwd()))
+        early.spawn = _AtItsMoment()  # type: ignore[assignment]
         runpy.run_module(others[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
         sys.argv = ["-c", *others[1:]]
@@ -92,3 +94,11 @@ def _do(first: str, *others: str) -> None:
         sys.argv, main.__file__ = [first, *others], first
         sys.path.insert(0, str(Path(first).resolve().parent))
         exec(compile(Path(first).read_text(encoding="utf-8"), first, "exec"), main.__dict__)
+
+
+class _AtItsMoment:
+    """What a command starts a fork server by: that is a fork, when a command that imports torch forks it."""
+
+    def start_server(self) -> None:
+        early.spawn = spawn
+        fork_server("processes")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from traits import KINDS
+from warm_pythons import warm_python
 
 from hogwild.cli import main
 
-HOGWILD = [sys.executable, "-m", "hogwild"]
 PRINTING = """
 import os, sys
 import hogwild, torch
@@ -64,7 +64,7 @@ def printing(tmp_path: Path) -> Path:
 
 def both(folder: Path, *arguments: str) -> tuple[str, str]:
     """(standard output, standard error) of a command that does well."""
-    done = subprocess.run([*HOGWILD, *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = warm_python(["-m", "hogwild", *arguments], folder)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -82,7 +82,8 @@ def test_what_the_callers_code_prints_goes_to_standard_error(kind: str, printing
 
 
 def test_without_json_it_stays_where_it_was(printing: Path) -> None:
-    told, _ = both(printing.parent, "run", "printing.py", "--quiet", "--out", "out")
+    command = [sys.executable, "-m", "hogwild", "run", "printing.py", "--quiet", "--out", "out"]
+    told = subprocess.run(command, cwd=printing.parent, capture_output=True, text=True, check=True, timeout=120).stdout
     assert {"the loss", "the loss, past Python", "the metrics"} <= {*told.splitlines()}
 
 
