@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,16 +51,32 @@ def untold() -> Iterator[None]:
         log.setLevel(level)
 
 
-def lines_of(path: Path, wanted: str) -> list[str]:
-    """The lines of a file of data.
+def lines_of(path: Path, wanted: str) -> Iterator[str]:
+    """The lines of a text file, one after the other; those of a .gz unpacked.
 
     Raises:
-        ArgumentError: it cannot be read; `wanted` is what --data names.
+        ArgumentError: it cannot be read, `wanted` is what --data names; or a line is not UTF-8.
     """
+    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ArgumentError(f"{path} cannot be read ({error.strerror}); --data names {wanted}") from error
+        with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape") as file:
+            for number, line in enumerate(file, 1):
+                if not (line.isascii() or _is_unicode(line)):
+                    told = f"{line.encode(errors='surrogateescape')[:60]!r} is not UTF-8; iconv makes it so"
+                    raise ArgumentError(f"{path}:{number}: {told}")
+                yield line.removesuffix("\n")
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ArgumentError(f"{path} cannot be read ({reason}); --data names {wanted}") from error
+
+
+def _is_unicode(line: str) -> bool:
+    """False where bytes that are none stand in it as surrogates."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def refuse_below(least: int, **values: float) -> None:
@@ -83,6 +102,11 @@ def held_of(count: int, every: int, what: str) -> NDArray[np.bool_]:
     if held.all():
         raise ArgumentError(f"held_out {every} leaves none of {what} to train on; 0 trains on all")
     return held
+
+
+def spread(values: NDArray[Any], most: int) -> NDArray[Any]:
+    """So many of them at most, evenly from the first to the last: a file may be sorted."""
+    return values[np.linspace(0, len(values), min(most, len(values)), endpoint=False).astype(np.int64)]
 
 
 class SavingNames(hogwild.Callback):

@@ -12,6 +12,8 @@ import numpy as np
 
 from hogwild.errors import ArgumentError
 
+from ._common import lines_of
+
 Array = np.ndarray[Any, Any]
 
 
@@ -116,13 +118,9 @@ class Lines:
     part: bool = False
 
     def __iter__(self) -> Iterator[list[str]]:
-        try:
-            with self.path.open(encoding="utf-8", errors="replace") as file:
-                for number, line in enumerate(file):
-                    if (self.every > 0 and number % self.every == 0) == self.part:
-                        yield line.split()
-        except OSError as error:
-            raise ArgumentError(f"{self.path} cannot be read ({error.strerror}); --data names a text file") from error
+        for number, line in enumerate(lines_of(self.path, "a text file")):
+            if (self.every > 0 and number % self.every == 0) == self.part:
+                yield line.split()
 
 
 def save_vectors(path: Path, words: Sequence[str], vectors: Array, *, binary: bool) -> Path:

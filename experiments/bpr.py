@@ -26,7 +26,7 @@ import hogwild
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
 
-from ._common import SavingNames, held_of, lines_of, refuse_below
+from ._common import SavingNames, held_of, lines_of, refuse_below, spread
 from ._compiled import compiled
 from ._vocabulary import Array
 
@@ -76,8 +76,8 @@ class Likes:
 
 
 def read(path: Path) -> Likes:
-    """Likes from a file: .npz as scipy.sparse.save_npz writes it, or lines of user,item, names of any kind. A first
-    line of words above columns of numbers is their header.
+    """Likes from a file: .npz as scipy.sparse.save_npz writes it, or lines of user,item, names of any kind; blank lines
+    are left out. A first line of words above columns of numbers is their header.
 
     Raises:
         ArgumentError: it cannot be read, or a line is no pair.
@@ -94,17 +94,25 @@ def read(path: Path) -> Likes:
         return Likes.of(matrix.row, matrix.col, *matrix.shape)
     names: tuple[dict[str, int], dict[str, int]] = ({}, {})
     told: list[list[str]] = []
-    lines = lines_of(path, "a .csv or an .npz")
-    for number, parts in enumerate(csv.reader(lines, skipinitialspace=True), 1):
-        if len(parts) != len(names):
-            raise ArgumentError(f"{path}:{number}: {lines[number - 1]!r} is no pair; user,item is one")
-        told.append([part.strip() for part in parts])
+    for number, line in enumerate(lines_of(path, "a .csv or an .npz"), 1):
+        parts = _fields(line)
+        if parts and (len(parts) != len(names) or not all(parts)):
+            raise ArgumentError(f"{path}:{number}: {line!r:.80} is no pair; user,item is one")
+        told += [parts] if parts else []
     if len(told) > 1 and _numbers(told[0]) == 0 and all(_numbers(pair) == 2 for pair in told[1:]):
         del told[0]
     pairs = [[known.setdefault(one, len(known)) for known, one in zip(names, pair, strict=True)] for pair in told]
     users, items = np.array(pairs, np.int64).reshape(-1, 2).T
     found = Likes.of(users, items, len(names[0]), len(names[1]))
     return replace(found, names={"user": [*names[0]], "item": [*names[1]]})
+
+
+def _fields(line: str) -> list[str]:
+    """What stands between the commas of one line; a quote that does not end there is in none."""
+    try:
+        return [part.strip() for parts in csv.reader([line], skipinitialspace=True, strict=True) for part in parts]
+    except csv.Error:
+        return [line]
 
 
 def _numbers(pair: list[str]) -> int:
@@ -160,7 +168,7 @@ class Judge:
     """Judges by pairs that were held out: `auc` and `precision` at 10, means over at most 1,000 users."""
 
     def __init__(self, train: Likes, held: Likes) -> None:
-        self.users = np.unique(held.users)[:_JUDGED]
+        self.users = spread(np.unique(held.users), _JUDGED)
         self.known, self.held = self._matrix(train), self._matrix(held)
 
     def _matrix(self, likes: Likes) -> torch.Tensor:
@@ -178,10 +186,13 @@ class Judge:
         order = scores.argsort(1)
         ranks = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order))
         held, known = self.held.sum(1), self.known.sum(1)
-        others = (order.shape[1] - held - known).clamp(min=1)
+        others = order.shape[1] - held - known
         above = (ranks * self.held).sum(1) - held * known - held * (held - 1) / 2
         right = self.held.gather(1, order[:, -_FIRST:]).sum(1) / held.clamp(max=_FIRST)
-        return {"auc": float((above / held / others).mean()), "precision": float(right.float().mean())}
+        found = {"precision": float(right.float().mean())}
+        if (judged := others > 0).any():  # a user who knows all others has none to put behind
+            found = {"auc": float((above / held / others)[judged].mean()), **found}
+        return found
 
 
 def build(seed: int, data: Path | None, width: int = 64, decay: float = 0.01, held_out: int = 10) -> Problem:

@@ -27,7 +27,7 @@ import hogwild
 from hogwild.errors import ArgumentError
 from hogwild.experiment import Problem, define_experiment
 
-from ._common import SavingNames, held_of, lines_of
+from ._common import SavingNames, held_of, lines_of, spread
 from ._compiled import compiled
 from ._vocabulary import Array
 
@@ -71,28 +71,26 @@ class Facts:
 
 
 def read(path: Path) -> Facts:
-    """Facts from lines of head, relation and tail with tabs between.
+    """Facts from lines of head, relation and tail with tabs between, each once; blank lines are left out.
 
     Raises:
         ArgumentError: the file cannot be read, or a line is no triple.
     """
     ends: dict[str, int] = {}
     relations: dict[str, int] = {}
-    found = []
+    found: dict[tuple[int, int, int], None] = {}
     for number, line in enumerate(lines_of(path, "a file of triples"), 1):
+        if not line:
+            continue
         parts = line.split("\t")
-        if len(parts) != 3:
-            raise ArgumentError(f"{path}:{number}: {line!r} is no triple; head, relation and tail stand between tabs")
+        if len(parts) != 3 or not all(parts):
+            what = f"{line!r:.80} is no triple; head, relation and tail stand between tabs"
+            raise ArgumentError(f"{path}:{number}: {what}")
         head, relation, tail = parts
-        found.append(
-            (
-                ends.setdefault(head, len(ends)),
-                relations.setdefault(relation, len(relations)),
-                ends.setdefault(tail, len(ends)),
-            )
-        )
+        numbers = ends.setdefault(head, len(ends)), relations.setdefault(relation, len(relations))
+        found[(*numbers, ends.setdefault(tail, len(ends)))] = None
     names = {"entity": [*ends], "relation": [*relations]}
-    return Facts(np.array(found, np.int32).reshape(-1, 3), len(ends), len(relations), names)
+    return Facts(np.array([*found], np.int32).reshape(-1, 3), len(ends), len(relations), names)
 
 
 def made() -> Facts:
@@ -153,7 +151,7 @@ class Judge:
     """Judges by facts that were held out: `mrr` and `hits`, filtered, of both ends."""
 
     def __init__(self, held: Array, facts: Facts) -> None:
-        self.held = torch.from_numpy(held[:_JUDGED]).long()
+        self.held = torch.from_numpy(spread(held, _JUDGED)).long()
         known: dict[tuple[int, int, int], list[int]] = {}
         for head, relation, tail in facts.triples.tolist():
             known.setdefault((1, head, relation), []).append(tail)

@@ -34,7 +34,6 @@ from ._vocabulary import Array, Corpus, Lines, Vocabulary, save_vectors
 
 TICKET = 1000  # words
 POOL = 4096  # negatives that are drawn for a ticket, and taken in turn
-_JOB = 10_000  # words, over which the rate stays as it is: gensim's
 _LEAST = 0.004  # of the learning rate, at the end: gensim's 0.0001 of 0.025
 _NEAREST, _SHOWN = 4, 5
 THINGS, FORMS = 24, 6
@@ -95,16 +94,9 @@ def step(tables: Mapping[str, Array], drawn: Mapping[str, Any], rate: float) -> 
     return float(train(tables["input"], tables["output"], *arrays, kernels.SIGMOID, kernels.SOFTPLUS, rate))
 
 
-@dataclass(frozen=True)
-class Falling:
-    """The factor on the learning rate: it falls evenly, in steps of 10,000 words, as gensim's jobs have it."""
-
-    words: int
-
-    def __call__(self, done: float) -> float:
-        """The factor where that share of the run, of `words` words, is done."""
-        job = _JOB / self.words
-        return max(1 - done // job * job, _LEAST)
+def falling(done: float) -> float:
+    """The factor on the learning rate where that share of the run is done: it falls evenly, ticket by ticket."""
+    return max(1 - done, _LEAST)
 
 
 class Judge:
@@ -250,7 +242,7 @@ def build(
     cuts = corpus.cuts(TICKET)
     draws = Draws(corpus, cuts, vocabulary.keep(subsample), *vocabulary.negatives(), reach, negative, cbow)
     rows = {"contexts": "input", "targets": "output"}
-    kernel = hogwild.Kernel(draws, step, rows, len(cuts) - 1, TICKET, schedule=Falling(len(corpus.words)))
+    kernel = hogwild.Kernel(draws, step, rows, len(cuts) - 1, TICKET, schedule=falling)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Vectors(len(vocabulary.words), width)

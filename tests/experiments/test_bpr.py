@@ -62,6 +62,22 @@ def test_the_judge_counts_what_can_be_counted_by_hand():
     assert found == {"auc": 0.5, "precision": 1.0}
 
 
+def test_a_user_who_knows_every_other_item_has_no_auc_and_those_of_the_end_are_judged():
+    pairs = np.array([(user, item) for user in range(1200) for item in range(3)] + [(1200, 0)])
+    likes = bpr.Likes.of(*pairs.T, 1201, 3)
+    held = likes.items == 0
+    judge = bpr.Judge(likes.part(~held), likes.part(held))
+    assert len(judge.users) == 1000 and judge.users[-1] > 1190
+    one = bpr.Judge(likes.part(~held & (likes.users < 1200)), likes.part(held & (likes.users >= 1199)))
+    tastes = bpr.Tastes(1201, 3, 2)
+    with torch.no_grad():
+        tastes.user.zero_()
+        tastes.item[:, -1] = torch.tensor([3.0, 2.0, 1.0])
+        assert one(tastes) == {"auc": 1.0, "precision": 1.0}  # of user 1199 no item is left to be put behind
+        all_known = bpr.Judge(likes.part(~held), likes.part(held & (likes.users < 1200)))
+        assert all_known(tastes) == {"precision": 1.0}
+
+
 def test_likes_are_read_from_csv_and_npz(tmp_path):
     (tmp_path / "likes.csv").write_text("ann, tea\nbob, milk\nann, milk\nann, tea\n")
     found = bpr.read(tmp_path / "likes.csv")

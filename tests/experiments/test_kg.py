@@ -99,6 +99,24 @@ def test_facts_are_read(tmp_path):
         kg.build(0, tmp_path / "facts.tsv", held_out=1)
 
 
+def test_a_fact_that_comes_twice_is_one_and_is_not_held_out_and_trained_on(tmp_path):
+    (tmp_path / "facts.tsv").write_text("".join(f"{n % 30}\tr\t{n % 30 + 1}\n" for n in range(300)))
+    problem = kg.build(0, tmp_path / "facts.tsv", held_out=3)
+    trained, held = problem.data.draw.facts.triples, problem.evaluate.held
+    assert len(trained) == 20 and len(held) == 10
+    assert not set(map(tuple, trained.tolist())) & set(map(tuple, held.tolist()))
+
+
+def test_those_that_are_judged_come_from_all_of_the_file():
+    """Files are sorted at times: the first 500 may be of one relation."""
+    triples = np.stack([np.arange(2100), np.zeros(2100, int), np.arange(2100)], 1)
+    judged = kg.Judge(triples, kg.Facts(triples.astype(np.int32), 2100, 1)).held[:, 0]
+    assert len(judged) == 500 == len(judged.unique())
+    assert judged.min() == 0 and judged.max() > 2090
+    few = kg.Judge(triples[:7], kg.Facts(triples.astype(np.int32), 2100, 1)).held[:, 0]
+    assert few.tolist() == list(range(7))
+
+
 def test_it_finds_the_groups(tmp_path, capsys, fonts):
     assert main(["run", "kg", "--quiet", "--json", "--width", "40", "--out", str(tmp_path / "run")]) == 0
     found = json.loads(capsys.readouterr().out)["metrics"]

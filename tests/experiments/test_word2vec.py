@@ -154,6 +154,13 @@ def test_the_same_bits_from_the_command_line(tmp_path, capsys, fonts):
     assert main(["replay", str(tmp_path / "2")]) == 0
 
 
+@pytest.mark.parametrize("words", [3_000, 30_000])
+def test_the_rate_falls_evenly_however_short_the_text_is(words):
+    shares = [word2vec.falling(ticket * 1000 / words) for ticket in range(words // 1000)]
+    assert shares == pytest.approx([1 - ticket * 1000 / words for ticket in range(words // 1000)])
+    assert word2vec.falling(0.9999) == pytest.approx(0.0001 / 0.025)
+
+
 def test_a_text_that_is_not_there_is_told(tmp_path):
     with pytest.raises(ArgumentError, match="--data names a text file"):
         word2vec.build(0, tmp_path / "nothing")
