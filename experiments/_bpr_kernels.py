@@ -38,7 +38,7 @@ def draw_triples(users, items, starts, seed, drawn_users, liked, other):  # type
         other[t] = liked[t] if known else item
 
 
-@njit(nogil=True, cache=True, fastmath=True)
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
 def descend(user_table, item_table, users, liked, other, rate, decay):  # type: ignore[no-untyped-def]
     """One step for each triple: user_table (U, D), item_table (I, D + 1), whose last column is the bias, float32.
 

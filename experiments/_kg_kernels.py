@@ -90,7 +90,7 @@ def _back(model, a, r, side, g, ga, gr):  # type: ignore[no-untyped-def]
             gr[d] = g[d] * a[d]
 
 
-@njit(nogil=True, cache=True, fastmath=True, inline="always")
+@njit(nogil=True, cache=True, fastmath=True, inline="always", error_model="numpy")
 def _adagrad(table, sums, row, gradient, rate):  # type: ignore[no-untyped-def]
     """One step of one row by a gradient [D]."""
     own, square = table[row], np.float32(0)
@@ -116,7 +116,7 @@ def _score(model, q, c):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(nogil=True, cache=True, fastmath=True)
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
 def descend(model, entity, relation, entity_sum, relation_sum, known, relations, sides, candidates, rate):  # type: ignore[no-untyped-def]
     """One step for each triple; tables float32 (N, D), (R, D), (N, 1), (R, 1). Returns the mean loss."""
     width, others, step, total = entity.shape[1], candidates.shape[1], np.float32(rate), 0.0

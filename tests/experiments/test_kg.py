@@ -51,6 +51,13 @@ def test_a_step_is_that_of_autograd(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_vectors_that_are_no_numbers_make_a_loss_that_is_none(form):
+    tables = [np.full(shape, np.nan, np.float32) for shape in ((5, 4), (2, 4), (5, 1), (2, 1))]
+    drawn = np.array([0], np.int32), np.array([1], np.int32), np.array([1], np.int8), np.array([[2, 3, 4]], np.int32)
+    assert not np.isfinite(kernels.descend(FORMS.index(form), *tables, *drawn, 0.1))
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_head_and_tail_are_sought_by_one_score(form):
     """The score of a fact is the same whichever end is asked for."""
     own = graph(form)
