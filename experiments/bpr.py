@@ -33,6 +33,7 @@ from ._vocabulary import Array
 TICKET = 4000  # triples
 USERS, ITEMS, GROUPS, LIKES = 1000, 600, 8, 30
 _FIRST, _JUDGED = 10, 1000  # items that are looked at, users
+_AT_ONCE = 50  # users, whose scores of all items are in memory together
 
 
 class Tastes(nn.Module):
@@ -182,17 +183,24 @@ class Judge:
         assert isinstance(model, Tastes)
         if not len(self.users):
             return {}
-        scores = model.scores(torch.from_numpy(self.users).long()).masked_fill(self.known, -torch.inf)
-        order = scores.argsort(1)
-        ranks = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order))
-        held, known = self.held.sum(1), self.known.sum(1)
-        others = order.shape[1] - held - known
-        above = (ranks * self.held).sum(1) - held * known - held * (held - 1) / 2
-        right = self.held.gather(1, order[:, -_FIRST:]).sum(1) / held.clamp(max=_FIRST)
-        found = {"precision": float(right.float().mean())}
-        if (judged := others > 0).any():  # a user who knows all others has none to put behind
-            found = {"auc": float((above / held / others)[judged].mean()), **found}
+        places = torch.arange(len(self.users)).split(_AT_ONCE)
+        aucs, right = (torch.cat(parts) for parts in zip(*(self._of(model, own) for own in places), strict=True))
+        found = {"precision": float(right.mean())}
+        if (judged := ~aucs.isnan()).any():
+            found = {"auc": float(aucs[judged].mean()), **found}
         return found
+
+    def _of(self, model: Tastes, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(`auc`, `precision`) of some of the users, float32 each; an `auc` is NaN where all other items are known."""
+        is_held, is_known = self.held[places], self.known[places]
+        users = torch.from_numpy(self.users).long()[places]
+        order = model.scores(users).masked_fill(is_known, -torch.inf).argsort(1)
+        ranks = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order))
+        held, known = is_held.sum(1), is_known.sum(1)
+        others = order.shape[1] - held - known
+        above = (ranks * is_held).sum(1) - held * known - held * (held - 1) / 2
+        right = is_held.gather(1, order[:, -_FIRST:]).sum(1) / held.clamp(max=_FIRST)
+        return (above / held / others).where(others > 0, torch.nan), right
 
 
 def build(seed: int, data: Path | None, width: int = 64, decay: float = 0.01, held_out: int = 10) -> Problem:

@@ -35,6 +35,7 @@ TICKET = 1000  # triples
 ENTITIES, GROUPS, FACTS = 400, 20, 14_000
 LEADS = (1, 2, 3, -1, 5, -4)
 _JUDGED, _FIRST = 500, 10
+_AT_ONCE = 50  # facts, of which the scores of all entities are in memory together
 
 
 class Graph(nn.Module):
@@ -163,10 +164,11 @@ class Judge:
         assert isinstance(model, Graph)
         if not len(self.held):
             return {}
-        heads, relations, tails = self.held.T
-        ranks = torch.cat(
-            [self._ranks(model, heads, relations, tails, 1), self._ranks(model, tails, relations, heads, -1)]
-        )
+        found = []
+        for heads, relations, tails in (facts.T for facts in self.held.split(_AT_ONCE)):
+            found.append(self._ranks(model, heads, relations, tails, 1))
+            found.append(self._ranks(model, tails, relations, heads, -1))
+        ranks = torch.cat(found)
         return {"mrr": float((1 / ranks).mean()), "hits": float((ranks <= _FIRST).float().mean())}
 
     def _ranks(self, model: Graph, known: Tensor, relations: Tensor, sought: Tensor, side: int) -> Tensor:
@@ -174,7 +176,7 @@ class Judge:
         true = scores.gather(1, sought[:, None])
         for row, (one, relation) in enumerate(zip(known.tolist(), relations.tolist(), strict=True)):
             scores[row, self.known[side, one, relation]] = -torch.inf
-        return 1 + (scores > true).sum(1) + 0.5 * (scores == true).sum(1)
+        return 1 + (~(scores <= true)).sum(1) + 0.5 * (scores == true).sum(1)  # before NaN are all
 
 
 def build(

@@ -81,6 +81,22 @@ def test_a_user_who_knows_every_other_item_has_no_auc_and_those_of_the_end_are_j
         assert all_known(tastes) == {"precision": 1.0}
 
 
+def test_users_are_judged_a_few_at_a_time(monkeypatch):
+    """All at once took 3.4 GB for 100,000 items."""
+    rows = []
+    real = bpr.Tastes.scores
+    monkeypatch.setattr(bpr.Tastes, "scores", lambda *given: rows.append(len(found := real(*given))) or found)
+    likes = bpr.made()
+    held = (np.arange(len(likes.users)) % 10 == 0) & (likes.users < 130)
+    judge, tastes = bpr.Judge(likes.part(~held), likes.part(held)), bpr.Tastes(likes.user_count, likes.item_count, 4)
+    with torch.no_grad():
+        found = judge(tastes)
+        assert rows == [50, 50, 30]
+        each = (likes.part(held & (likes.users == user)) for user in range(130))
+        alone = [bpr.Judge(likes.part(~held), own)(tastes) for own in each]
+    assert found == pytest.approx({name: np.mean([one[name] for one in alone]) for name in found}, rel=1e-4)
+
+
 def test_likes_are_read_from_csv_and_npz(tmp_path):
     (tmp_path / "likes.csv").write_text("ann, tea\nbob, milk\nann, milk\nann, tea\n")
     found = bpr.read(tmp_path / "likes.csv")

@@ -91,6 +91,30 @@ def test_ranks_leave_out_what_is_known():
     assert judged["hits"] == 1.0
 
 
+def test_vectors_that_are_no_numbers_rank_last():
+    facts = kg.made()
+    own = kg.Graph(facts.entities, facts.relations, 4, "distmult")
+    torch.nn.init.constant_(own.entity, torch.nan)
+    with torch.no_grad():
+        assert kg.Judge(facts.triples[:20], facts)(own) == {"mrr": pytest.approx(1 / (1 + facts.entities)), "hits": 0.0}
+
+
+def test_facts_are_judged_a_few_at_a_time(monkeypatch):
+    """All at once took 6 GB for a million entities."""
+    rows = []
+    real = kg.Graph.scores
+    monkeypatch.setattr(kg.Graph, "scores", lambda *given: rows.append(len(found := real(*given))) or found)
+    facts = kg.made()
+    held, own = facts.triples[:130], kg.Graph(facts.entities, facts.relations, 4, "distmult")
+    judged = kg.Judge(held, facts)
+    with torch.no_grad():
+        found = judged(own)
+        assert rows == [50, 50, 50, 50, 30, 30]
+        alone = [kg.Judge(fact[None], facts)(own) for fact in held]
+    assert found["mrr"] == pytest.approx(np.mean([one["mrr"] for one in alone]), rel=1e-4)
+    assert found["hits"] == pytest.approx(np.mean([one["hits"] for one in alone]), rel=1e-4)
+
+
 def test_facts_are_read(tmp_path):
     (tmp_path / "facts.tsv").write_text("a\tlikes\tb\nb\tlikes\tc d\n")
     found = kg.read(tmp_path / "facts.tsv")
