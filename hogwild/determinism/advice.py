@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from hogwild.determinism.verdict import Verdict
 
 
+_IN_ONE_PROCESS = (
+    ", in one process; fresh_process=True makes each in a new one, with a hash seed of its own and nothing that an "
+    "earlier run left"
+)
+
+
 def conclusion_in_words(found: Verdict) -> str:
     """The verdict and the advice."""
     serial, on_machines = found.controls.serial, found.controls.machines
@@ -26,13 +32,26 @@ def conclusion_in_words(found: Verdict) -> str:
     if found.identical and on_machines and found.passed and found.tolerance is None:
         return f"all runs have the same bits, those on up to {on_machines[-1].nodes} machines too."
     if found.identical:
-        return " ".join(("all runs have the same bits.", *_unpromised(found)))
+        unpromised = list(_unpromised(found))
+        alone = _IN_ONE_PROCESS if found.one_process and not unpromised else ""
+        return " ".join((f"all runs have the same bits{alone}.", *unpromised))
     if found.passed and found.tolerance is not None:
         return f"runs differ, within the tolerance ({found.tolerance.measure} ≤ {found.tolerance.limit:g})."
-    why = blame(found.sources, serial)
+    why = blame(found.sources, serial, _left_behind(found))
     if len(found.lengths()) > 1:
         why = f"They ended after different numbers of updates. {_ended(found) or why}".strip()
     return " ".join(part for part in ("runs diverge.", why, _advice(found)) if part)
+
+
+def _left_behind(found: Verdict) -> str:
+    """What it looks like where all runs but the first have the same bits; empty where they have not, or are few."""
+    first, *others = [run.digest for run in found.runs]
+    if len(others) < 2 or len({*others}) > 1 or first in others:
+        return ""
+    return (
+        "All runs after the first are alike, as where the first leaves something that they find: a cache, a file, a "
+        "generator that is seeded once, code that is compiled at its first use."
+    )
 
 
 def _ended(found: Verdict) -> str:
@@ -86,9 +105,10 @@ def _advice(found: Verdict) -> str:
 
 def _usual_sources(found: Verdict) -> str:
     """What usually makes trainings differ that were only repeated."""
+    kept = "what an earlier run left" if found.one_process else "a hash seed"  # which one process has for all
     usual = (
         "Usual sources: threads or processes of its own that race, numbers nobody seeded, torch's threads "
-        "(torch.set_num_threads(1)), a clock, a hash seed."
+        f"(torch.set_num_threads(1)), a clock, {kept}."
     )
     if found.typed:
         return (

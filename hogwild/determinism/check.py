@@ -172,7 +172,10 @@ def own_training(
 ) -> OwnTraining:
     """The training that `hogwild.train` would make of these arguments, to be repeated on copies of the model."""
     if data is None or loss is None or "optimizer" not in arguments:
-        raise ArgumentError("check was given a model without data, loss and optimizer; give all, as to hogwild.train")
+        raise ArgumentError(
+            "check was given a model without data, loss and optimizer; give all, as to hogwild.train, or the function "
+            "that makes and trains it, uncalled"
+        )
     refuse_swapped(model, data, loss)
     update = arguments.pop("update", LEAST_OVERHEAD)
     optimizer, evaluate = arguments.pop("optimizer"), arguments.pop("evaluate", None)
@@ -251,6 +254,7 @@ def check_subject(
         ages=_ages(runs),
         seconds=time.monotonic() - began,
         typed=settings.typed,
+        one_process=isinstance(subject, ForeignFunction),
     )
 
 

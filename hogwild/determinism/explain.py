@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,8 @@ from hogwild.determinism.foreign import ForeignCommand, ForeignFunction
 from hogwild.determinism.subject import Outcome, OwnTraining, Subject, Variation
 from hogwild.errors import HogwildError, one_line
 
-OPERATIONS, AS_IS, ONE_THREAD = "nondeterministic operations", "as it is", "with one torch thread"
+OPERATIONS, AS_IS = "nondeterministic operations", "as it is"
+ONE_THREAD, THREADS = "with one torch thread", "with several torch threads"
 _NAMED = re.compile(r"^(\S+).* does not have a deterministic implementation")
 
 
@@ -81,18 +81,33 @@ def _of_own(
 
 
 def _of_function(subject: ForeignFunction, runs: Sequence[Outcome], tell: Tell) -> list[DifferenceSource]:
-    threads = torch.get_num_threads()
+    threads = max(2, torch.get_num_threads())
     rows = [DifferenceSource(AS_IS, f"the same {len(runs)} times", worst(compare_all(runs)))]
     tell("varying: torch threads")
-    with _threads(1):
-        alone = [subject.repeat(), subject.repeat()]
-    rows.append(DifferenceSource(ONE_THREAD, "the same twice", compare(*alone)))
-    with _threads(max(2, threads)):
-        many = subject.repeat()
-    rows.append(DifferenceSource("torch threads", f"{max(2, threads)} instead of 1", compare(alone[0], many)))
+    alone, several = _in_turn(subject, threads, len(runs) if _digests(runs) > 1 else 1)
+    rows.append(DifferenceSource(ONE_THREAD, f"the same {len(alone)} times", worst(compare_all(alone))))
+    if len(several) > 1:
+        rows.append(DifferenceSource(THREADS, f"the same {len(several)} times", worst(compare_all(several))))
+    rows.append(DifferenceSource("torch threads", f"{threads} instead of 1", compare(alone[0], several[0])))
     tell("asking torch which operations are nondeterministic")
     rows.append(_operations(named_operations(subject.repeat)))
     return rows
+
+
+def _in_turn(subject: Subject, threads: int, most: int) -> tuple[list[Outcome], list[Outcome]]:
+    """Runs with one torch thread and with several, in turn, until some differ. Those with several come between others:
+    what changes as time goes by, or is left by the first run of all, does not look like the work of threads."""
+    alone, several = [_with_threads(subject, 1)], []
+    for _ in range(most):
+        several.append(_with_threads(subject, threads))
+        alone.append(_with_threads(subject, 1))
+        if _digests(alone) > 1 or _digests(several) > 1:
+            break
+    return alone, several
+
+
+def _digests(runs: Sequence[Outcome]) -> int:
+    return len({run.digest for run in runs})
 
 
 def _one_step(own: OwnTraining) -> Callable[[], Any]:
@@ -110,14 +125,17 @@ def _operations(names: Sequence[str] | None) -> DifferenceSource:
     return DifferenceSource(OPERATIONS, "", None, note)
 
 
-def blame(sources: Sequence[DifferenceSource], serial: Comparison | None) -> str:
-    """The source that the rows point at, in a sentence; empty where they point at none."""
+def blame(sources: Sequence[DifferenceSource], serial: Comparison | None, left_behind: str = "") -> str:
+    """The source that the rows point at, in a sentence, or `left_behind`, what the runs themselves point at, where no
+    later run differs; empty where there is none."""
     by_name = {source.name: source for source in sources}
     if serial is not None and serial.identical:
         return "The source is how the workers interleave: with one worker, runs are identical."
-    alone = by_name.get(ONE_THREAD)
-    if alone is not None and alone.comparison is not None and alone.comparison.identical:
+    alone, several = _differ(by_name.get(ONE_THREAD)), _differ(by_name.get(THREADS))
+    if several and not alone:
         return "The source is torch's own threads: with one (torch.set_num_threads(1)), runs are identical."
+    if left_behind and not alone:
+        return left_behind
     named = by_name.get(OPERATIONS)
     if named is not None and not named.note.startswith(("none", "not found out")):
         return f"It uses operations that need not be deterministic: {named.note}."
@@ -126,6 +144,10 @@ def blame(sources: Sequence[DifferenceSource], serial: Comparison | None) -> str
         others = "a clock, a hash seed, or a file" if own else "a clock, a hash seed, numbers nobody seeded, or a file"
         return f"No source that can be varied explains it: look for {own}{others} that changes."
     return ""
+
+
+def _differ(source: DifferenceSource | None) -> bool:
+    return source is not None and source.comparison is not None and not source.comparison.identical
 
 
 def named_operations(train: Callable[[], Any]) -> list[str] | None:
@@ -150,12 +172,11 @@ def named_operations(train: Callable[[], Any]) -> list[str] | None:
     return sorted({match[1] for warning in caught if (match := _NAMED.match(str(warning.message)))})
 
 
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Inside, torch computes with so many threads."""
+def _with_threads(subject: Subject, number: int) -> Outcome:
+    """A repeat in which torch computes with so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
-        yield
+        return subject.repeat()
     finally:
         torch.set_num_threads(before)

@@ -95,9 +95,10 @@ def _copied(made: Any) -> dict[str, Any]:
     """
     with opened(_as_state(made), "what the function returned") as found:
         values = {name: found.value(name) for name in found.names}
+        others = dict.fromkeys(found.unmeasured)  # by name, so that a verdict tells that they are not compared
     state = {name: v.detach().clone() if isinstance(v, Tensor) else np.array(v) for name, v in values.items()}
     _refuse_empty(state, "the function returned")
-    return state
+    return {**state, **others}
 
 
 def _refuse_empty(state: StateLike, whose: str) -> None:

@@ -43,13 +43,15 @@ class ReplayDifference:
 
     The versions up to `after` have the recorded bits and version `version` has not: they differ by an update from
     `after` to `version` − 1. `parameters` are the tensors that differ in that version, and `update` the first
-    update whose loss differs, where there is one.
+    update whose loss differs, where there is one; `on_equal` says that the version it was computed on has the recorded
+    bits.
     """
 
     after: int
     version: int
     parameters: tuple[str, ...]
     update: int | None
+    on_equal: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Replay:
 
     `equal`: every version that was noted, the final state and its moving average have the recorded bits. `digest` is
     that of the replayed final state, `recorded` the one in run.json, `compared` the number of versions compared, the
-    final one included. `environment` says what differs between where it was recorded and here: versions, processor,
-    flags, code.
+    final one included. `environment` says what differs between where it was recorded and here: what makes up for stale
+    gradients, then versions, processor, flags, code; `moved` whether any of the latter does.
     """
 
     equal: bool
@@ -70,20 +72,28 @@ class Replay:
     seconds: float
     first_difference: ReplayDifference | None
     environment: tuple[str, ...] = ()
+    moved: bool = False
 
     @property
     def conclusion(self) -> str:
         """The verdict in words."""
         if self.equal:
             return "the run has the bits that its record says"
-        if self.environment:
+        first = self.first_difference
+        if self.moved:
             return f"the run was made elsewhere ({self.environment[0]}), and has other bits here"
-        if self.first_difference is not None and self.first_difference.update == 0:
+        if first is not None and first.update == 0:
             return (
                 "the very first loss is not the recorded one: the initial model, the data or the loss is not that of "
                 "the run"
             )
-        return "the run is not what its record says, or the optimizer or the schedule is not that of the run"
+        if first is not None and first.on_equal:
+            return (
+                f"the loss of update {first.update:,} is another one, on a version with the recorded bits: the data or "
+                "the loss is not that of the run"
+            )
+        why = f" ({self.environment[0]})" if self.environment else ""
+        return f"the run is not what its record says, or the optimizer or the schedule is not that of the run{why}"
 
     def __str__(self) -> str:
         """The verdict in one line."""
@@ -219,12 +229,13 @@ def _compare(record: Record, run: Run) -> Replay:
     if wrong is not None:
         after = max((version for version in versions if version < wrong), default=0)
         parameters = run.seals[wrong].differing(record.seals[wrong], tensors)
-        first = ReplayDifference(after, wrong, tuple(parameters), _first_loss(record, run))
+        update, read = _first_loss(record, run)
+        first = ReplayDifference(after, wrong, tuple(parameters), update, read in versions and read <= after)
     elif run.digest != record.digest:
         state = distance(record.state, dict(run.state))
         parameters = [tensor.name for tensor in state.tensors if not tensor.identical]
         after = versions[-1] if versions else 0
-        first = ReplayDifference(after, record.updates, tuple(parameters), _first_loss(record, run))
+        first = ReplayDifference(after, record.updates, tuple(parameters), _first_loss(record, run)[0])
     elif record.average is not None and run.ema_state is not None:
         first = _averages_differ(record, record.average, dict(run.ema_state))
     moved = _moved(record)
@@ -239,6 +250,7 @@ def _compare(record: Record, run: Run) -> Replay:
         seconds=run.seconds,
         first_difference=first,
         environment=(*otherwise, *moved),
+        moved=bool(moved),
     )
 
 
@@ -265,9 +277,12 @@ def _moved(record: Record) -> tuple[str, ...]:
     )
 
 
-def _first_loss(record: Record, run: Run) -> int | None:
-    """The first update whose loss has other bits than the recorded one."""
+def _first_loss(record: Record, run: Run) -> tuple[int, int] | tuple[None, None]:
+    """The first update whose loss has other bits than the recorded one, and the version that it read."""
     made = min(len(record.journal), len(run.journal))
     bits = [rows["loss"][:made].view(np.int64) for rows in (record.journal, run.journal)]
     differing = np.flatnonzero(bits[0] != bits[1])
-    return int(record.journal["update"][differing[0]]) if len(differing) else None
+    if not len(differing):
+        return None, None
+    row = record.journal[differing[0]]
+    return int(row["update"]), int(row["version_read"])

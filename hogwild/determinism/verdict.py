@@ -96,6 +96,7 @@ class Verdict:
         ages: how many updates, over all runs, were computed on a version 0, 1, 2, … updates old.
         seconds: that the check took.
         typed: whether it was asked for on the command line, whose flags its advice then names.
+        one_process: whether a function of the caller's was repeated in this process.
     """
 
     title: str
@@ -114,6 +115,7 @@ class Verdict:
     ages: tuple[int, ...] = ()
     seconds: float = 0.0
     typed: bool = False
+    one_process: bool = False
 
     @property
     def identical(self) -> bool:
@@ -172,7 +174,10 @@ class Verdict:
         if not self.identical:
             yield "parameters", self._parameters()
         if self.worst.divergence.nonfinite:
-            yield "not finite", f"{self.worst.divergence.nonfinite:,} values are NaN or infinite"
+            found = self.worst.divergence
+            yield "not finite", f"{found.nonfinite:,} of {found.size:,} values are NaN or infinite"
+        if self.worst.divergence.unmeasured:
+            yield "not compared", f"{some_of(self.worst.divergence.unmeasured)}: neither a tensor nor an array"
         yield from self._predictions()
         yield from self._controls()
         if self.damage:
@@ -191,6 +196,9 @@ class Verdict:
     def _parameters(self) -> str:
         found = self.worst.divergence
         parts = [f"relative L2 {found.relative_l2:.3g} between the worst pair", *self._by_the_tolerance()]
+        if found.max_abs == 0 and found.differing and not found.changed_integers:
+            signs = "1 value differs" if found.differing == 1 else f"{found.differing:,} values differ"
+            parts.append(f"{signs} in the sign of a zero or the bits of a NaN")
         if found.worst is not None:
             parts.append(f"most in {found.worst}")
         for name, entries in (("missing", found.missing), ("unexpected", found.unexpected)):

@@ -6,11 +6,11 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.text import Text
@@ -56,6 +56,7 @@ _DIGITS = 8  # of a digest
 _LONGEST = 1_000  # letters of a path
 _FINER = 2  # more decimals, at most, than give the largest of some intervals two digits
 _GAP = 2  # cells of padding around a column
+_WORTH_A_NAME = 70  # columns that are kept at least as long: names of runs are cut before they are left out
 _STYLES = {BROKEN: "bold red", FAILED: "bold red", RUNNING: "cyan"}
 
 
@@ -76,7 +77,8 @@ class _Column:
 @dataclass(frozen=True)
 class _Fitting:
     """A table of those columns that the console has room for; the others are named below it. The first one is shortened
-    before any is left out, where there is a shorter one."""
+    before any is left out, where there is a shorter one; and down to half of the console, in the middle, before one is
+    left out that says more than the end of a name."""
 
     columns: Sequence[_Column]
     styles: Sequence[str]
@@ -86,8 +88,15 @@ class _Fitting:
         shown = list(self.columns)
         if self.shorter is not None and sum(one.width + _GAP for one in shown) > options.max_width:
             shown[0] = self.shorter
-        while len(shown) > 1 and sum(one.width + _GAP for one in shown) > options.max_width:
-            shown.remove(min(shown, key=lambda one: one.keep))
+        first = shown[0]
+        while (room := options.max_width - _GAP - sum(one.width + _GAP for one in shown[1:])) < shown[0].width:
+            last = min(shown, key=lambda one: one.keep)
+            if shown[0] is first and last.keep >= _WORTH_A_NAME and room >= options.max_width // 2:
+                shown[0] = replace(first, cells=[_cut(cell, room) for cell in first.cells])
+            elif len(shown) > 1:
+                shown.remove(last)
+            else:
+                break
         table = ruled_table()
         for one in shown:
             table.add_column(
@@ -100,6 +109,14 @@ class _Fitting:
         if left:
             named = some_of([one.heading for one in sorted(left, key=lambda one: -one.keep)], _LEFT_OUT)
             yield Text(f"no room for {named}: a wider terminal, --csv or --json has all", "dim")
+
+
+def _cut(text: str, width: int) -> str:
+    """A text in so many cells, its beginning and its end where it is longer."""
+    if cell_len(text) <= width:
+        return text
+    end = set_cell_size(text[::-1], (width - 1) // 2).strip()[::-1]
+    return set_cell_size(text, width - 1 - cell_len(end)).strip() + "…" + end
 
 
 def run_list_report(found: FoundFolders, folders: Sequence[Path]) -> RenderableType:

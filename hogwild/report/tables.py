@@ -314,7 +314,8 @@ def _table(*headings: str, left: int = 0, wraps: bool = False) -> Table:
 
 def replay_report(name: str, replay: Replay) -> RenderableType:
     """Whether a recorded run has the bits it was recorded with, and where it first has not."""
-    rows = [("elsewhere", text) for text in replay.environment] if not replay.equal else []
+    called = "elsewhere" if replay.moved else "otherwise"
+    rows = [(called, text) for text in replay.environment] if not replay.equal else []
     rows += [
         ("bits", "equal" if replay.equal else "different"),
         ("compared", f"{plural(replay.compared, 'version')} of {plural(replay.updates, 'update')}"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.cells import cell_len
 from saved import save_run, seem_killed
 
 from hogwild.cli import main
@@ -237,6 +238,21 @@ def test_in_a_narrow_terminal_paths_are_shortened_before_columns_are_left_out(
     shutil.copytree(tmp_path / "a-sweep-with-a-name-that-is-rather-long", tmp_path / "again")
     monkeypatch.setenv("COLUMNS", "80")
     assert "again/lr0.1" in printed(capsys, "runs", "."), "their ends are equal"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_long_names_are_shortened_in_the_middle_before_a_metric_is_left_out(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in range(2):
+        name = f"a-run-with-a-漢字-name-{'that-is-longer-than-a-terminal-' * 3}-{number}"
+        save_run(tmp_path / name, evaluate=lambda model: {"accuracy": 0.5}, seed=number)
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = printed(capsys, "runs", str(tmp_path))
+    rows = [line for line in out.splitlines() if line.startswith(" a-run")]
+    assert [row.split()[0][-2:] for row in rows] == ["-0", "-1"] and all("…" in row for row in rows), out
+    assert all("0.5000" in row for row in rows), out
+    assert max(map(cell_len, out[out.index(" run ") :].splitlines())) <= width
 
 
 def test_one_run_is_shown_with_its_settings_and_where_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,37 @@ def test_a_state_without_dense_bytes_is_refused_by_name():
 
 
 def test_values_that_are_not_finite_are_told():
-    assert "not finite" in str(hogwild.check(lambda: {"w": torch.full((3,), torch.nan)}, runs=2))
+    verdict = str(hogwild.check(lambda: {"w": torch.full((3,), torch.nan), "b": torch.zeros(2)}, runs=2))
+    assert "3 of 5 values are NaN or infinite" in verdict
+
+
+def test_what_is_not_compared_is_told():
+    def checkpoint():
+        return {"model": {"w": torch.ones(2)}, "seconds": time.time(), "epoch": 3}
+
+    verdict = hogwild.check(checkpoint, runs=2)
+    assert verdict.identical
+    assert ("not compared", "epoch, seconds: neither a tensor nor an array") in verdict.lines()
+    assert "not compared" not in str(hogwild.check(seeded, runs=2))
+
+
+def test_bits_that_are_no_distance_are_told():
+    signs = iter([1.0, -1.0])
+    verdict = str(hogwild.check(lambda: {"w": torch.zeros(3) * next(signs)}, runs=2))
+    assert "relative L2 0 between the worst pair; 3 values differ in the sign of a zero or the bits of a NaN" in verdict
+
+
+def test_a_function_that_repeats_in_one_process_is_told_of_fresh_ones():
+    assert hogwild.check(seeded, runs=2).conclusion == (
+        "all runs have the same bits, in one process; fresh_process=True makes each in a new one, with a hash seed of "
+        "its own and nothing that an earlier run left."
+    )
+    assert hogwild.check(seeded, runs=2, fresh_process=True).conclusion == "all runs have the same bits."
+
+
+def test_a_training_that_was_called_is_told_from_one_to_call():
+    with pytest.raises(hogwild.ArgumentError, match="or the function that makes and trains it, uncalled"):
+        hogwild.check(seeded())
 
 
 # --- what is refused

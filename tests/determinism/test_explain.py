@@ -84,3 +84,40 @@ def test_a_source_that_cannot_be_varied_is_not_guessed_at():
 
 def _entropy() -> int:
     return int.from_bytes(os.urandom(4))
+
+
+def test_what_a_first_call_leaves_behind_is_not_laid_to_torchs_threads():
+    cache: list[torch.Tensor] = []
+
+    def filled_by_the_first_call():
+        torch.manual_seed(0)
+        if not cache:
+            cache.append(torch.rand(3))
+        return {"w": torch.rand(3) + cache[0]}
+
+    verdict = hogwild.check(filled_by_the_first_call, runs=3, explain=True)
+    assert verdict.digests == 2
+    assert "torch's own threads: with one" not in verdict.conclusion
+    assert "All runs after the first are alike, as where the first leaves something" in verdict.conclusion
+    del cache[:]
+    unexplained = hogwild.check(filled_by_the_first_call, runs=3)
+    assert "All runs after the first are alike" in unexplained.conclusion
+    assert unexplained.conclusion.endswith("explain=True varies what it can of a function.")
+
+
+def test_what_changes_now_and_then_is_not_laid_to_torchs_threads():
+    calls = iter(range(1000))
+
+    def slow_clock():
+        return {"w": torch.full((2,), float(next(calls) // 3))}
+
+    verdict = hogwild.check(slow_clock, runs=4, explain=True)
+    assert "No source that can be varied explains it" in verdict.conclusion
+
+
+def test_a_hash_seed_is_no_source_within_one_process():
+    numbers = iter(range(100))
+    conclusion = hogwild.check(lambda: {"w": torch.full((2,), float(next(numbers)))}, runs=2).conclusion
+    assert "a hash seed" not in conclusion
+    fresh = hogwild.check(lambda: {"w": torch.full((2,), float(_entropy()))}, runs=2, fresh_process=True)
+    assert "a hash seed" in fresh.conclusion

@@ -83,6 +83,8 @@ def test_other_data_is_found_at_the_update_that_first_used_it(update, tmp_path):
     assert "1.weight" in first.parameters
     if update != "snapshot":  # there, batch 5 need not be the sixth commit
         assert (first.after, first.version) == ((5, 6) if update == "ordered" else (1, 2))
+    told = f"the loss of update {first.update} is another one, on a version with the recorded bits: the data or"
+    assert told in result.conclusion
 
 
 @pytest.mark.parametrize("samples", [100, 300])
@@ -102,6 +104,15 @@ def test_other_data_are_no_other_machine(tmp_path):
         tmp_path, model=problems.mlp(), data=(9 * x, y), loss=problems.cross_entropy, optimizer=problems.MOMENTUM
     )
     assert other.environment == () and "the data or the loss is not that of the run" in other.conclusion
+
+
+def test_another_optimizer_is_no_other_machine(tmp_path):
+    record(tmp_path, "ordered", "mlp", optimizer=problems.SGD)
+    other = hogwild.replay(
+        tmp_path, model=problems.mlp(), data=problems.data(), loss=problems.cross_entropy, optimizer=problems.MOMENTUM
+    )
+    assert "made elsewhere" not in other.conclusion
+    assert "the optimizer or the schedule is not that of the run (what makes up for stale" in other.conclusion
 
 
 def test_a_wrong_initial_bit_is_found_and_named(tmp_path):
