@@ -25,7 +25,7 @@ from hogwild.run.going_on import going_on
 from hogwild.run.job import Job
 from hogwild.run.machines import Machines, machines_of
 from hogwild.run.open import OpenRun, open_run
-from hogwild.run.outcome import gather_run, with_other_machines
+from hogwild.run.outcome import gather_run, logged_rows, with_other_machines
 from hogwild.run.prepare import prepare
 from hogwild.run.result import INTERRUPTED, Run
 from hogwild.run.saved.befallen import WorkersFile
@@ -42,7 +42,7 @@ from hogwild.run.saved.directory import (
 from hogwild.run.saved.environment import warn_of_another_place
 from hogwild.run.saved.failure import noted_failure
 from hogwild.run.saved.found import going_on_by
-from hogwild.run.saved.metrics import MetricsFile, as_json, by_update
+from hogwild.run.saved.metrics import MetricsFile, as_json, by_update, replace_metrics
 from hogwild.run.saved.record import fill, has_ended, saved_run
 from hogwild.run.trial.holes import naming_holes
 from hogwild.run.trial.lone_samples import naming_lone_samples
@@ -163,8 +163,8 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             raise
         except BaseException as error:
             evaluator.take_newest()
-            if isinstance(error, Exception) and machines is None:
-                _leave_checkpoint(run, error)
+            if isinstance(error, Exception):
+                _leave_record(run, supervisor.history, error, checkpoint=machines is None)
             raise
         evaluator.take_newest()  # an evaluation in training mode moves running averages
         stopped = "stop" if run.state.control[Word.TOTAL] < run.tickets else None
@@ -269,7 +269,6 @@ def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -
         job.config,
         look,
         shows=job.evaluate_every > 0 or job.trace is not None,
-        asks=job.awaits_evaluations,
     )
     path = job.out / METRICS if job.out is not None else None
     metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged)
@@ -294,9 +293,21 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
     return result
 
 
+def _leave_record(run: OpenRun, history: WorkerHistory, error: Exception, *, checkpoint: bool) -> None:
+    """Save what a run that failed by that error has come to: what was measured, and a `checkpoint` if so wished."""
+    version, _ = run.job.rule.newest(run.state)
+    try:
+        if run.job.out is not None:
+            replace_metrics(run.job.out, by_update(run.evaluator.evaluations, logged_rows(run, history, version)))
+        if checkpoint:
+            _leave_checkpoint(run, error)
+    except HogwildError as failure:
+        error.add_note(f"what was trained so far could not be saved: {failure}")
+
+
 def _leave_checkpoint(run: OpenRun, error: Exception) -> None:
-    """Save what a run that failed by that error has come to, so that it can be gone on with once that is mended. Not
-    where it has checkpoints as it goes, nor where numbers are not finite, for those before may be ruined already."""
+    """Save a checkpoint, so that the run can be gone on with once that error is mended. Not where it has checkpoints as
+    it goes, nor where numbers are not finite, for those before may be ruined already."""
     checkpointer = run.checkpointer()
     version, slot = run.job.rule.newest(run.state)
     if checkpointer is None or version == run.start.version:
@@ -304,8 +315,5 @@ def _leave_checkpoint(run: OpenRun, error: Exception) -> None:
     if run.job.config.checkpoint_every or isinstance(error, NonFiniteError):
         return
     shown = run.evaluator.shown
-    try:
-        run.evaluator.keeper.forget_after(shown)
-        checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)
-    except HogwildError as failure:
-        error.add_note(f"what was trained so far could not be saved: {failure}")
+    run.evaluator.keeper.forget_after(shown)
+    checkpointer.save(run.state, run.job.rule, version, slot, shown=shown)

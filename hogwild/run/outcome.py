@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hogwild.run.audit import Audit, close_account
-from hogwild.run.job import Job
 from hogwild.run.machines import Machines
 from hogwild.run.open import OpenRun
 from hogwild.run.result import Run, Staleness, WorkerUsage
 from hogwild.run.saved.befallen import Befallen
-from hogwild.run.saved.metrics import logged_in_order, logged_row
+from hogwild.run.saved.metrics import Row, logged_in_order, logged_row
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.words import Field
 from hogwild.workers.failures import WorkerHistory
-from hogwild.workers.team import Logged
 
 
 def gather_run(run: OpenRun, history: WorkerHistory, stopped: str | None, began: float) -> Run:
@@ -39,7 +37,7 @@ def gather_run(run: OpenRun, history: WorkerHistory, stopped: str | None, began:
         journal=journal,
         seals=state.journal.seals(version) if job.rule.versioned else {},
         evaluations=tuple(run.evaluator.evaluations),
-        logged=logged_in_order([*run.logged, *map(logged_row, _applied(job, history, version))]),
+        logged=logged_rows(run, history, version),
         workers=tuple(_usage(run, history, index) for index in range(state.control.workers)),
         staleness=Staleness.of(journal, job.rule.staleness),
         failures=befallen.failures,
@@ -69,9 +67,11 @@ def with_other_machines(result: Run, machines: Machines, usage: Sequence[WorkerU
     return replace(result, workers=workers, samples=machines.samples_of(result.samples), failures=failures)
 
 
-def _applied(job: Job, history: WorkerHistory, version: int) -> list[Logged]:
+def logged_rows(run: OpenRun, history: WorkerHistory, version: int) -> tuple[Row, ...]:
     """What was logged; where updates are numbered as versions are, none of one that the end of the run has dropped."""
-    return [one for one in history.logged_once() if not job.rule.same_bits or one.update < version]
+    same_bits = run.job.rule.same_bits
+    applied = [logged_row(one) for one in history.logged_once() if not same_bits or one.update < version]
+    return logged_in_order([*run.logged, *applied])
 
 
 def _audit(run: OpenRun, history: WorkerHistory) -> Audit | None:

@@ -48,7 +48,6 @@ class Supervisor:
         look: called now and then; evaluates the version that is shown, if any, and reports progress.
         shows: workers show versions and wait for `look`, so it is called every 20 ms. Elsewhere it is called every
             100 ms, because it takes time from a worker where there is no core to spare.
-        asks: an evaluation may end the run.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class Supervisor:
         look: Callable[[], None],
         *,
         shows: bool,
-        asks: bool,
     ) -> None:
         self.history = WorkerHistory()
         self._team = team
@@ -70,7 +68,6 @@ class Supervisor:
         self._config = config
         self._look = look
         self._pause = _SOON if shows else _NOW_AND_THEN
-        self._asks = asks
         self._ending: dict[int, Failure] = {}  # workers about to end, and why
         self._dead: deque[tuple[int, Failure]] = deque()  # workers that have ended, whose ticket is not settled
         self._raisers: set[int] = set()  # whose errors end the run
@@ -280,8 +277,8 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Let workers finish their update, for a short time, then end them. Their other failures are not raised.
 
-        Under the versioned rules, a version that `stop` has not decided about is not published. When the run is
-        resumed, `stop` is asked again.
+        Where a version is yet to be evaluated they leave at once, and no later one that is due for evaluation is
+        published: the run makes and evaluates it when it is resumed.
         """
         control = self._control
         control[Word.STOP] = 1
@@ -304,10 +301,7 @@ class Supervisor:
             self._note_death(*self._dead.popleft())
         while self._team.running() and time.monotonic() < deadline:
             if control[Word.OBSERVED] != control[Word.EVALUATED]:
-                if self._asks:
-                    control[Word.ABORT] = 1
-                else:
-                    control.tries_to_publish(Word.EVALUATED, control[Word.OBSERVED])
+                control[Word.ABORT] = 1
             for event in self._team.events(_SOON):
                 if isinstance(event, Finished):
                     self.history.finished[event.worker] = event

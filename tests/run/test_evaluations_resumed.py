@@ -1,4 +1,4 @@
-"""A run under a rule in place that is interrupted and resumed has the evaluations of one that was never stopped."""
+"""A run that is interrupted and resumed has the evaluations of one that was never stopped."""
 
 from __future__ import annotations
 
@@ -64,6 +64,18 @@ def test_updates_that_were_skipped_shift_no_evaluation(update, kind, tmp_path):
     run = train(update, kind=kind, out=tmp_path, resume=tmp_path)
     assert rows(run) == rows(whole)
     assert [row["update"] for row in run.evaluations] == ALL_DUE
+
+
+@pytest.mark.parametrize("every", [1, EVERY])
+@pytest.mark.parametrize("update", VERSIONED)
+def test_no_version_after_the_one_that_is_evaluated_goes_by_unseen(update, every, tmp_path):
+    """Several workers are ahead of an evaluation that is interrupted, and end what they are at."""
+    settings = {"workers": 3, "evaluate_every": every, "loss": problems.cross_entropy}
+    settings |= {"ordered": {"staleness": 2}, "sync": {"micro_batches": 3}}.get(update, {})
+    with pytest.raises(KeyboardInterrupt):
+        train(update, out=tmp_path, callbacks=[problems.interrupting_at(HALF)], **settings)
+    run = train(update, out=tmp_path, resume=tmp_path, **settings)
+    assert [row["update"] for row in run.evaluations] == [*range(every, UPDATES + 1, every)]
 
 
 @pytest.mark.parametrize("update", IN_PLACE)

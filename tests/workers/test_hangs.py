@@ -263,9 +263,7 @@ def watched(monkeypatch):
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
     team = SimpleNamespace(running=lambda: {0}, start=lambda _: None, stacks=lambda _: "")
     config = RunConfig(updates=9, worker_timeout=0.5)
-    watch = supervisor.Supervisor(
-        team, SimpleNamespace(control=control), Hogwild(), config, lambda: None, shows=False, asks=False
-    )
+    watch = supervisor.Supervisor(team, SimpleNamespace(control=control), Hogwild(), config, lambda: None, shows=False)
 
     def look_after(seconds):
         now[0] += seconds

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
-from hogwild.run.saved.directory import append_lines
+from hogwild.run.saved.directory import METRICS, append_lines, placed, writing
 from hogwild.workers.team import Logged
 from hogwild.workers.worker_info import OF_A_ROW
 
@@ -106,6 +106,17 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     return value
+
+
+def replace_metrics(out: Path, rows: Sequence[Row]) -> None:
+    """Write those rows in the place of what a run's metrics.jsonl holds, if there are any.
+
+    Raises:
+        RunDirectoryError: the file cannot be written; the one before is still there.
+    """
+    if rows:
+        with writing(out / METRICS), placed(out, METRICS) as path:
+            path.write_text(as_json(rows), encoding="utf-8")
 
 
 class MetricsFile:

@@ -23,6 +23,7 @@ import hogwild
 from hogwild.run import result
 from hogwild.run.saved.directory import RUN_FILES, finish_saving, occupied
 from hogwild.run.saved.record import read_record
+from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 SETTINGS = {"update": "ordered", "updates": 60}
 
@@ -293,6 +294,27 @@ def test_what_was_logged_before_a_resumption_stays_once(update, tmp_path):
         problems.train(**settings, evaluate=evaluate, evaluate_every=20)
     run = problems.train(**settings, resume=tmp_path)
     assert [row["update"] for row in run.logged] == list(range(40))
+
+
+@pytest.mark.parametrize("checkpoint_every", [None, 5])
+@pytest.mark.parametrize("update", ["ordered", "sync", "hogwild"])
+def test_what_was_logged_before_a_failure_stays_once(update, checkpoint_every, tmp_path):
+    """Also of its last second, and of a batch that a worker had logged before it failed and another computed again."""
+
+    def evaluate(model):
+        raise ZeroDivisionError
+
+    settings = {
+        "update": update,
+        "updates": 40,
+        "loss": log_loss,
+        "out": tmp_path,
+        "checkpoint_every": checkpoint_every,
+    }
+    with pytest.raises(ZeroDivisionError), planted(PlantedFault(Fault.RAISE, Hook.COMMITTING, 3)):
+        problems.train(**settings, evaluate=evaluate, evaluate_every=20)
+    run = problems.train(**settings, resume=tmp_path)
+    assert [row["batch"] for row in run.logged] == list(range(80 if update == "sync" else 40))
 
 
 @pytest.mark.parametrize("update", ["ordered", "hogwild"])
