@@ -331,8 +331,7 @@ class Combining(InShards):
         """The gradient of an update; None where the update is left out, as when a part of it is not finite."""
         for m, part in enumerate(parts):
             if part.words[part.STATUS] == part.NOT_FINITE:
-                ticket = self.deal(update * self.tickets_per_update + m, self.control[Word.TOTAL])
-                self.seat.skip(ticket, part.loss, part.words[part.WORKER])
+                self._skip(update, m, part, part.loss)
         if any(part.words[part.STATUS] != part.USABLE for part in parts):
             return None
         optimizer = self.seat.optimizer
@@ -340,8 +339,17 @@ class Combining(InShards):
             return optimizer.waiting_in(parts[0])
         gradients = [part.gradients() for part in parts]
         mean = optimizer.gather([mean_gradient(own) for own in zip(*gradients, strict=True)])
+        # that of float16 may overflow; what is stepped in shards, which nobody sees whole, is of no such dtype
+        if not self._shards and not self.seat.finite(update, 0.0, mean):
+            self._skip(update, 0, parts[0], 0.0)
+            return None
         self.seat.clip(update, mean)
         return mean
+
+    def _skip(self, update: int, m: int, part: GradientSlot, loss: float) -> None:
+        """Leave out an update because of its m-th gradient, or of their mean."""
+        ticket = self.deal(update * self.tickets_per_update + m, self.control[Word.TOTAL])
+        self.seat.skip(ticket, loss, part.words[part.WORKER])
 
     def _commit_buffers(self, version: int, parts: Sequence[GradientSlot]) -> None:
         """Commit the buffers of each forward pass, in order. Those of a pass on the newest version itself are taken as

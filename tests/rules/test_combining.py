@@ -362,3 +362,20 @@ def test_a_run_needs_so_much_memory_and_no_more(staleness):
     """(τ + 2) versions, one more to evaluate, twice the optimizer's state, and τ + 1 gradients."""
     needs = rule_class("ordered")(staleness).needs(workers=2)
     assert (needs.slots, needs.state_copies, needs.gradients) == (staleness + 2, 2, staleness + 1)
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "ignore"])
+def test_a_mean_that_overflows_is_not_finite_though_each_gradient_is(policy):
+    """As of float16, which ends at 65504."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float16)
+    nn.init.zeros_(model.weight)
+    settings = {"update": "sync", "micro_batches": 2, "workers": 2, "kind": "threads", "updates": 1, "batch_size": 1}
+    sgd = partial(torch.optim.SGD, lr=1e-5)
+    train = partial(hogwild.train, model, torch.ones(4), optimizer=sgd, on_nonfinite=policy, **settings)
+    if policy == "raise":
+        with pytest.raises(hogwild.NonFiniteError, match="the gradient is not finite at update 0"):
+            train(lambda model, _: (40_000 * model.weight).sum())
+    else:
+        run = train(lambda model, _: (40_000 * model.weight).sum())
+        assert sum(usage.skipped for usage in run.workers) == (policy == "skip")
+    assert bool(model.weight.isfinite().all()) == (policy != "ignore")
