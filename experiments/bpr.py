@@ -183,17 +183,17 @@ class Judge:
         assert isinstance(model, Tastes)
         if not len(self.users):
             return {}
-        places = torch.arange(len(self.users)).split(_AT_ONCE)
-        aucs, right = (torch.cat(parts) for parts in zip(*(self._of(model, own) for own in places), strict=True))
+        parts = [slice(first, first + _AT_ONCE) for first in range(0, len(self.users), _AT_ONCE)]
+        aucs, right = (torch.cat(found) for found in zip(*(self._of(model, part) for part in parts), strict=True))
         found = {"precision": float(right.mean())}
         if (judged := ~aucs.isnan()).any():
             found = {"auc": float(aucs[judged].mean()), **found}
         return found
 
-    def _of(self, model: Tastes, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _of(self, model: Tastes, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """(`auc`, `precision`) of some of the users, float32 each; an `auc` is NaN where all other items are known."""
-        is_held, is_known = self.held[places], self.known[places]
-        users = torch.from_numpy(self.users).long()[places]
+        is_held, is_known = self.held[part], self.known[part]
+        users = torch.from_numpy(self.users[part]).long()
         order = model.scores(users).masked_fill(is_known, -torch.inf).argsort(1)
         ranks = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order))
         held, known = is_held.sum(1), is_known.sum(1)

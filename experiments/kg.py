@@ -165,7 +165,8 @@ class Judge:
         if not len(self.held):
             return {}
         found = []
-        for heads, relations, tails in (facts.T for facts in self.held.split(_AT_ONCE)):
+        for first in range(0, len(self.held), _AT_ONCE):
+            heads, relations, tails = self.held[first : first + _AT_ONCE].T
             found.append(self._ranks(model, heads, relations, tails, 1))
             found.append(self._ranks(model, tails, relations, heads, -1))
         ranks = torch.cat(found)
