@@ -18,7 +18,7 @@ from saved import save_run, seem_killed
 import hogwild
 from hogwild.cli import main
 from hogwild.errors import ArgumentError, RunDirectoryError
-from hogwild.report.page.figures import Curve, ages, curves
+from hogwild.report.page.figures import Curve, Plot, ages, curves
 from hogwild.report.page.given import read_given
 from hogwild.report.page.of_run import seconds_of, smoothed_loss
 from hogwild.report.page.page import page_of, sections_of
@@ -87,6 +87,16 @@ def test_runs_are_compared_by_their_settings(saved: Path) -> None:
     assert other.verdict.startswith("Lowest mean test_loss: lr 0.2")
     with pytest.raises(ArgumentError, match="--metric 'speed' is in no run; accuracy, test_loss, loss are"):
         sections(saved / "sweep", metric="speed")
+
+
+def test_curves_in_grey_share_an_entry_of_the_legend(tmp_path: Path) -> None:
+    for number in range(11):
+        save_run(tmp_path / f"lr{number}", evaluate=lambda model: {"accuracy": 0.5}, lr=0.1 + number)
+    (section,) = sections(tmp_path)
+    for drawing in section.drawings[:4]:
+        assert isinstance(drawing.plot, Plot)
+        names = [name for name, _, _ in drawing.plot.legend]
+        assert len(names) == 9 and names[-1] == "3 others", names
 
 
 def test_a_run_that_cannot_be_read_is_said_to_be_left_out(saved: Path, tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def curves(
 ) -> Plot:
     """Curves over one axis, the first on top; y is logarithmic where the values span a decade, unless that is said.
 
-    Curves of one name share an entry of the legend, in the style of the first.
+    Curves of one name share an entry of the legend, in the style of the first; so do several in grey, which no legend
+    tells apart.
     """
     import plotly.graph_objects as go
 
@@ -115,7 +116,13 @@ def curves(
     entries: dict[str, tuple[str, str, str]] = {}
     for curve in found:
         entries.setdefault(curve.name, (curve.name, curve.colour, curve.style))
-    return _plot(figure, list(entries.values()) if len(entries) > 1 else ())
+    return _plot(figure, _grey_as_one(list(entries.values())) if len(entries) > 1 else ())
+
+
+def _grey_as_one(entries: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    coloured = [entry for entry in entries if entry[1] != SOFT]
+    grey = len(entries) - len(coloured)
+    return [*coloured, (f"{grey:,} others", SOFT, "thin")] if grey > 1 else entries
 
 
 def _all(parts: Sequence[Sequence[float] | NDArray[Any]]) -> NDArray[np.float64]:
