@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction, isgeneratorfunction, signature
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def refuse_other_arguments(name: str, function: Callable[..., Any] | None, given
             return
         called = f"{name} is called as {name}({given}), and "
         if not form.parameters:
-            raise ArgumentError(f"{called}takes no arguments; write it as {name}({given})") from error
+            raise ArgumentError(f"{called}takes no arguments; give it one, {given}") from error
         raise ArgumentError(
             f"{called}its arguments are {printable(str(form), _SHOWN)}: {one_line(error)}; give it what else it needs "
             f"by functools.partial"
@@ -273,8 +274,10 @@ def checked_folder(name: str, folder: str | Path) -> Path:
     """The path of a folder, be it there or not.
 
     Raises:
-        ArgumentError: no folder can have that name: it is too long, or has letters that no path has.
+        ArgumentError: no folder can have that name: it is too long, or has letters that no path has, or is no text.
     """
+    if not isinstance(folder, str | PathLike):
+        raise ArgumentError(f"{name} {folder!r:.60} is {a_type(folder)}; pass a path, such as 'runs/mine'")
     try:
         Path(folder).stat()
     except ValueError as error:

@@ -342,6 +342,11 @@ def test_a_function_that_takes_other_arguments_is_refused_before_anything_is_tra
     refused(rf"^{name} is called as {name}\(.*\), and its arguments are \(first, second\): ", **given)
 
 
+@pytest.mark.parametrize("name", ["out", "resume"])
+def test_a_folder_that_is_no_path_is_refused(name):
+    refused(rf"^{name} 3 is an int; pass a path, such as 'runs/mine'$", **{name: 3})
+
+
 def test_a_loop_without_arguments_is_told_to_take_the_worker():
     with pytest.raises(hogwild.ArgumentError, match=r"^work is called as work\(worker\), and takes no arguments; "):
         hogwild.launch(lambda: None, problems.mlp(), optimizer=problems.SGD, updates=4)
