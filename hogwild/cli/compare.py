@@ -36,6 +36,11 @@ class CompareCommand:
         if len(self.runs) != 2:
             given = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
             raise ArgumentError(f"{given} named; hogwild compare takes two (hogwild runs lists them)")
+        for path in self.runs:
+            if path.is_file():
+                raise ArgumentError(
+                    f"{path} is a file, and runs are folders; hogwild.distance(a, b) compares states in files"
+                )
         import_torch()
         from hogwild.cli.output import show
         from hogwild.determinism.two_runs import compare_runs

@@ -224,18 +224,10 @@ def check_subject(
     machines = measure_machines(own, runs[0], settings.nodes, say) if own is not None else ()
     if not settings.controls:
         own = None
-    controls, serial = (
-        measure_controls(
-            subject,
-            runs[0],
-            variation.at,
-            other_seed=settings.other_seed,
-            other_workers=settings.other_workers,
-            tell=say,
-        )
-        if own is not None
-        else (Controls(), None)
-    )
+    controls, serial = Controls(), None
+    if own is not None:
+        others = {"other_seed": settings.other_seed, "other_workers": settings.other_workers}
+        controls, serial = measure_controls(subject, runs[0], variation.at, **others, tell=say)
     sources = tuple(explained(subject, own, runs, serial, say)) if settings.explain else ()
     return Verdict(
         title=subject.title,

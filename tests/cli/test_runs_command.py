@@ -191,6 +191,7 @@ def test_two_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "told"),
     [
         ([], "0 runs named; hogwild compare takes two"),
+        (["runs/notes/todo.txt"] * 2, "is a file, and runs are folders; hogwild.distance(a, b) compares states in"),
         (["runs/lr0.1-0"], "1 run named"),
         (["runs/lr0.1-0", "runs/killed"], "holds no run.json: its run was interrupted, or trains still"),
         (["runs/lr0.1-0", "runs/broken"], "is not the record of a run"),
