@@ -40,6 +40,7 @@ try:
         "journal": run.journal["worker"].tolist(),
         "evaluations": len(run.evaluations),
         "rechecked": run.rechecked,
+        "skipped": sum(usage.skipped for usage in run.workers),
         "accuracy": run.metrics.get("accuracy"),
         "best": run.best and run.best.update,
         "samples": run.samples,

@@ -80,6 +80,9 @@ class WorkerSeat:
         self._order = order
         self._pause = pause
         self._row = self.control.row(index)
+        first = state.plan.dealing.first
+        self._number = first + index  # among the workers of all machines
+        self._of_this_machine = range(first, first + self.control.workers)
         self._shares_gradients = shares_gradients
         self.loss_told = tells_loss  # of the gradient being committed
         self.gradient_lost = False
@@ -116,14 +119,14 @@ class WorkerSeat:
         """False where the update is to be left out; see `hogwild.rules.base.Seat`."""
         if self.finite(ticket.update, loss, gradients):
             return True
-        self.skip(ticket, loss, self.index)
+        self.skip(ticket, loss, self._number)
         return False
 
     def skip(self, ticket: Ticket, loss: float, worker: int) -> None:
         """Leave out what that worker computed, for it is not finite; see `hogwild.rules.base.Seat`."""
         if self._setting("on_nonfinite", ticket.update) != "skip":
             raise self._not_finite(ticket, loss, worker)
-        self._skipped += 1
+        self._skipped += worker in self._of_this_machine  # others count their own
         self.leave_out()
 
     def count_skipped(self) -> None:
@@ -135,7 +138,7 @@ class WorkerSeat:
     def take_not_finite(self, ticket: Ticket, loss: float) -> None:
         """Report a loss that is not finite, of an applied update; see `hogwild.rules.base.Seat`."""
         if not self.ignores_nonfinite(ticket.update):
-            raise self._not_finite(ticket, loss, self.index, untouched="the shared model has been written by it")
+            raise self._not_finite(ticket, loss, self._number, untouched="the shared model has been written by it")
 
     def _not_finite(
         self, ticket: Ticket, loss: float, worker: int, untouched: str = "the shared model was not touched by it"

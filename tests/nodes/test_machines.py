@@ -45,6 +45,27 @@ def test_the_bits_are_those_of_one_machine(update, nodes, workers, tmp_path):
     assert first["rechecked"] == chosen_of(tickets), "by one machine each"
 
 
+NOW_AND_THEN = """
+def loss(model, batch):
+    return problems.cross_entropy(model, batch) * (float("inf") if hogwild.worker_info().batch % 7 == 5 else 1)
+extra["loss"] = loss
+"""
+
+
+@pytest.mark.parametrize("update", SAME_BITS)
+def test_what_is_left_out_is_counted_by_one_machine(update, tmp_path):
+    left_out = {"update": update, "on_nonfinite": "skip", **SETTINGS}
+    found = together(2, tmp_path, NOW_AND_THEN, workers=1, **left_out)
+    wanted = alone(workers=1, loss=not_finite_now_and_then, **left_out)
+    skipped = sum(usage.skipped for usage in wanted.workers)
+    assert found[0]["skipped"] == skipped > 0
+    assert [told["digest"] for told in found] == [wanted.digest] * 2
+
+
+def not_finite_now_and_then(model, batch):
+    return problems.cross_entropy(model, batch) * (float("inf") if hogwild.worker_info().batch % 7 == 5 else 1)
+
+
 CASES = [
     {"update": update, "optimizer": optimizer, "model": model}
     for update in SAME_BITS

@@ -3,6 +3,7 @@ not make a loss seem curved to Adam."""
 
 from __future__ import annotations
 
+import traceback
 from functools import partial
 
 import problems
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import hogwild
 from hogwild.optim.stability import largest_stable_step
+from hogwild.run.trial import curvature
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
 
@@ -123,3 +125,21 @@ def test_a_schedule_is_judged_by_its_largest_factor():
     told = train(large, lr_schedule=warming).compensation
     by_table = train(large, lr_schedule=partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=warming)).compensation
     assert told == by_table != ()
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_batch_that_cannot_be_read_once_while_the_curvature_is_measured_changes_no_bit(batch):
+    failed = []
+
+    def loss(model, data):
+        measured = any(frame.filename == curvature.__file__ for frame in traceback.extract_stack())
+        if measured and hogwild.worker_info().batch == batch and not failed:
+            failed.append(batch)
+            raise OSError("this file cannot be read now")
+        return problems.cross_entropy(model, data)
+
+    optimizer = partial(torch.optim.SGD, lr=0.5, momentum=0.9)
+    undisturbed, disturbed = train(optimizer), train(optimizer, loss=loss, kind="threads")
+    assert failed
+    assert disturbed.curvature == undisturbed.curvature is not None
+    assert disturbed.digest == undisturbed.digest

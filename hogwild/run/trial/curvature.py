@@ -127,11 +127,19 @@ def _mean(vectors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
 def _each(trainee: Trainee, tickets: Sequence[Ticket], vector: Sequence[Tensor] | None) -> Iterator[list[Tensor]]:
     """Of each batch, the gradient, or the product of its Hessian with a vector."""
     for ticket in tickets:
-        total = [torch.zeros_like(parameter) for parameter in trainee.parameters]
-        with trainee.losing(ticket) as output:
-            for part in _parts(output, trainee, vector):
-                torch._foreach_add_(total, part)
+        try:
+            total = _of_batch(trainee, ticket, vector)
+        except Exception:  # a read that fails once, as in a worker, changes no bit
+            total = _of_batch(trainee, ticket, vector)
         yield total
+
+
+def _of_batch(trainee: Trainee, ticket: Ticket, vector: Sequence[Tensor] | None) -> list[Tensor]:
+    total = [torch.zeros_like(parameter) for parameter in trainee.parameters]
+    with trainee.losing(ticket) as output:
+        for part in _parts(output, trainee, vector):
+            torch._foreach_add_(total, part)
+    return total
 
 
 def _parts(output: object, trainee: Trainee, vector: Sequence[Tensor] | None) -> Iterator[list[Tensor]]:
