@@ -57,7 +57,7 @@ def lines_of(path: Path, wanted: str) -> Iterator[str]:
     Raises:
         ArgumentError: it cannot be read, `wanted` is what --data names; or a line is not UTF-8.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape") as file:
             for number, line in enumerate(file, 1):

@@ -110,10 +110,13 @@ def read(path: Path) -> Likes:
 
 def _fields(line: str) -> list[str]:
     """What stands between the commas of one line; a quote that does not end there is in none."""
+    if '"' not in line:
+        return [part.strip() for part in line.split(",")] if line.strip() else []
     try:
-        return [part.strip() for parts in csv.reader([line], skipinitialspace=True, strict=True) for part in parts]
+        parts, *others = csv.reader([line + "\n", "."], skipinitialspace=True)
     except csv.Error:
         return [line]
+    return [part.strip() for part in parts] if others else [line]  # else a quote goes on in the next line
 
 
 def _numbers(pair: list[str]) -> int:

@@ -81,7 +81,7 @@ def read(path: Path) -> Facts:
     relations: dict[str, int] = {}
     found: dict[tuple[int, int, int], None] = {}
     for number, line in enumerate(lines_of(path, "a file of triples"), 1):
-        if not line:
+        if not line.strip():
             continue
         parts = line.split("\t")
         if len(parts) != 3 or not all(parts):
@@ -177,7 +177,7 @@ class Judge:
         true = scores.gather(1, sought[:, None])
         for row, (one, relation) in enumerate(zip(known.tolist(), relations.tolist(), strict=True)):
             scores[row, self.known[side, one, relation]] = -torch.inf
-        return 1 + (~(scores <= true)).sum(1) + 0.5 * (scores == true).sum(1)  # before NaN are all
+        return 1 + (~(scores <= true)).sum(1) + 0.5 * (scores == true).sum(1)  # what is NaN itself is last
 
 
 def build(

@@ -126,7 +126,9 @@ def _run(
 def never_a_server() -> None:
     """Let this process, which a fork server has forked, be as one that has imported what that had, and served nobody:
     a fork server that is forked here does what it does before it serves."""
-    preload = sys.modules.pop("hogwild.workers.process.preload")
+    preload = sys.modules.pop("hogwild.workers.process.preload", None)
+    if preload is None:  # it was spawned
+        return
     for key, done_after_forks in list(util._afterfork_registry.items()):  # type: ignore[attr-defined]
         if done_after_forks is preload._let_go:
             del util._afterfork_registry[key]  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
 
@@ -98,6 +99,9 @@ def _do(first: str, *others: str) -> None:
 
 class _AtItsMoment:
     """What a command starts a fork server by: that is a fork, when a command that imports torch forks it."""
+
+    def start_context(self) -> BaseContext:
+        return start_context()
 
     def start_server(self) -> None:
         early.spawn = spawn

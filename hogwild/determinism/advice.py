@@ -46,7 +46,7 @@ def conclusion_in_words(found: Verdict) -> str:
 def _left_behind(found: Verdict) -> str:
     """What it looks like where all runs but the first have the same bits; empty where they have not, or are few."""
     first, *others = [run.digest for run in found.runs]
-    if len(others) < 2 or len({*others}) > 1 or first in others:
+    if len(others) < 2 or len({*others}) > 1 or first in others or _racing(found):
         return ""
     return (
         "All runs after the first are alike, as where the first leaves something that they find: a cache, a file, a "

@@ -40,7 +40,7 @@ _SEALED_EACH = 1 << 20  # bytes of a model below which the bits of every version
 _REMEDY_RUNS = 3
 _OTHERS = ("collate", "lr_schedule", "stop", "callbacks")  # arguments of hogwild.train that are no settings
 _NOT_CHECKED = (
-    *("lr", "data", "out", "resume", "keep_best", "checkpoint_every", "progress"),
+    *("lr", "data", "out", "resume", "keep_best", "patience", "checkpoint_every", "progress"),
     *("on_worker_failure", "max_restarts"),
 )
 

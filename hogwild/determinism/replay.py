@@ -93,7 +93,9 @@ class Replay:
                 "the loss is not that of the run"
             )
         why = f" ({self.environment[0]})" if self.environment else ""
-        return f"the run is not what its record says, or the optimizer or the schedule is not that of the run{why}"
+        noted = first is None or first.update is None or first.version - first.after <= 1
+        others = "the optimizer or the schedule" if noted else "the data, the loss, the optimizer or the schedule"
+        return f"the run is not what its record says, or {others} is not that of the run{why}"
 
     def __str__(self) -> str:
         """The verdict in one line."""
@@ -225,17 +227,18 @@ def _compare(record: Record, run: Run) -> Replay:
     tensors = sorted(tensors_of(run.state))
     versions = sorted(set(record.seals) & set(run.seals))
     wrong = next((version for version in versions if record.seals[version] != run.seals[version]), None)
-    first = None
+    first, (update, read) = None, _first_loss(record, run)
     if wrong is not None:
         after = max((version for version in versions if version < wrong), default=0)
         parameters = run.seals[wrong].differing(record.seals[wrong], tensors)
-        update, read = _first_loss(record, run)
-        first = ReplayDifference(after, wrong, tuple(parameters), update, read in versions and read <= after)
+        on_equal = read is not None and (read == 0 or (read in versions and read <= after))
+        first = ReplayDifference(after, wrong, tuple(parameters), update, on_equal)
     elif run.digest != record.digest:
         state = distance(record.state, dict(run.state))
         parameters = [tensor.name for tensor in state.tensors if not tensor.identical]
         after = versions[-1] if versions else 0
-        first = ReplayDifference(after, record.updates, tuple(parameters), _first_loss(record, run)[0])
+        on_equal = read is not None and (read == 0 or read in versions)
+        first = ReplayDifference(after, record.updates, tuple(parameters), update, on_equal)
     elif record.average is not None and run.ema_state is not None:
         first = _averages_differ(record, record.average, dict(run.ema_state))
     moved = _moved(record)

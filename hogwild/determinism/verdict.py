@@ -175,7 +175,10 @@ class Verdict:
             yield "parameters", self._parameters()
         if self.worst.divergence.nonfinite:
             found = self.worst.divergence
-            yield "not finite", f"{found.nonfinite:,} of {found.size:,} values are NaN or infinite"
+            yield (
+                "not finite",
+                f"{found.nonfinite:,} of {found.size:,} values are NaN or infinite in one run or both",
+            )
         if self.worst.divergence.unmeasured:
             yield "not compared", f"{some_of(self.worst.divergence.unmeasured)}: neither a tensor nor an array"
         yield from self._predictions()

@@ -339,7 +339,7 @@ class Combining(InShards):
             return optimizer.waiting_in(parts[0])
         gradients = [part.gradients() for part in parts]
         mean = optimizer.gather([mean_gradient(own) for own in zip(*gradients, strict=True)])
-        # that of float16 may overflow; what is stepped in shards, which nobody sees whole, is of no such dtype
+        # that of float16 may overflow; of float32 beyond 1e38 alone, which is let be where nobody sees all shards
         if not self._shards and not self.seat.finite(update, 0.0, mean):
             self._skip(update, 0, parts[0], 0.0)
             return None

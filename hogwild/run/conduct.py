@@ -297,12 +297,15 @@ def _leave_record(run: OpenRun, history: WorkerHistory, error: Exception, *, che
     """Save what a run that failed by that error has come to: what was measured, and a `checkpoint` if so wished."""
     version, _ = run.job.rule.newest(run.state)
     try:
-        if run.job.out is not None:
-            replace_metrics(run.job.out, by_update(run.evaluator.evaluations, logged_rows(run, history, version)))
         if checkpoint:
             _leave_checkpoint(run, error)
     except HogwildError as failure:
         error.add_note(f"what was trained so far could not be saved: {failure}")
+    try:
+        if run.job.out is not None:
+            replace_metrics(run.job.out, by_update(run.evaluator.evaluations, logged_rows(run, history, version)))
+    except HogwildError as failure:
+        error.add_note(f"what was logged last could not be saved: {failure}")
 
 
 def _leave_checkpoint(run: OpenRun, error: Exception) -> None:

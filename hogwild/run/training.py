@@ -189,15 +189,15 @@ def refuse_other_arguments(name: str, function: Callable[..., Any] | None, given
     Raises:
         ArgumentError: its signature says so.
     """
-    try:
-        form = signature(function, follow_wrapped=False) if function is not None else None  # a decorator may give more
-        if form is not None:
-            form.bind(None)
-    except ValueError:  # it is not written in Python, and does not tell
+    if function is None:
         return
+    try:
+        form = signature(function, follow_wrapped=False)  # a decorator may give more
+    except (TypeError, ValueError):  # it does not tell, as what is not written in Python
+        return
+    try:
+        form.bind(None)
     except TypeError as error:
-        if form is None:
-            return
         called = f"{name} is called as {name}({given}), and "
         if not form.parameters:
             raise ArgumentError(f"{called}takes no arguments; give it one, {given}") from error

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ArgumentError, a_type, one_line, some_of
+from hogwild.errors import ArgumentError, HogwildError, a_type, one_line, some_of
 from hogwild.model.row_parameter import RowParameter
 from hogwild.optim.sparse import refuse_undeclared
 from hogwild.rules.base import Rule
@@ -79,7 +79,7 @@ def refuse_ticket(ticket: Ticket, worker: int, *, has: int, read: Ticket | None)
 class Unheard(BaseException):
     """Carries an error out of a loop that caught it and went on as if nothing had been."""
 
-    def __init__(self, error: ArgumentError) -> None:
+    def __init__(self, error: HogwildError) -> None:
         self.error = error
 
 
@@ -92,16 +92,18 @@ class Mistakes:
 
     def __init__(self) -> None:
         self._ticket = NOBODY
-        self._first: ArgumentError | None = None
+        self._first: HogwildError | None = None
         self._claimed = False  # in vain, since then
 
-    def note(self, ticket: int, error: ArgumentError) -> None:
+    def note(self, ticket: int, error: HogwildError) -> None:
         """That error was raised by a commit of the worker that owns this ticket."""
         if ticket != self._ticket or self._first is None:
             self._ticket, self._first, self._claimed = ticket, error, False
 
     def of_claim(self, ticket: int, error: ArgumentError) -> BaseException:
         """What to raise where `claim` failed by that error because the worker still owns this ticket."""
+        if ticket == NOBODY:  # it is of what claim did itself
+            return error
         claimed = self._claimed and ticket == self._ticket
         self.note(ticket, error)
         self._claimed = True
@@ -112,7 +114,7 @@ class Mistakes:
         """Called when a loop has ended, and its worker still owns this ticket, or NOBODY.
 
         Raises:
-            ArgumentError: that is because its commit raised this.
+            HogwildError: that is because its commit raised this.
         """
         if self._first is not None and ticket == self._ticket != NOBODY:
             raise self._first

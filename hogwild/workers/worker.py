@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.data.sources import DatasetSource, TensorSource
-from hogwild.errors import ArgumentError, NotReproducible
+from hogwild.errors import ArgumentError, HogwildError, NotReproducible
 from hogwild.model.row_parameter import rows_at
 from hogwild.rules.base import Gradient
 from hogwild.rules.gradients import parts_of
@@ -115,7 +115,7 @@ class Worker:
             raise unheard.error from None
         finally:
             self._row[Field.PRESENT] = 0
-            self._recompute = None  # which refers back
+            self._recompute, self._mistakes = None, Mistakes()  # which refer back
             self.rule.detach()
             if self._own_generators is not None:
                 self._own_generators.close()
@@ -143,7 +143,10 @@ class Worker:
         try:
             return self._claim(ahead)
         except ArgumentError as error:
-            raise self._mistakes.of_claim(self._row[Field.TICKET], error) from None
+            told = self._mistakes.of_claim(self._row[Field.TICKET], error)
+            if told is error:
+                raise
+            raise told from None
         finally:
             torch._C._set_grad_enabled(graded)
 
@@ -354,6 +357,9 @@ class Worker:
                 return False
             if self._account is not None and not self.rule.combines:
                 self._enter(ticket, gradient)
+        except HogwildError as error:
+            self._mistakes.note(self._row[Field.TICKET], error)
+            raise
         finally:
             torch._C._set_grad_enabled(graded)
         self._row[Field.ENDED] = time.monotonic_ns()

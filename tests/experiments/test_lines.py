@@ -47,6 +47,14 @@ def test_what_is_packed_badly_is_told(name: str, kept: int, told: str, tmp_path:
         found(tmp_path / f"{name}.gz")
 
 
+def test_names_in_quotes_of_a_csv(tmp_path: Path) -> None:
+    lines = ['"ann", "tea, green"', '"ann" ,milk ', 'bob,"say ""x""" ', " \t", '"Big" Joe,milk', "6'2\",tea"]
+    (tmp_path / "likes.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    names = bpr.read(tmp_path / "likes.csv").names
+    assert names["user"] == ["ann", "bob", "Big Joe", "6'2\""]
+    assert names["item"] == ["tea, green", "milk", 'say "x"', "tea"]
+
+
 @pytest.mark.parametrize("name", ["likes.csv", "facts.tsv"])
 def test_blank_lines_are_none_and_a_separator_of_unicode_ends_none(name: str, tmp_path: Path) -> None:
     between = "\n\n" + GOOD[name].replace("a", "a\u2028\x85 a") + "\n"

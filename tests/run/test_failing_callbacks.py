@@ -185,3 +185,17 @@ def test_a_kill_is_told_once(tmp_path):
     with planted(PlantedFault(Fault.KILL, Hook.PUBLISHING, 10)):
         run = problems.train(**{**SETTINGS, "kind": "processes"}, callbacks=[diary])
     assert len(diary.of("failure")) == len(run.failures) == 1
+
+
+def test_a_run_that_fails_where_its_metrics_cannot_be_written_leaves_its_checkpoint_all_the_same(tmp_path):
+    def evaluate(model):
+        metrics = tmp_path / "metrics.jsonl"
+        metrics.unlink(missing_ok=True)
+        metrics.mkdir()
+        raise ZeroDivisionError
+
+    settings = {**SETTINGS, "loss": log_batch, "out": tmp_path}
+    with pytest.raises(ZeroDivisionError) as caught:
+        problems.train(problems.mlp(), **{**settings, "evaluate": evaluate})
+    assert (tmp_path / "checkpoint.safetensors").exists()
+    assert any("what was logged last could not be saved" in note for note in caught.value.__notes__)

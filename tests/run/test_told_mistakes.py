@@ -363,3 +363,13 @@ def test_model_and_data_in_each_others_place_are_refused():
 def test_a_loop_of_ones_own_that_may_stop_is_told_that_it_has_no_epochs():
     with pytest.raises(hogwild.ArgumentError, match="for a loop of your own has no epochs; set evaluate_every$"):
         hogwild.launch(lambda worker: None, problems.mlp(), optimizer=problems.SGD, updates=4, stop=lambda _: True)
+
+
+def test_a_function_whose_signature_cannot_be_read_is_called():
+    class Odd:
+        __signature__ = "none"
+
+        def __call__(self, model):
+            return {"one": 1.0}
+
+    assert problems.train(evaluate=Odd()).metrics == {"one": 1.0}

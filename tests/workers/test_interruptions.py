@@ -27,6 +27,7 @@ from hogwild.testing import Fault, PlantedFault, planted
 from hogwild.workers import processes, supervisor, threads
 from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.held_signals import HeldSignals
+from hogwild.workers.process.spawn import start_context
 from hogwild.workers.processes import ProcessTeam
 from hogwild.workers.team import Died, Logged, taken
 
@@ -248,7 +249,7 @@ def norm(model):
         return {"norm": sum(float(one.double().square().sum()) for one in model.parameters())}
 
 
-@pytest.mark.skipif(not hasattr(forkserver, "_forkserver"), reason="workers are spawned here")
+@pytest.mark.skipif(start_context().get_start_method() != "forkserver", reason="workers are spawned here")
 @pytest.mark.parametrize("update", ["ordered", "snapshot", "locked"])
 def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update, tmp_path, monkeypatch):
     """Python says of all of them that they have ended; two owners of one ticket would be the end of every promise."""

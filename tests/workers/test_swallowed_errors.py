@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Callable
 
 import pytest
@@ -47,6 +49,39 @@ def test_what_commit_raised_ends_the_run_whoever_catches_it(work: Callable[[hogw
     with pytest.raises(hogwild.ArgumentError, match=TOLD) as raised:
         launched(work, update="ordered", kind=kind, worker_timeout=20.0)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("on", ["claiming", "ending"])
+def test_a_loss_that_is_not_finite_ends_the_run_whoever_catches_it(on: str, kind: str) -> None:
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim()) is not None:
+            own = gradients(worker.read(ticket))
+            try:
+                worker.commit(ticket, own[0], math.nan if ticket.update == 3 else own[1])
+            except Exception:
+                if on == "ending":
+                    return
+
+    with pytest.raises(hogwild.NonFiniteError, match="the loss is nan at update 3"):
+        launched(work, update="ordered", kind=kind, worker_timeout=20.0)
+
+
+def test_what_raised_inside_of_claim_keeps_its_cause() -> None:
+    def ahead(ticket: hogwild.Ticket) -> None:
+        try:
+            raise KeyError("gone")
+        except KeyError as error:
+            raise hogwild.ArgumentError("no such batch") from error
+
+    def work(worker: hogwild.Worker) -> None:
+        while (ticket := worker.claim(ahead)) is not None:
+            time.sleep(0.2 * (ticket % 2))  # the other worker has to wait for this one, and looks ahead
+            worker.commit(ticket, *gradients(worker.read(ticket)))
+
+    with pytest.raises(hogwild.ArgumentError, match="no such batch") as raised:
+        launched(work, update="sync", kind="threads", workers=2, micro_batches=2)
+    assert isinstance(raised.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("kind", KINDS)

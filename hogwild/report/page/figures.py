@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 SERIES = tuple(f"var(--series-{number})" for number in range(8))
 """Colours that are told apart in the light, in the dark, and by colour-blind people (Okabe & Ito, muted)."""
 ACCENT, OTHER, SOFT, INK, RULE = SERIES[0], SERIES[1], "var(--soft)", "var(--ink)", "var(--rule)"
+NO_RESULT = "without a result"  # what such curves are called together, in grey
 _HEIGHT = 320  # pixels
 _LOWEST = 260  # pixels of bars, at least
 _ROW = 30  # pixels of a horizontal bar
@@ -120,9 +121,9 @@ def curves(
 
 
 def _grey_as_one(entries: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    coloured = [entry for entry in entries if entry[1] != SOFT]
-    grey = len(entries) - len(coloured)
-    return [*coloured, (f"{grey:,} others", SOFT, "thin")] if grey > 1 else entries
+    told = [entry for entry in entries if entry[1] != SOFT or entry[0] == NO_RESULT]
+    others = len(entries) - len(told)
+    return [*told, (f"{others:,} others", SOFT, "thin")] if told and others > 1 else entries
 
 
 def _all(parts: Sequence[Sequence[float] | NDArray[Any]]) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hogwild.determinism.two_runs import RunComparison
-from hogwild.report.page.figures import SERIES, SOFT, Bar, Curve, ages, bars, curves
+from hogwild.report.page.figures import NO_RESULT, SERIES, SOFT, Bar, Curve, ages, bars, curves
 from hogwild.report.page.of_run import age_counts, evaluations_of, seconds_of
 from hogwild.report.page.parts import DataTable, Drawing, Section, paired
 from hogwild.report.ranking import (
@@ -110,7 +110,7 @@ def _groups(chosen: Sequence[Choice], runs: Sequence[Run], listed: Sequence[Foun
         groups.append(_Group(name, colour, tuple(by_path[run.path] for run in choice.runs)))
     told = {run.path for choice in chosen for run in choice.runs}
     rest = tuple(by_path[run.path] for run in listed if run.path not in told)
-    return [*groups, _Group("without a result", SOFT, rest)] if rest else groups
+    return [*groups, _Group(NO_RESULT, SOFT, rest)] if rest else groups
 
 
 # --- figures

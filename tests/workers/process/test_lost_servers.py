@@ -19,7 +19,8 @@ import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers.process import spawn
 
-pytestmark = pytest.mark.skipif(not hasattr(forkserver, "_forkserver"), reason="workers are spawned here")
+FORKED = spawn.start_context().get_start_method() == "forkserver"
+pytestmark = pytest.mark.skipif(not FORKED, reason="workers are spawned here")
 SETTINGS = {"update": "ordered", "updates": 60}
 
 
