@@ -295,7 +295,6 @@ def _saved_interrupted(run: OpenRun, history: WorkerHistory, machines: Machines 
 
 def _leave_record(run: OpenRun, history: WorkerHistory, error: Exception, *, checkpoint: bool) -> None:
     """Save what a run that failed by that error has come to: what was measured, and a `checkpoint` if so wished."""
-    version, _ = run.job.rule.newest(run.state)
     try:
         if checkpoint:
             _leave_checkpoint(run, error)
@@ -303,7 +302,8 @@ def _leave_record(run: OpenRun, history: WorkerHistory, error: Exception, *, che
         error.add_note(f"what was trained so far could not be saved: {failure}")
     try:
         if run.job.out is not None:
-            replace_metrics(run.job.out, by_update(run.evaluator.evaluations, logged_rows(run, history, version)))
+            rows = by_update(run.evaluator.evaluations, logged_rows(run, history))
+            replace_metrics(run.job.out, rows)  # those after a checkpoint go where the run goes on from that
     except HogwildError as failure:
         error.add_note(f"what was logged last could not be saved: {failure}")
 

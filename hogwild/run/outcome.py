@@ -67,10 +67,11 @@ def with_other_machines(result: Run, machines: Machines, usage: Sequence[WorkerU
     return replace(result, workers=workers, samples=machines.samples_of(result.samples), failures=failures)
 
 
-def logged_rows(run: OpenRun, history: WorkerHistory, version: int) -> tuple[Row, ...]:
-    """What was logged; where updates are numbered as versions are, none of one that the end of the run has dropped."""
-    same_bits = run.job.rule.same_bits
-    applied = [logged_row(one) for one in history.logged_once() if not same_bits or one.update < version]
+def logged_rows(run: OpenRun, history: WorkerHistory, version: int | None = None) -> tuple[Row, ...]:
+    """What was logged; up to a `version`, where one is given and updates are numbered as versions are, so that there is
+    none of an update that the end of the run has dropped."""
+    numbered = version if run.job.rule.same_bits else None
+    applied = [logged_row(one) for one in history.logged_once() if numbered is None or one.update < numbered]
     return logged_in_order([*run.logged, *applied])
 
 
