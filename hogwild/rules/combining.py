@@ -40,6 +40,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from hogwild.optim.gradients import Gathered, added_in_order, mean_gradient
@@ -90,6 +91,8 @@ class Combining(InShards):
         self._number = self.control.dealing.first + seat.index
         self.control.is_there = self._ring.is_there
         self.set_shards(len(self.state.shard_versions) if members == 1 or not seat.clips else 0)
+        halves = any(entry.dtype is torch.float16 for entry in self.state.plan.parameters.entries)  # never in shards
+        self._mean_may_overflow = members > 1 and halves
         if seat.chosen is not None:
             self.rechecks = Rechecks(
                 seat.chosen,
@@ -339,8 +342,7 @@ class Combining(InShards):
             return optimizer.waiting_in(parts[0])
         gradients = [part.gradients() for part in parts]
         mean = optimizer.gather([mean_gradient(own) for own in zip(*gradients, strict=True)])
-        # that of float16 may overflow; of float32 beyond 1e38 alone, which is let be where nobody sees all shards
-        if not self._shards and not self.seat.finite(update, 0.0, mean):
+        if self._mean_may_overflow and not self.seat.finite(update, 0.0, mean):
             self._skip(update, 0, parts[0], 0.0)
             return None
         self.seat.clip(update, mean)
