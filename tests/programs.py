@@ -106,21 +106,26 @@ def _run(
     warm: bool,
 ) -> None:
     with errors.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-    os.dup2(sender.fileno(), 1)
+        become_a_program(sender.fileno(), file.fileno())
     sender.close()
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
     sys.argv = ["-c", *arguments]
-    spawn._AHEAD = ()  # the tests have imported that, no run does: its server starts sooner
     os.environ.update(environment)
-    never_a_server()
     if warm:
         fork_server("processes")
     try:
         exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
     finally:
         sys.stdout.flush()
+
+
+def become_a_program(output: int, errors: int) -> None:
+    """Let this process, which a fork server has forked, print into those files, and be as one that was started."""
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)  # type: ignore[misc]
+    spawn._AHEAD = ()  # the tests have imported that, no run does: its server starts sooner
+    never_a_server()
 
 
 def never_a_server() -> None:

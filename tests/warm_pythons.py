@@ -17,7 +17,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
 
-from programs import never_a_server
+from programs import become_a_program
 
 from hogwild.workers.process import early, spawn
 from hogwild.workers.process.early import fork_server
@@ -65,13 +65,9 @@ def _python(arguments: list[str], folder: Path, streams: Sequence[Path], environ
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    for number, path in enumerate(streams, 1):
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), number)
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
-    spawn._AHEAD = ()  # the tests have imported that, no run does: its server starts sooner
-    never_a_server()
+    output, errors = streams
+    with output.open("wb") as printed, errors.open("wb") as told:
+        become_a_program(printed.fileno(), told.fileno())
     try:
         _do(*arguments)
     finally:

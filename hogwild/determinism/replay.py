@@ -6,7 +6,7 @@ the journal must be a possible one, and the bits of every version that it noted,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -227,18 +227,15 @@ def _compare(record: Record, run: Run) -> Replay:
     tensors = sorted(tensors_of(run.state))
     versions = sorted(set(record.seals) & set(run.seals))
     wrong = next((version for version in versions if record.seals[version] != run.seals[version]), None)
-    first, (update, read) = None, _first_loss(record, run)
+    first = None
     if wrong is not None:
         after = max((version for version in versions if version < wrong), default=0)
         parameters = run.seals[wrong].differing(record.seals[wrong], tensors)
-        on_equal = read is not None and (read == 0 or (read in versions and read <= after))
-        first = ReplayDifference(after, wrong, tuple(parameters), update, on_equal)
+        first = _difference(record, run, versions, after, wrong, parameters)
     elif run.digest != record.digest:
         state = distance(record.state, dict(run.state))
         parameters = [tensor.name for tensor in state.tensors if not tensor.identical]
-        after = versions[-1] if versions else 0
-        on_equal = read is not None and (read == 0 or read in versions)
-        first = ReplayDifference(after, record.updates, tuple(parameters), update, on_equal)
+        first = _difference(record, run, versions, max(versions, default=0), record.updates, parameters)
     elif record.average is not None and run.ema_state is not None:
         first = _averages_differ(record, record.average, dict(run.ema_state))
     moved = _moved(record)
@@ -262,6 +259,15 @@ def _made_up_otherwise(record: Record, run: Run) -> Iterator[str]:
     recorded = record.origin.compensation if record.origin is not None else None
     for before, after in compensation_differences(recorded, run.compensation):
         yield f"what makes up for stale gradients: {before}, and here {after}"
+
+
+def _difference(
+    record: Record, run: Run, noted: Sequence[int], after: int, version: int, parameters: Sequence[str]
+) -> ReplayDifference:
+    """Where they part: after one version, which is equal as those `noted` up to it are, and before another."""
+    update, read = _first_loss(record, run)
+    on_equal = read is not None and (read == 0 or (read in noted and read <= after))
+    return ReplayDifference(after, version, tuple(parameters), update, on_equal)
 
 
 def _averages_differ(record: Record, recorded: Path, average: dict[str, Tensor]) -> ReplayDifference | None:

@@ -71,7 +71,6 @@ class Courier(Correspondent):
         control.is_there = ring.is_there
         self._per_update = per_update
         self._tell_parent = tell
-        self._workers = range(self._dealing.first, self._dealing.first + control.workers)
         self._slot_bytes = len(state.gradients[0].bytes)
         self._seen: set[int] = set()  # tickets from SENT on whose gradients were laid down, or seen to be there
         self._held: list[Arrived] = []  # what came, and has no room yet
@@ -190,7 +189,7 @@ class Courier(Correspondent):
 
     def _send(self, ticket: int, peers: Iterable[Peer]) -> None:
         slot = self._ring.slot(ticket)
-        if slot.words[GradientSlot.WORKER] not in self._workers:
+        if slot.words[GradientSlot.WORKER] not in self._control.numbers:
             return
         message = Message(self._slot_bytes)
         message.slot.copy_(as_tensor(slot.bytes))

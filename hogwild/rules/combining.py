@@ -88,7 +88,7 @@ class Combining(InShards):
         self._at_once = members == 1 and not dense_where_laid and not self._several
         self._keeps_more = seat.audited or bool(self.state.slots[0].buffers)  # than parameters and their state
         self._rung = 0  # about the version at which this worker last rang for the courier
-        self._number = self.control.dealing.first + seat.index
+        self._number = self.control.numbers[seat.index]
         self.control.is_there = self._ring.is_there
         self.set_shards(len(self.state.shard_versions) if members == 1 or not seat.clips else 0)
         halves = any(entry.dtype is torch.float16 for entry in self.state.plan.parameters.entries)  # never in shards

@@ -84,10 +84,11 @@ def _audit(run: OpenRun, history: WorkerHistory) -> Audit | None:
 
 
 def _usage(run: OpenRun, history: WorkerHistory, index: int) -> WorkerUsage:
-    row, dealing = run.state.control.row(index), run.state.plan.dealing
+    control = run.state.control
+    row = control.row(index)
     end = history.finished.get(index)
     return WorkerUsage(
-        worker=dealing.first + index,
+        worker=control.numbers[index],
         computed=row[Field.COMPUTED],
         skipped=row[Field.SKIPPED],
         cpu_seconds=end.cpu_seconds if end else float("nan"),
@@ -95,5 +96,5 @@ def _usage(run: OpenRun, history: WorkerHistory, index: int) -> WorkerUsage:
         rss=end.rss if end else 0,
         pss=end.pss if end else None,
         rechecked=row[Field.RECHECKED],
-        node=dealing.node,
+        node=control.dealing.node,
     )

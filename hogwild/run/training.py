@@ -210,9 +210,9 @@ def refuse_other_arguments(name: str, function: Callable[..., Any] | None, given
 def refuse_wrong_arity(*, evaluate: Any, stop: Any, progress: Any) -> None:
     """Refuse those of these functions that could not be called, which would be found out late in a run; None is left
     out. Errors are those of `refuse_other_arguments`."""
-    for name, function, given in (("evaluate", evaluate, "model"), ("stop", stop, "progress")):
+    asked = ("evaluate", evaluate, "model"), ("stop", stop, "progress"), ("progress", progress, "progress")
+    for name, function, given in asked:
         refuse_other_arguments(name, function, given)
-    refuse_other_arguments("progress", progress, "progress")
 
 
 def checked_caller_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -90,6 +90,7 @@ class Control(Words):
         couriers = int(dealing.several)
         super().__init__(arena, offset, workers, couriers)
         self.dealing = dealing
+        self.numbers = range(dealing.first, dealing.first + workers)  # of its workers, among those of all machines
         self._several = dealing.several  # asked once an update
         self._reissued = arena.words(offset + self.size(workers + couriers), spares)
 

@@ -119,10 +119,10 @@ class Recompute:
             found = rule.compare(ticket, gradient)
         if found is None:
             return
-        first, me = rule.worker_of(ticket), worker.control.dealing.first + worker.index
+        first, numbers = rule.worker_of(ticket), worker.control.numbers
+        me = numbers[worker.index]
         suspects = f"{'' if is_ours(rule) else 'the rule, '}the model, the loss or the data"
-        own = range(worker.control.dealing.first, worker.control.dealing.first + worker.control.workers)
-        apart = "" if first in own else ", on another machine, where the loss or the data may not be the same"
+        apart = "" if first in numbers else ", on another machine, where the loss or the data may not be the same"
         raise NotReproducible(
             f"update {ticket.update} (batch {ticket.batch}): the {found} is another when worker {me} computes it again "
             f"after worker {first}{apart}, so {rule.name} cannot give the same bits; {suspects} keeps something from "

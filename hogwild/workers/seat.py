@@ -80,9 +80,7 @@ class WorkerSeat:
         self._order = order
         self._pause = pause
         self._row = self.control.row(index)
-        first = state.plan.dealing.first
-        self._number = first + index  # among the workers of all machines
-        self._of_this_machine = range(first, first + self.control.workers)
+        self._number = self.control.numbers[index]
         self._shares_gradients = shares_gradients
         self.loss_told = tells_loss  # of the gradient being committed
         self.gradient_lost = False
@@ -126,7 +124,7 @@ class WorkerSeat:
         """Leave out what that worker computed, for it is not finite; see `hogwild.rules.base.Seat`."""
         if self._setting("on_nonfinite", ticket.update) != "skip":
             raise self._not_finite(ticket, loss, worker)
-        self._skipped += worker in self._of_this_machine  # others count their own
+        self._skipped += worker in self.control.numbers  # others count their own
         self.leave_out()
 
     def count_skipped(self) -> None:
