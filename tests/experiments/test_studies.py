@@ -12,7 +12,7 @@ import importlib
 
 import pytest
 import torch
-from hogwild.experiments import _equation, _race, accumulation, loss_list, minibatch, reductions, two_apis
+from hogwild.experiments import _equation, _race, accumulation, minibatch, reductions, two_apis
 from torch import nn
 
 from hogwild.autograd import average_gradients, graph_summary, reduction_gradients
@@ -321,64 +321,3 @@ def test_minibatch_compares_what_is_printed():
     assert minibatch._values("x", torch.tensor([0.29286]), [0.2929]).holds
     assert not minibatch._values("x", torch.tensor([0.29284]), [0.2929]).holds
     assert not minibatch._values("x", None, [0.2929]).holds
-
-
-# loss_list
-
-
-@pytest.fixture(scope="module")
-def played():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        policy, episodes = loss_list.collect(0)
-    return policy, episodes[:8]
-
-
-def test_loss_list_holds_on_few_episodes(played):
-    torch.manual_seed(0)
-    assert unsettled([*loss_list.example(), *loss_list.gradients(*played)]) == []
-
-
-def test_loss_list_reports_a_sum_that_was_not_divided(played, monkeypatch):
-    def undivided(policy, episodes):
-        found = loss_list.one_each(policy, episodes)
-        return dataclasses.replace(found, gradients=tuple(one * len(episodes) for one in found.gradients))
-
-    monkeypatch.setitem(loss_list.WAYS, "one backward each", undivided)
-    assert len(unsettled(loss_list.gradients(*played))) == 2
-
-
-def test_loss_list_reports_a_last_loss_left_out(played, monkeypatch):
-    monkeypatch.setattr(
-        loss_list, "episode_losses", lambda policy, episodes: EPISODE_LOSSES(policy, episodes[:-1] or episodes)
-    )
-    assert unsettled(loss_list.gradients(*played))
-
-
-EPISODE_LOSSES = loss_list.episode_losses
-
-
-def test_loss_list_reports_each_cost(played):
-    _, episodes = played
-    steps = [len(episodes[0]), sum(map(len, episodes))]
-    listed = loss_list.Costs([1000 * n for n in steps], [0, 50_000_000], [0.1, 1.0])
-    each = loss_list.Costs([1000 * steps[0], 1000 * steps[1] // 20], [0, 1_000_000], [0.1, 0.8])
-    assert unsettled(loss_list.costs(listed, each, episodes)) == []
-    for changed in (
-        {"graph": [1000, 1000]},
-        {"resident": [0, 40_000_000]},
-        {"seconds": [0.1, 1.1]},
-    ):
-        worse = dataclasses.replace(each, **changed) if "graph" not in changed else each
-        base = dataclasses.replace(listed, **changed) if "graph" in changed else listed
-        assert unsettled(loss_list.costs(base, worse, episodes))
-
-
-def test_loss_list_reports_graphs_that_are_kept(played):
-    """The instrument itself: all graphs together, against the largest of one at a time."""
-    policy, episodes = played
-    together = loss_list.peak_graph(policy, episodes, listed=True)
-    alone = loss_list.peak_graph(policy, episodes, listed=False)
-    longest = max(episodes, key=len)
-    assert together > 2 * alone
-    assert alone == loss_list.peak_graph(policy, [longest], listed=True)
