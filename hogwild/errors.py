@@ -120,6 +120,12 @@ def without_controls(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def in_a_sentence(names: Sequence[str], last: str) -> str:
+    """Names in a sentence: a, b and c."""
+    *first, end = names
+    return f"{', '.join(first)} {last} {end}" if first else end
+
+
 def some_of(names: Sequence[str], most: int = 3, between: str = ", ") -> str:
     """The first few names, each printable, and how many more there are; empty where there are none."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hogwild.config import RunConfig
-from hogwild.errors import ArgumentError, guess
+from hogwild.errors import ArgumentError, guess, in_a_sentence
 
 if TYPE_CHECKING:
     from hogwild.rules.base import Rule
@@ -75,8 +75,7 @@ def stepping_by_row() -> tuple[str, ...]:
 
 def quoted(names: tuple[str, ...], last: str) -> str:
     """Names in a sentence: 'a', 'b' and 'c'."""
-    *first, end = map(repr, names)
-    return f"{', '.join(first)} {last} {end}" if first else end
+    return in_a_sentence([*map(repr, names)], last)
 
 
 def gives_same_bits(name: str) -> bool:

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from hogwild.data.seeding import preserved_generators
-from hogwild.errors import ArgumentError
+from hogwild.errors import ArgumentError, in_a_sentence
+from hogwild.kernels.kernel import Kernel
 from hogwild.model.computed import compute_weights
 from hogwild.rules.any_age import AnyAge
 from hogwild.run.asked import metrics_of
@@ -32,9 +33,6 @@ from hogwild.workers.surroundings.blas_threads import TORCHS_TOO, blas_threads
 
 _REPORT_EVERY = 0.2  # seconds
 _LOOK_EVERY = 1.0  # seconds between two looks at whether the loss has risen above where it began
-_ADVICE = "a lower learning rate or clip_grad_norm may help"
-_ADVICE_IF_STALE = "compensation='auto', less staleness, a lower learning rate or clip_grad_norm may help"
-_ADVICE_IF_RACING = "compensation='workers', fewer workers, a lower learning rate or clip_grad_norm may help"
 _log = logging.getLogger("hogwild")
 _RECENT = 50  # updates whose mean loss is reported
 
@@ -86,6 +84,7 @@ class Evaluator:
         self._state = state
         self._rule = job.rule
         self._kind = job.kind
+        self._kernel = isinstance(job.source, Kernel)
         self._epochs_made = job.epochs_made()
         self._party = job.party
         self.decided: Callable[[str], Any] = job.party.decided if job.party is not None else lambda _: None
@@ -154,12 +153,19 @@ class Evaluator:
             _log.warning("%s; %s", found, self._advice())
 
     def _advice(self) -> str:
+        """What may help against a loss that rises: less delay, or something that makes up for it, and smaller steps."""
         rule, workers = self._rule, self._state.plan.workers
-        if rule.made_up_for(workers).updates:
-            return _ADVICE
+        ways = []
         if rule.staleness:
-            return _ADVICE_IF_STALE
-        return _ADVICE_IF_RACING if workers > 1 and isinstance(rule, AnyAge) else _ADVICE
+            ways = ["compensation='auto'", "less staleness"]
+        elif workers > 1 and isinstance(rule, AnyAge):
+            ways = ["compensation='workers'", "fewer workers"]
+        smaller = ["a lower learning rate", "clip_grad_norm"]
+        if self._kernel:  # nothing makes up for the delay of its steps
+            ways, smaller = ways[1:], ["a lower learning rate", "other initial weights"]
+        elif rule.made_up_for(workers).updates:
+            ways = []
+        return f"{in_a_sentence(ways + smaller, 'or')} may help"
 
     def _see(self, version: int) -> None:
         """Trace and evaluate that version, whichever is due, and end the run there if a callback says so."""

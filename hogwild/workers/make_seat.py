@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from hogwild.kernels.kernel import Kernel
 from hogwild.model.replica import Binding
 from hogwild.optim.stepping import SharedOptimizer
 from hogwild.rules.base import Rule
@@ -59,6 +60,7 @@ def make_seat(
         task.pause,
         shares_gradients=rule.shares_gradients,
         tells_loss=task.tells_loss,
+        clippable=not isinstance(task.source, Kernel),
         account=account,
         chosen=_chosen(task, rule, state),
     )

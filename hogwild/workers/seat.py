@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from hogwild.config import RunConfig
-from hogwild.errors import NonFiniteError
+from hogwild.errors import NonFiniteError, in_a_sentence
 from hogwild.model.replica import Binding
 from hogwild.optim.gradients import Gathered
 from hogwild.optim.stepping import SharedOptimizer
@@ -45,6 +45,7 @@ class WorkerSeat:
         pause: what is planted.
         shares_gradients: other workers see a gradient before it is checked.
         tells_loss: the loss of a gradient is known; a loop of the user's own need not tell it.
+        clippable: gradients may be clipped; a kernel has none.
         account: of the gradients that are computed, where the run is audited.
         chosen: the tickets whose gradients are computed twice, where any are.
     """
@@ -62,6 +63,7 @@ class WorkerSeat:
         *,
         shares_gradients: bool,
         tells_loss: bool,
+        clippable: bool,
         account: Account | None,
         chosen: Chosen | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class WorkerSeat:
         self._row = self.control.row(index)
         self._number = self.control.numbers[index]
         self._shares_gradients = shares_gradients
+        self._clippable = clippable
         self.loss_told = tells_loss  # of the gradient being committed
         self.gradient_lost = False
 
@@ -146,9 +149,10 @@ class WorkerSeat:
             what = "the gradient is not finite"
             if self._shares_gradients:
                 untouched = "it is in the shared .grad, and another worker may have applied it"
+        helps = ["a lower learning rate", *["clip_grad_norm"] * self._clippable, "on_nonfinite='skip'"]
         return NonFiniteError(
             f"{what} at update {ticket.update} (batch {ticket.batch}), worker {worker}; {untouched} "
-            f"(a lower learning rate, clip_grad_norm, or on_nonfinite='skip' may help)",
+            f"({in_a_sentence(helps, 'or')} may help)",
             worker=worker,
             update=ticket.update,
             batch=ticket.batch,
