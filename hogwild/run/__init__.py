@@ -9,7 +9,8 @@ going_on, owed         what a resumed run takes over, and which evaluations it o
 open                   the second step: memory is laid out, what is resumed lies in it, workers are ready
 conduct                the third step: the workers are supervised to the end
 machines, courier_main the other machines in it
-evaluator, asked, divergence  meanwhile: the versions that workers show are evaluated
+evaluator, asked       meanwhile: the versions that workers show are evaluated
+loss_watch, divergence           a loss that rises is told
 callback, follower, progress     and what your objects and functions are told
 early_stopping, tensorboard      two such objects
 outcome, result, audit, state_dicts   what came of it; in `saved/` how it lies on disk, and is read there

@@ -147,7 +147,7 @@ def _conduct(run: OpenRun, began: float, ending: Ending) -> None:
             if machines is not None:
                 machines.tell_end(digest_bytes(job.model.state_dict()).hex())
             evaluator.evaluate_newest()
-            evaluator.tell_divergence()
+            evaluator.loss_watch.tell()
             if machines is not None:
                 machines.finish()
             signals.hold()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from hogwild.data.seeding import preserved_generators
-from hogwild.errors import ArgumentError, in_a_sentence
+from hogwild.errors import ArgumentError
 from hogwild.kernels.kernel import Kernel
 from hogwild.model.computed import compute_weights
-from hogwild.rules.any_age import AnyAge
 from hogwild.run.asked import metrics_of
-from hogwild.run.divergence import divergence, usual_loss
+from hogwild.run.divergence import usual_loss
 from hogwild.run.job import Evaluate, Job
+from hogwild.run.loss_watch import LossWatch
 from hogwild.run.progress import Progress
 from hogwild.run.saved.best import BestKeeper
 from hogwild.run.saved.metrics import metrics_in
@@ -32,8 +31,6 @@ from hogwild.shared.words import NOBODY, Field, Word
 from hogwild.workers.surroundings.blas_threads import TORCHS_TOO, blas_threads
 
 _REPORT_EVERY = 0.2  # seconds
-_LOOK_EVERY = 1.0  # seconds between two looks at whether the loss has risen above where it began
-_log = logging.getLogger("hogwild")
 _RECENT = 50  # updates whose mean loss is reported
 
 
@@ -58,6 +55,7 @@ class Evaluator:
     Attributes:
         evaluations: of the run, those before it included.
         decided: called with a question; returns what another machine has decided, or None where it has not yet.
+        loss_watch: looks whether the loss has risen.
         note: called after each evaluation, before the worker that waits for it goes on; writes it to the record.
 
     The caller's model is where versions are evaluated: between evaluations it holds the last one shown, in the end
@@ -84,7 +82,6 @@ class Evaluator:
         self._state = state
         self._rule = job.rule
         self._kind = job.kind
-        self._kernel = isinstance(job.source, Kernel)
         self._epochs_made = job.epochs_made()
         self._party = job.party
         self.decided: Callable[[str], Any] = job.party.decided if job.party is not None else lambda _: None
@@ -97,8 +94,7 @@ class Evaluator:
         self._evaluate_every = job.evaluate_every
         self._trace = job.trace
         self._reported = 0.0
-        self._looked = time.monotonic()
-        self._told_divergence = False
+        self.loss_watch = LossWatch(state, job.rule, kernel=isinstance(job.source, Kernel))
         self._untold = NOBODY  # a version that was evaluated, and the waiting worker could not be told yet
         self._seen = state.control[Word.OBSERVED]
 
@@ -115,9 +111,7 @@ class Evaluator:
         if self._follows and time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             self._callbacks.tell("on_progress", self.progress())
-        if time.monotonic() - self._looked > _LOOK_EVERY:
-            self._looked = time.monotonic()
-            self.tell_divergence()
+        self.loss_watch.look()
 
     def _look_at(self, version: int) -> bool:
         """Evaluate that version. Where another machine evaluates, hear what it decided. False: it has not yet."""
@@ -141,31 +135,6 @@ class Evaluator:
     def _end_at(self, version: int) -> None:
         control = self._state.control
         control[Word.TOTAL] = min(control[Word.TOTAL], version * self._rule.tickets_per_update)
-
-    def tell_divergence(self) -> None:
-        """Log, once, that the loss has risen above where it began, if it has."""
-        if self._told_divergence:
-            return
-        total = -(-self._state.control[Word.TOTAL] // self._rule.tickets_per_update)
-        found = divergence(self._state.journal.losses(self._rule.newest(self._state)[0]), total)
-        if found is not None:
-            self._told_divergence = True
-            _log.warning("%s; %s", found, self._advice())
-
-    def _advice(self) -> str:
-        """What may help against a loss that rises: less delay, or something that makes up for it, and smaller steps."""
-        rule, workers = self._rule, self._state.plan.workers
-        ways = []
-        if rule.staleness:
-            ways = ["compensation='auto'", "less staleness"]
-        elif workers > 1 and isinstance(rule, AnyAge):
-            ways = ["compensation='workers'", "fewer workers"]
-        smaller = ["a lower learning rate", "clip_grad_norm"]
-        if self._kernel:  # nothing makes up for the delay of its steps
-            ways, smaller = ways[1:], ["a lower learning rate", "other initial weights"]
-        elif rule.made_up_for(workers).updates:
-            ways = []
-        return f"{in_a_sentence(ways + smaller, 'or')} may help"
 
     def _see(self, version: int) -> None:
         """Trace and evaluate that version, whichever is due, and end the run there if a callback says so."""

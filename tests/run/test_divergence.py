@@ -95,7 +95,7 @@ def test_losses_of_both_infinities_are_told_without_a_warning():
 
 
 def test_which_of_two_workers_commits_first_does_not_matter(monkeypatch, caplog):
-    monkeypatch.setattr("hogwild.run.evaluator._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("hogwild.run.loss_watch._EVERY", 0.0)
     with planted(later):
         run = problems.train(update="snapshot", updates=UPDATES, **{**GROWS, "loss": infinities})
     assert run.journal["update"][0] > 0, "update 0 was to be committed late"
@@ -146,7 +146,7 @@ def test_what_would_help_depends_on_the_rule(caplog):
 
 def test_it_is_said_while_the_run_is_made(monkeypatch, caplog):
     """Long before the end: the run is stopped once it has been said."""
-    monkeypatch.setattr("hogwild.run.evaluator._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("hogwild.run.loss_watch._EVERY", 0.0)
 
     def enough(progress: Any) -> bool:
         time.sleep(0.01)
