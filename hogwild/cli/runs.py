@@ -52,6 +52,7 @@ class RunsCommand:
         from hogwild.cli.output import show
         from hogwild.report.ranking import choices, not_ended, sorted_runs
         from hogwild.report.run_list import (
+            and_missing,
             choices_csv,
             choices_report,
             run_list_csv,
@@ -59,6 +60,7 @@ class RunsCommand:
             run_list_report,
         )
         from hogwild.run.saved.found import find_runs
+        from hogwild.sweep.missing import missing_runs
 
         folders = self.folders or (default_folder(),)
         found = find_runs(folders)
@@ -73,7 +75,9 @@ class RunsCommand:
         report = run_list_report(replace(found, runs=tuple(as_here)), folders)
         if chosen is not None:
             report = choices_report(chosen, self.select, lowest=lowest, left=not_ended(found.runs, chosen))
-        show(run_list_object(found, folders, chosen, self.select, lowest=lowest), report, json=self.json)
+        missing = missing_runs(folders)
+        listed = run_list_object(found, folders, chosen, self.select, missing, lowest=lowest)
+        show(listed, and_missing(report, missing), json=self.json)
         return DONE
 
     def _lowest(self, name: str) -> bool:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -48,6 +49,7 @@ from hogwild.run.saved.found import (
 )
 from hogwild.run.saved.metrics import finite_or_none
 from hogwild.run.saved.setting_words import called, short_value, worth_a_column
+from hogwild.sweep.missing import MissingRuns
 
 _SHOWN = 8  # folders without a run that are named
 _NAMED = 3  # folders that the headline names
@@ -228,6 +230,19 @@ def _remarks(found: FoundFolders, folders: Sequence[Path]) -> Iterable[Renderabl
         yield Text(f"no run in {len(others) - _SHOWN} folders more (--json names them)", "dim")
 
 
+def and_missing(report: RenderableType, missing: Sequence[MissingRuns]) -> RenderableType:
+    """A report of runs and, below it, which runs of their sweeps there are not."""
+    told = [
+        Text.assemble(
+            ("missing  ", "yellow"),
+            f"{len(one.runs)} of the {one.planned} runs of {printable(str(one.sweep), _LONGEST)}: "
+            f"{some_of([run.folder for run in one.runs])}; hogwild sweep --resume {quote(str(one.sweep))} makes them",
+        )
+        for one in missing
+    ]
+    return Group(report, *told)
+
+
 # --- the best settings
 
 
@@ -277,7 +292,13 @@ def half_widths(intervals: Sequence[MeanInterval]) -> list[str]:
 
 
 def run_list_object(
-    found: FoundFolders, folders: Sequence[Path], chosen: Sequence[Choice] | None, metric: str, *, lowest: bool
+    found: FoundFolders,
+    folders: Sequence[Path],
+    chosen: Sequence[Choice] | None,
+    metric: str,
+    missing: Sequence[MissingRuns],
+    *,
+    lowest: bool,
 ) -> dict[str, Any]:
     """What `hogwild runs --json` prints."""
     listed = [run for run in found.runs if run.status != BROKEN]
@@ -287,6 +308,7 @@ def run_list_object(
         "shared": shared_settings(listed),
         "runs": [found_object(run) for run in found.runs],
         "others": [_other_object(other) for other in found.others],
+        "missing": [one.to_dict() for one in missing],
         "select": None if chosen is None else _choices_object(chosen, metric, lowest),
     }
 

@@ -4,4 +4,5 @@ plan         which runs it is, and in which folders
 jobs         so many at once, until all have ended
 child        one of them, in its process
 rows         what each has come to
+missing      which have come to nothing
 """
