@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from programs import started
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 
@@ -19,73 +20,121 @@ import hogwild, torch
 def build() -> hogwild.Problem:
     return hogwild.Problem(torch.nn.Linear(2, 2), torch.ones(4, 2), lambda model, batch: model(batch).sum())
 """
-COMMAND = """
+# As where nothing was done yet, in a program that has torch imported.
+UNIMPORTED = """
 import sys
+from hogwild.workers.process import early
+
+class WithoutTorch:
+    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
+    def __getattr__(self, name):
+        return getattr(sys, name)
+
+early.sys = WithoutTorch()
+"""
+COMMAND = """
+import os, signal, sys
 from multiprocessing import forkserver
 from pathlib import Path
 from hogwild.cli import main
 
-{before}
 status = main({arguments!r}.split())
 number = forkserver._forkserver._forkserver_pid
 of_both = [Path(f"/proc/{{one}}/cmdline").read_bytes() for one in (number, "self") if one]
-print("none" if number is None else "forked" if of_both[0] == of_both[1] else "started", file=sys.stderr)
+server = "none" if number is None else "forked" if of_both[0] == of_both[1] else "started"
+if server == "started":
+    os.kill(number, signal.SIGKILL)  # or it would import torch for nobody
+print(server)
 sys.exit(status)
+"""
+COMMANDS = {
+    "run two_apis --kind processes": "forked",
+    "run two_apis --kind threads": "none",
+    "run train.py --kind processes --lr fast": "forked",
+    "run train.py --lr fast --kind=threads": "none",
+    "probe two_apis": "forked",
+    "probe two_apis --kind threads": "none",
+}
+
+
+def test_the_command_line_imports_torch_once(tmp_path: Path) -> None:
+    script = COMMAND.format(arguments="run two_apis --kind processes")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "forked\n")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_the_server_of_a_command_is_a_fork_of_it_where_it_has_one(arguments: str, tmp_path: Path) -> None:
+    assert _server_of(arguments, tmp_path, UNIMPORTED) == COMMANDS[arguments]
+
+
+BEFORE_TORCH = """
+import sys, threading
+from hogwild.cli import main
+from hogwild.workers.process import early
+
+class Imports(BaseException):
+    pass
+
+def import_torch():
+    raise Imports
+
+early.import_torch = import_torch
+for arguments in sys.argv[1:]:
+    try:
+        main(arguments.split())
+    except Imports:
+        print("torch" in sys.modules, threading.active_count())
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "server"),
-    [
-        ("run two_apis --kind processes", "forked"),
-        ("run two_apis --kind threads", "none"),
-        ("run train.py --kind processes --lr fast", "forked"),
-        ("run train.py --lr fast --kind=threads", "none"),
-        ("probe two_apis", "forked"),
-        ("probe two_apis --kind threads", "none"),
-    ],
-)
-def test_the_command_line_imports_torch_once(arguments: str, server: str, tmp_path: Path) -> None:
+def test_a_command_has_done_nothing_before_it_imports_torch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(OWN)
-    assert _server_of(arguments, tmp_path) == server
+    command = [sys.executable, "-c", BEFORE_TORCH, *COMMANDS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (done.stdout.splitlines(), done.stderr) == (["False 1"] * len(COMMANDS), "")
 
 
 UNCOLLECTED = """
 import gc, sys
 looked = []
 gc.callbacks.append(lambda phase, info: looked.append(info["generation"]))
-from hogwild.workers.process.early import {call[0]}
+from hogwild.workers.process.early import fork_server, import_torch
 
-looked.clear()
-{call[0]}({call[1]})
-print(*looked, gc.isenabled(), "torch" in sys.modules)
-made = [gc.get_freeze_count() > 100_000]
-print(*made, any(one is made for one in gc.get_objects()))
+for does in (import_torch, lambda: fork_server("processes")):
+    looked.clear()
+    frozen = gc.get_freeze_count()
+    does()
+    print(*looked, gc.isenabled(), "torch" in sys.modules)
+    made = [gc.get_freeze_count() > max(frozen, 100_000)]
+    print(*made, any(one is made for one in gc.get_objects()))
 """
 
 
-@pytest.mark.parametrize("call", [("import_torch", ""), ("fork_server", "'processes'")], ids=lambda call: call[0])
-def test_no_cycles_are_looked_for_in_what_a_command_imports(call: tuple[str, str]) -> None:
+def test_no_cycles_are_looked_for_in_what_a_command_imports() -> None:
     """Neither while it is imported nor later, at the end of the program above all: that took a quarter of the time of a
     short command. They are in what it makes afterwards."""
-    script = UNCOLLECTED.format(call=call)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines() == ["True True", "True True"]
+    command = [sys.executable, "-c", UNCOLLECTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == ["True True", "True True"] * 2
 
 
-@pytest.mark.parametrize(
-    "before",
-    ["import torch", "import threading, time\nthreading.Thread(target=time.sleep, args=[1e6], daemon=True).start()"],
-)
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=[1e6], daemon=True).start()"
+
+
+@pytest.mark.parametrize("before", ["import torch", UNIMPORTED + THREAD], ids=["torch", "a thread"])
 def test_a_program_that_has_done_something_is_not_forked(before: str, tmp_path: Path) -> None:
     assert _server_of("run two_apis --kind processes", tmp_path, before) == "started"
 
 
-def _server_of(arguments: str, folder: Path, before: str = "") -> str:
-    script = COMMAND.format(arguments=arguments, before=before)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder)
-    assert done.returncode == 2, "a study has no --kind and nothing to probe, and fast is no rate"
-    return done.stderr.split("\n")[-2]
+def _server_of(arguments: str, folder: Path, before: str) -> str:
+    (folder / "train.py").write_text(OWN)
+    source = f"import os\nos.chdir({str(folder)!r})\n{before}\n" + COMMAND.format(arguments=arguments)
+    with started(source, errors=folder / "errors", warm=False) as program:
+        server = program.output.readline().strip()
+        told = (folder / "errors").read_text()
+        assert program.ended() == 2, f"a study has no --kind and nothing to probe, and fast is no rate: {told}"
+    return server
 
 
 # A worker that reports what it finds, of a server that is a fork or a program of its own.
@@ -160,12 +209,11 @@ time.sleep(600)
 """
 
 
-def test_the_server_ends_with_a_program_that_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        server = psutil.Process(int(program.stdout.readline()))
-        assert server.ppid() == program.pid
-        program.kill()
+def test_the_server_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    with started(KILLED, errors=tmp_path / "errors", warm=False) as program:
+        server = psutil.Process(int(program.output.readline()))
+        assert server.ppid() == program.process.pid
+        program.process.kill()
         deadline = time.monotonic() + 30
         while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < deadline
@@ -182,10 +230,11 @@ fork_server("processes")
 """
 
 
-def test_a_signal_that_comes_at_the_fork_is_heard() -> None:
+def test_a_signal_that_comes_at_the_fork_is_heard(tmp_path: Path) -> None:
     """What is raised in a hook of a fork is ignored, and logging has one."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (143, "")
+    with started(INTERRUPTED, errors=tmp_path / "errors", warm=False) as program:
+        assert program.ended() == 143
+    assert (tmp_path / "errors").read_text() == ""
 
 
 CLOSED = """
