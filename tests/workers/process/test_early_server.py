@@ -138,12 +138,7 @@ def _server_of(arguments: str, folder: Path, before: str) -> str:
 
 
 # A worker that reports what it finds, of a server that is a fork or a program of its own.
-LIKE = """
-import signal, sys, warnings
-from hogwild.workers.process import spawn
-from hogwild.workers.process.early import fork_server
-from hogwild.workers.process.spawn import start_context, start_process, start_server
-
+ASKED = """
 def asked(sender):
     import json, os, signal, sys, threading, warnings
     from multiprocessing import forkserver, spawn as theirs, util
@@ -162,37 +157,43 @@ def asked(sender):
         "torch": "torch" in sys.modules,
     }
     sender.send(json.dumps(found))
+"""
+LIKE = """
+import os, signal, sys, warnings
+way, folder = sys.argv[1:]
+os.chdir(folder)
+sys.path.insert(0, folder)
+from asked import asked
+from hogwild.workers.process.early import fork_server
+from hogwild.workers.process.spawn import start_context, start_process, start_server
 
-if __name__ == "__main__":
-    file = open("kept", "w")
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    warnings.showwarning = lambda *_: None
-    print("written once", flush=False)
-    fork_server("processes") if sys.argv[1] == "forked" else start_server()
-    receiver, sender = start_context().Pipe(duplex=False)
-    spawn.without_main = __import__("contextlib").nullcontext  # what is asked stands in this file
-    process = start_context().Process(target=asked, args=[sender])
-    assert start_process(process)
-    told = receiver.recv()
-    process.join()
-    assert process.exitcode == 0
-    print(told)
+file = open("kept", "w")
+signal.signal(signal.SIGTERM, lambda *_: None)
+warnings.showwarning = lambda *_: None
+print("written once", flush=False)
+fork_server("processes") if way == "forked" else start_server()
+receiver, sender = start_context().Pipe(duplex=False)
+process = start_context().Process(target=asked, args=[sender])
+assert start_process(process)
+told = receiver.recv()
+process.join()
+assert process.exitcode == 0
+print(told)
 """
 
 
 def test_a_worker_finds_what_it_finds_where_the_server_was_started(tmp_path: Path) -> None:
-    (tmp_path / "like.py").write_text(LIKE)
-    forked, started = (_found(way, tmp_path) for way in ("forked", "started"))
-    assert forked == started
+    (tmp_path / "asked.py").write_text(ASKED)
+    forked, anew = (_found(way, tmp_path) for way in ("forked", "started"))
+    assert forked == anew
     assert forked["handlers"]["15"] == "0" and forked["locked"] == [False, False] and forked["torch"]
     assert not any("kept" in file for file in forked["files"])
 
 
 def _found(way: str, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "like.py", way]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    once, told = done.stdout.splitlines()
+    with started(LIKE, way, str(folder), errors=folder / "errors", warm=False) as program:
+        assert (program.ended(), (folder / "errors").read_text()) == (0, "")
+        once, told = program.output.read().splitlines()
     assert once == "written once"
     found: dict[str, Any] = json.loads(told)
     return found
