@@ -13,16 +13,17 @@ import ctypes
 import fcntl
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import util
+from multiprocessing import forkserver, util
 from typing import Any
 
 from programs import never_a_server
 
 from hogwild.workers.process.early import _InTheFork
-from hogwild.workers.process.spawn import start_context, start_process
+from hogwild.workers.process.spawn import start_context, start_process, start_server
 
 _SET_CHILD_SUBREAPER = 36  # prctl's
 
@@ -40,8 +41,9 @@ def warm_servers() -> Iterator[None]:
         told = list(arguments[arguments.index("-c") + 1 :])
         if "multiprocessing.forkserver" not in told[0]:
             return original(path, arguments, descriptors)
-        asked = json.dumps({"told": told, "files": [0, 1, 2, *descriptors], "environment": dict(os.environ)})
-        socket.send_fds(ours, [asked.encode()], [0, 1, 2, *descriptors])
+        asked = {"told": told, "files": [0, 1, 2, *descriptors], "environment": dict(os.environ)}
+        asked["ignores_ctrl_c"] = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        socket.send_fds(ours, [json.dumps(asked).encode()], [0, 1, 2, *descriptors])
         return int(ours.recv(64))
 
     _adopt(1)
@@ -53,6 +55,23 @@ def warm_servers() -> Iterator[None]:
         _adopt(0)
         ours.close()
         nursery.join()
+
+
+@contextmanager
+def own_server() -> Iterator[None]:
+    """Inside, this process has a fork server that is started there, and afterwards one that is started then."""
+    with warm_servers():
+        _end_server()
+        yield
+        _end_server()
+        start_server()
+
+
+def _end_server() -> None:
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGKILL)  # or it would wait for those that it has forked
+        server._stop()
 
 
 def _adopt(yes: int) -> None:
@@ -87,4 +106,5 @@ def _become(asked: dict[str, Any], descriptors: Sequence[int]) -> None:
         os.dup2(descriptor, number)
     os.environ.clear()
     os.environ.update(asked["environment"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN if asked["ignores_ctrl_c"] else signal.default_int_handler)
     _InTheFork(asked["told"], numbers[3:]).serve()

@@ -6,27 +6,29 @@ import _thread
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing import forkserver
 
 import psutil
 import pytest
+from programs import started
+from warm_servers import own_server
 
 from hogwild.workers.process import spawn
 
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
+FORKED = sys.platform == "linux"
+ON_LINUX = pytest.mark.skipif(not FORKED, reason="there is no fork server")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _heard() -> Iterator[None]:
     """As in a program of a terminal, with its fork server; what a script starts in the background ignores Ctrl-C."""
-    forkserver._forkserver._stop()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-    forkserver._forkserver._stop()
+    with own_server() if FORKED else nullcontext():
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, before)
 
 
 class Interrupting:
@@ -99,7 +101,8 @@ def test_a_fork_server_outlives_a_start_that_is_interrupted(monkeypatch):
 
 
 SERVER = """
-import os, signal
+import os, signal, sys
+assert "hogwild.workers.process.preload" not in sys.modules
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 original = signal.signal
@@ -111,6 +114,6 @@ assert not signal.pthread_sigmask(signal.SIG_BLOCK, {}) and signal.signal == ori
 """
 
 
-def test_the_server_is_deaf_until_it_ignores_it():
-    done = subprocess.run([sys.executable, "-c", SERVER], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_server_is_deaf_until_it_ignores_it(tmp_path):
+    with started(SERVER, errors=tmp_path / "errors", warm=False) as program:
+        assert (program.ended(), (tmp_path / "errors").read_text()) == (0, "")

@@ -13,12 +13,16 @@ from typing import Any
 import problems
 import pytest
 import torch
+from programs import started
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from traits import KINDS
+from warm_pythons import warm_python
+from warm_servers import own_server
 
 import hogwild
+from hogwild.workers.process import spawn
 
 SCRIPT = """
 import torch, hogwild
@@ -66,19 +70,8 @@ print("end of the program")
 """
 
 
-def run_program(arguments: list[str], standard_input: str | None = None, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        input=standard_input,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(hogwild.__file__).parent.parent), **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout
+def from_standard_input(source: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-"], input=source, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("way", ["script", "standard input", "cell"])
@@ -86,13 +79,14 @@ def test_a_program_without_a_guard_runs_once_and_its_classes_reach_the_workers(w
     if way == "script":
         path = tmp_path / "program.py"
         path.write_text(SCRIPT)
-        output = run_program([str(path)])
+        done = warm_python([str(path)], tmp_path)
     elif way == "standard input":
-        output = run_program(["-"], SCRIPT)
+        done = from_standard_input(SCRIPT)
     else:  # as a notebook runs a cell: compiled from text, in a module that has no file
         cell = f"import __main__; exec(compile({SCRIPT!r}, '<cell 1>', 'exec'), __main__.__dict__)"
-        output = run_program(["-c", cell])
-    assert output.splitlines() == ["top of the program", "told of it", "end of the program"]
+        done = warm_python(["-c", cell], tmp_path)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert done.stdout.splitlines() == ["top of the program", "told of it", "end of the program"]
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
@@ -161,42 +155,36 @@ def test_partial_functions_and_bound_methods_are_sent():
     assert runs[0].digest == runs[1].digest
 
 
-@pytest.mark.parametrize("first", ["", "sys.path.insert(0, os.getcwd())"], ids=["nowhere", "on the path"])
-def test_a_folder_named_as_a_package_is_not_taken_for_it(first, tmp_path):
+def test_a_folder_named_as_a_package_is_not_taken_for_it(tmp_path):
     """The fork server is started by `python -c`, which by itself would import from the current folder first, and on
     Python 3.14 by the path that this program has by then."""
     (tmp_path / "hogwild").mkdir()
     taken = tmp_path / "taken"
     (tmp_path / "hogwild" / "__init__.py").write_text(f"open({str(taken)!r}, 'w').close()")
     program = (
-        "import os, sys; sys.path = [p for p in sys.path if p]\n"
-        f"sys.path.insert(0, {str(Path(problems.__file__).parent)!r})\n"
-        f"import problems; {first}\n"
+        f"import os, problems, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, os.getcwd())\n"
         "print(problems.train(kind='processes', updates=3).updates)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "3\n", done.stderr
+    with started(program, errors=tmp_path / "errors", warm=False) as running:
+        assert (running.output.readline(), running.ended()) == ("3\n", 0), (tmp_path / "errors").read_text()
     assert not taken.exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 @pytest.mark.parametrize("callers", [None, "1"])
-def test_a_worker_has_the_environment_of_its_program(callers):
-    """Its server is started with another, so in a program of its own."""
-    code = """
-import hogwild, os, torch
-def loss(model, batch):
-    safe = os.environ.get("PYTHONSAFEPATH")
-    hogwild.worker_info().log(safe=float(safe == "1"), more=float(any("HOGWILD" in name for name in os.environ)))
-    return model(batch).sum()
-sgd = lambda named: torch.optim.SGD(named, lr=0.1)
-model, x = torch.nn.Linear(2, 1), torch.ones(8, 2)
-run = hogwild.train(model, x, loss, optimizer=sgd, updates=3, batch_size=4, kind="processes")
-print(run.logged[0]["safe"], run.logged[0]["more"], os.environ.get("PYTHONSAFEPATH"))
-"""
-    own = {name: value for name, value in os.environ.items() if "HOGWILD" not in name and name != "PYTHONSAFEPATH"}
-    own |= {"PYTHONSAFEPATH": callers} if callers else {}
-    told = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True).stdout
-    assert told.split() == [str(float(callers == "1")), "0.0", str(callers)]
+def test_a_worker_has_the_environment_of_its_program(callers, monkeypatch):
+    """Its server is started with another."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        safe = os.environ.get(spawn.SAFE)
+        hogwild.worker_info().log(safe=float(safe == "1"), more=float(spawn.CALLERS_SAFE in os.environ))
+        return problems.cross_entropy(model, batch)
+
+    with own_server(), monkeypatch.context() as patch:
+        patch.delenv(spawn.SAFE, raising=False) if callers is None else patch.setenv(spawn.SAFE, callers)
+        (row, *_) = problems.train(kind="processes", updates=3, loss=loss).logged
+        assert os.environ.get(spawn.SAFE) == callers
+    assert (row["safe"], row["more"]) == (float(callers == "1"), 0.0)
 
 
 def test_workers_load_nothing_from_the_current_folder_where_python_ignores_its_environment(tmp_path):
