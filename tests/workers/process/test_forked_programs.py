@@ -6,57 +6,57 @@ import ctypes
 import os
 import subprocess
 import sys
-import textwrap
 import threading
 from pathlib import Path
 
 import problems
 import pytest
+from programs import started
 
 import hogwild
 
 FORKS = """
 import faulthandler, os, sys, warnings
-sys.path.insert(0, {tests!r})
 import problems
 import torch
-torch.set_num_threads({threads})
-settings = {{"update": "ordered", "updates": 20}}
-problems.train(torch.nn.Linear(512, 3), data=problems.data(20_000, 512), batch_size=1000, kind={before!r}, **settings)
-own = problems.train(**settings, kind={before!r}).digest
+threads, before, then = int(sys.argv[1]), *sys.argv[2:]
+torch.set_num_threads(threads)
+settings = {"update": "ordered", "updates": 20}
+problems.train(torch.nn.Linear(512, 3), data=problems.data(20_000, 512), batch_size=1000, kind=before, **settings)
+own = problems.train(**settings, kind=before).digest
 if os.fork() == 0:
     faulthandler.dump_traceback_later(60, exit=True)
     warnings.simplefilter("always")
     try:
-        again = [problems.train(**settings, kind={then!r}, evaluate=problems.accuracy) for _ in range(2)]
+        again = [problems.train(**settings, kind=then, evaluate=problems.accuracy) for _ in range(2)]
         print([run.digest == own for run in again], torch.get_num_threads(), flush=True)
     except BaseException as error:
         print(repr(error), flush=True)
     os._exit(0)
 os.wait()
-print(problems.train(**settings, kind={before!r}).digest == own)
+print(problems.train(**settings, kind=before).digest == own)
 """
 
 
-def printed(script: str, **values: object) -> tuple[list[str], str]:
+def printed(folder: Path, threads: str, before: str, then: str) -> tuple[list[str], str]:
     """(lines, what stands on standard error) of a program of its own."""
-    text = textwrap.dedent(script).format(tests=str(Path(problems.__file__).parent), **values)
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, env=environment)
-    return done.stdout.splitlines(), done.stderr
+    errors = folder / "errors"
+    with started(FORKS, threads, before, then, errors=errors, warm=before == "processes") as program:
+        program.ended()
+        return program.output.read().splitlines(), errors.read_text()
 
 
 @pytest.mark.parametrize("then", ["threads", "processes"])
 @pytest.mark.parametrize("before", ["threads", "processes"])
-def test_a_fork_of_a_program_that_trained_trains_with_the_same_bits(before, then):
-    lines, errors = printed(FORKS, before=before, then=then, threads=2)
+def test_a_fork_of_a_program_that_trained_trains_with_the_same_bits(before, then, tmp_path):
+    lines, errors = printed(tmp_path, "2", before, then)
     assert lines == ["[True, True] 1", "True"], errors
     assert errors.count("torch computes with one thread") == 1, "the others stayed in the program that was forked"
     assert "Traceback" not in errors
 
 
-def test_a_fork_of_a_program_with_one_thread_is_not_warned():
-    lines, errors = printed(FORKS, before="processes", then="processes", threads=1)
+def test_a_fork_of_a_program_with_one_thread_is_not_warned(tmp_path):
+    lines, errors = printed(tmp_path, "1", "processes", "threads")
     assert lines == ["[True, True] 1", "True"], errors
     assert "Warning" not in errors
 
@@ -135,6 +135,7 @@ def test_train_says_that_the_current_folder_was_removed(kind):
 @pytest.mark.usefixtures("removed")
 @pytest.mark.parametrize("command", [["run", "digits"], ["list"], ["check", "digits"]])
 def test_the_command_says_that_the_current_folder_was_removed(command):
+    """It is started there, and has not imported torch."""
     done = subprocess.run([sys.executable, "-m", "hogwild", *command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1 and "current folder was removed" in done.stderr
