@@ -10,14 +10,16 @@ again, which puts back what was written, and nothing is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from explorer import DEAD, ENDED, NOBODY, Outcome, Protocol, State, Step, Violation, Worker, put
 from steps import TORN, changed
 
 ROWS_OF = ((0, 1), (0,), (1,), (0, 1), (1,))  # which rows each ticket touches
-_WRITING = ("begin", "restore", "log", "name", "value", "valued", "publish")
+_WRITING = ("restore", "log", "name", "value", "valued", "publish")
 
 
 class Entry(NamedTuple):
@@ -93,14 +95,14 @@ class RowVersions:
         looking = [word, value, look] if "word first" in self.faults else [value, look, word]
         if "look first" in self.faults:
             looking = [look, value, word]
+        self.first_look, self.second_look = looking[0], looking[1].name
+        looking[-1] = replace(looking[-1], act=partial(self.looked, looking[-1].act))
         steps = [
             Step("claim", "Control.claim", self.claim),
             Step("wait", "Rule.ready", self.wait),
             *looking,
-            Step("check", "RowTable.read", self.check),
             Step("follow", "RowTable._put_back", self.follow),
             Step("turn", "Rule.commit", self.turn),
-            Step("begin", "RowTable.begin", self.begin),
             Step("restore", "RowTable.begin", self.restore),
             *writing,
             Step("publish", "Rule.commit", self.publish),
@@ -127,8 +129,11 @@ class RowVersions:
 
     def wait(self, s: State, i: int) -> Outcome:
         ticket = s.workers[i].row
-        version = s.head if self.first_come else max(0, ticket - self.staleness)
-        return put(s, i, version=version, piece=0) if s.head >= version else None
+        if self.first_come:
+            return put(s, i, version=s.head, piece=0)
+        version = max(0, ticket - self.staleness)  # it stays ready, and nobody asks for the version
+        ready = s.head >= version
+        return (self.first_look.act(put(s, i, version=version, piece=0), i), self.second_look) if ready else None
 
     def again(self, s: State, i: int) -> Outcome:
         row = s.workers[i].row
@@ -149,7 +154,9 @@ class RowVersions:
     def read_word(self, s: State, i: int) -> Outcome:
         return s if s.workers[i].own == (0, 0) else put(s, i, own=s.newest[s.workers[i].piece])
 
-    def check(self, s: State, i: int) -> Outcome:
+    def looked(self, look: Callable[[State, int], State], s: State, i: int) -> Outcome:
+        """After the last look it is known at once whether there is more to be looked at."""
+        s = look(s, i)
         me = s.workers[i]
         return s if me.own[0] > me.version else self.seen(s, i, me.second)
 
@@ -169,13 +176,9 @@ class RowVersions:
             raise Violation(f"worker {i} reads row {me.piece} at version {me.version} as {value}")
         more = me.piece + 1 < len(s.slots)
         if more:
-            return put(s, i, piece=me.piece + 1, own=(), second=NOBODY), self.first_looking()
+            return put(s, i, piece=me.piece + 1, own=(), second=NOBODY), self.first_look.name
         kept = me.version if "pinned" in self.faults else NOBODY  # who has read lets go, or two may wait for each other
         return put(s, i, piece=0, own=(), second=NOBODY, version=kept), "turn"
-
-    def first_looking(self) -> str:
-        first = {"word first": "read.word", "look first": "read.look"}
-        return next((first[fault] for fault in first if fault in self.faults), "read.value")
 
     # --- a version is made: by one at a time
 
@@ -184,10 +187,10 @@ class RowVersions:
         if any(w.at in _WRITING for w in s.workers):
             return None
         if not self.first_come:
-            return put(s, i, base=s.head, piece=0) if s.head == me.row else None
+            return self.begin(put(s, i, base=s.head, piece=0), i) if s.head == me.row else None
         oldest = min((w.version for j, w in enumerate(s.workers) if j != i and w.version != NOBODY), default=s.head)
         waits = oldest < s.head + 1 - self.logs and "no wait" not in self.faults
-        return None if waits else put(s, i, base=s.head, piece=0)
+        return None if waits else self.begin(put(s, i, base=s.head, piece=0), i)
 
     def begin(self, s: State, i: int) -> Outcome:
         base = s.workers[i].base
@@ -226,12 +229,14 @@ class RowVersions:
 
     def name(self, s: State, i: int) -> Outcome:
         """One row after the other."""
-        me = s.workers[i]
-        made = me.base + 1
+        made = s.workers[i].base + 1
         entries = s.logs[made % self.logs].entries
-        for k, entry in enumerate(entries):
-            if s.newest[entry.row][0] < made:
-                return s._replace(newest=changed(s.newest, entry.row, (made, k))), "name"
+        unnamed = [(k, entry.row) for k, entry in enumerate(entries) if s.newest[entry.row][0] < made]
+        if unnamed:
+            k, row = unnamed[0]
+            s = s._replace(newest=changed(s.newest, row, (made, k)))
+        if len(unnamed) > 1:
+            return s, "name"
         return s if self.by_row else put(s, i, piece=0)
 
     def value(self, s: State, i: int) -> Outcome:

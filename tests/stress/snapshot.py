@@ -24,8 +24,7 @@ class Snapshot(Model):
         return [
             Step("read", "Snapshot.read", self.read),
             Step("gradient", "Rule.gradient", self.gradient, "gradient"),
-            Step("commit.lock", "Snapshot.commit", self.lock_commits, "lock commits"),
-            Step("commit.target", "Snapshot._free_slot", self.target),
+            Step("commit.lock", "Snapshot.commit", self.target, "lock commits"),
             *self.making("Snapshot.commit"),
             Step("pin", "Snapshot.commit", self.pin, "pin"),
             Step("unlock", "Snapshot.commit", lambda s, i: (s, "finish"), "unlock commits"),
@@ -46,6 +45,9 @@ class Snapshot(Model):
         return self.read_version(s, i, s.workers[i].version, s.workers[i].pin)
 
     def target(self, s: State, i: int) -> Outcome:
+        """`Snapshot._free_slot`, in the lock."""
+        if self.lock_commits(s, i) is None:
+            return None
         if s.head >= s.total:
             return s, "unlock"
         taken = {w.pin for j, w in enumerate(s.workers) if j != i and not w.at.startswith("look")}

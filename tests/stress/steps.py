@@ -15,15 +15,15 @@ from tickets import Tickets
 TORN = -2
 
 _MAKING = frozenset({"write", "written", "journal", "publish", "pin"})
-_SHOWING = frozenset(f"show.{step}" for step in ("due", "wait", "look", "copy", "publish", "stop"))
-COMMIT_LOCK = _MAKING | _SHOWING | {"attach.pin", "make.check", "make.share", "make.say", "commit.target", "unlock"}
+_SHOWING = frozenset(f"show.{step}" for step in ("wait", "look", "copy", "publish", "stop"))
+COMMIT_LOCK = _MAKING | _SHOWING | {"attach.pin", "make.check", "make.share", "make.say", "unlock"}
 _OWNING = (
     _MAKING
     | _SHOWING
-    | {"claim.leave", "claim.wait", "claim.look", "claim.looked", "read", "gradient", "commit.lock", "commit.target"}
+    | {"claim.leave", "claim.wait", "claim.look", "claim.looked", "read", "gradient", "commit.lock"}
     | {"own.look", "own.try"}
     | {"store.begin", "store.end", "stamp", "finish"}
-    | {"hand_back.lock", "hand_back.undo", "hand_back.enter"}
+    | {"hand_back.lock", "hand_back.enter"}
 )
 
 
@@ -109,7 +109,6 @@ class Model(Tickets):
             Step("write", "Versioned.write_version", self.write, "write"),
             Step("written", "Versioned.write_version", self.written),
             Step("journal", "Journal.write", self.journal, "journal"),
-            Step("show.due", "Milestones.reach", self.show_due),
             Step("show.wait", "Milestones._show", lambda s, i: s if s.evaluated == s.observed else None),
             Step("show.look", "Milestones._show", self.show_look),
             Step("show.copy", "Milestones._show", self.show_copy),
@@ -149,7 +148,10 @@ class Model(Tickets):
         return s.workers[i].ticket, s.workers[i].version
 
     def journal(self, s: State, i: int) -> Outcome:
-        return s._replace(journal=changed(s.journal, s.workers[i].base, self.row(s, i)))
+        """And it knows whether its version is to be shown: `Milestones.reach`."""
+        me = s.workers[i]
+        s = s._replace(journal=changed(s.journal, me.base, self.row(s, i)))
+        return (s, "show.wait") if me.base + 1 == self.size.look else (s, self.after_show())
 
     def publish(self, s: State, i: int) -> Outcome:
         me = s.workers[i]
@@ -161,9 +163,6 @@ class Model(Tickets):
         return "publish" if not self.faults & {"head first", "row last"} else self.after_publish
 
     after_publish = "finish"
-
-    def show_due(self, s: State, i: int) -> Outcome:
-        return s if s.workers[i].base + 1 == self.size.look else (s, self.after_show())
 
     def show_look(self, s: State, i: int) -> Outcome:
         return (s, self.after_show()) if s.observed >= s.workers[i].base + 1 else s._replace(shown=TORN)
@@ -184,9 +183,7 @@ class Model(Tickets):
     def parent(self) -> list[Step]:
         return [
             Step(ENDED, "Supervisor.supervise", self.start_again),
-            Step(DEAD, "Control.owner_died", self.begin_death, "lock tickets"),
-            Step("died.undo", "Control._enter", self.undo),
-            Step("died.enter", "Control._enter", self.enter, "holder"),
+            Step(DEAD, "Control.owner_died", self.begin_death, "lock tickets, holder"),
             Step("died.settle", f"{self.rule.capitalize()}.settle", self.settle, "reissue"),
             Step("died.finish", "Control.owner_died", self.finish_dead, "no row, not again"),
             Step("died.leave", "Control.owner_died", self.leave, "no holder, unlock tickets"),
@@ -199,7 +196,8 @@ class Model(Tickets):
 
     def begin_death(self, s: State, i: int) -> Outcome:
         busy = any(w.at.startswith("died") or w.at in ("look.stop", "look.done") for w in s.workers)
-        return None if busy else self.lock_tickets(s, i)
+        locked = None if busy else self.lock_and_undo(s, i)
+        return locked and self.enter(locked, i)
 
     def settle(self, s: State, i: int) -> Outcome:
         row = s.workers[i].row

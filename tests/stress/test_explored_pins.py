@@ -92,9 +92,10 @@ def is_wrong(state: State) -> bool:
 
 
 def explored(faults: set[str]) -> tuple[bool, bool]:
-    """(whether something went wrong, whether the last version is made wherever nothing can happen any more)."""
+    """(whether something went wrong, whether the last version is made wherever nothing can happen any more); once
+    something has, no more is looked at."""
     found, left, wrong, over = {State()}, [State()], False, set()
-    while left:
+    while left and not wrong:
         state = left.pop()
         then = [one for one in (reader(state, faults), maker(state, faults)) if one is not None]
         then += [drained(state, who, 1) for who in (READER, MAKER) if state.held[who]]

@@ -149,11 +149,17 @@ def size_for(rule, fault):
 
 
 def with_those_of_the_faults(sizes):
-    """And every size in which a fault is planted: there nothing is found as long as nothing is."""
+    """And every size in which a fault is planted: there nothing is found as long as nothing is.
+
+    The runs of a size are among those of one that differs in that more may be killed, which is explored alone.
+    """
     planted = [(rule, size_for(rule, fault)) for rule, fault, _ in PLANTED]
-    return {
-        rule: list(dict.fromkeys([*some, *(size for r, size in planted if r == rule)])) for rule, some in sizes.items()
-    }
+    every = {rule: dict.fromkeys([*some, *(s for r, s in planted if r == rule)]) for rule, some in sizes.items()}
+    return {rule: [size for size in some if not is_among(size, some)] for rule, some in every.items()}
+
+
+def is_among(size, sizes):
+    return any(other.kills > size.kills and replace(other, kills=size.kills) == size for other in sizes)
 
 
 def cases(sizes):

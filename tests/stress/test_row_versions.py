@@ -17,6 +17,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "by row": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "by_row": True},
     "by row, τ = 2": {"workers": 3, "total": 5, "staleness": 2, "kills": 1, "by_row": True},
     "by row, not finite": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "by_row": True, "spoilt": (0, 2, 3)},
+    "first come, one log": {"workers": 3, "total": 3, "staleness": 0, "kills": 0, "first_come": True},
     "first come, three": {"workers": 3, "total": 4, "staleness": 1, "kills": 0, "first_come": True},
 }
 
@@ -40,8 +41,9 @@ def test_every_row_is_read_at_its_version(size: dict[str, Any]) -> None:
         ("name first", "τ = 1"),
         ("no restore", "τ = 1"),
         ("no restore", "first come"),
-        ("no wait", "first come, three"),
-        ("pinned", "first come, three"),
+        ("no wait", "first come"),
+        ("no wait", "first come, one log"),
+        ("pinned", "first come, one log"),
         ("base now", "τ = 1"),
         ("base now", "τ = 2"),
         ("few logs", "by row"),

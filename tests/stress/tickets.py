@@ -44,7 +44,7 @@ FAULTS = (
 _TICKET_LOCK = frozenset(
     f"{section}.{step}"
     for section in ("claim", "hand_back", "died")
-    for step in ("undo", "enter", "choose", "own", "take", "leave", "none", "reissue", "settle", "finish")
+    for step in ("enter", "own", "take", "leave", "none", "reissue", "settle", "finish")
 )
 FRESH = {"row": NOBODY, "ticket": NOBODY, "slot": NOBODY, "base": NOBODY, "piece": 0}
 
@@ -94,10 +94,8 @@ class Tickets:
         if "counter first" in self.faults:
             recorded.reverse()
         return [
-            Step("claim.lock", "Control.claim", self.lock_tickets, "lock tickets"),
-            Step("claim.undo", "Control._enter", self.undo),
-            Step("claim.enter", "Control._enter", self.enter, "holder"),
-            Step("claim.choose", "Control._take", self.choose),
+            Step("claim.lock", "Control.claim", self.lock_and_undo, "lock tickets"),
+            Step("claim.enter", "Control._take", self.enter_and_choose, "holder"),
             *recorded,
             Step("claim.leave", "Control.claim", self.leave, "no holder, unlock tickets"),
         ]
@@ -105,8 +103,7 @@ class Tickets:
     def leaving(self) -> list[Step]:
         return [
             Step("finish", "Control.finish", self.finish, "no row"),
-            Step("hand_back.lock", "Control.hand_back", self.lock_tickets, "lock tickets"),
-            Step("hand_back.undo", "Control._enter", self.undo),
+            Step("hand_back.lock", "Control.hand_back", self.lock_and_undo, "lock tickets"),
             Step("hand_back.enter", "Control._enter", self.enter, "holder"),
             Step("hand_back.reissue", "Control._reissue", self.reissue, "reissue"),
             Step("hand_back.finish", "Control.finish", self.finish_in_lock, "no row"),
@@ -117,16 +114,21 @@ class Tickets:
     def lock_tickets(self, s: State, i: int) -> Outcome:
         return None if any(w.at in _TICKET_LOCK for w in s.workers) else s
 
-    def undo(self, s: State, i: int) -> Outcome:
+    def lock_and_undo(self, s: State, i: int) -> State | None:
+        """`Control._enter`: the lock, and the repair of what a dead holder left, which only those in the lock see."""
+        return None if self.lock_tickets(s, i) is None else self.undo(s, i)
+
+    def undo(self, s: State, i: int) -> State:
         for d, dead in enumerate(s.workers):
             if dead.holder and (dead.row >= s.next or dead.row in s.reissued) and "no repair" not in self.faults:
                 return put(s, d, row=NOBODY)
         return s
 
-    def enter(self, s: State, i: int) -> Outcome:
+    def enter(self, s: State, i: int) -> State:
         return s._replace(workers=tuple(w._replace(holder=int(j == i)) for j, w in enumerate(s.workers)))
 
-    def choose(self, s: State, i: int) -> Outcome:
+    def enter_and_choose(self, s: State, i: int) -> Outcome:
+        s = self.enter(s, i)
         if s.reissued:
             return put(s, i, ticket=min(s.reissued))
         return (s, "claim.none") if s.next >= s.total else put(s, i, ticket=s.next)
