@@ -57,7 +57,6 @@ def test_the_same_bits_with_any_number_and_kind_of_workers(update):
             (2, "threads", 0.25),
             (4, "threads", 0),
             (1, "processes", 0.25),
-            (2, "processes", 0),
             (4, "processes", 0),
         ]
     }
