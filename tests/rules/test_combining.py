@@ -26,7 +26,7 @@ from hogwild.shared.layout import Layout
 from hogwild.shared.optimizer_state import StateForm
 from hogwild.shared.shards import Piece, cut_shards
 from hogwild.shared.words import Word
-from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, planted
+from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
 
 OPTIMIZERS = {
     "sgd": problems.SGD,
@@ -184,16 +184,14 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_is(update):
 @pytest.mark.parametrize("hook", [Hook.WRITING, Hook.STEPPING, Hook.PUBLISHING, Hook.PUBLISHED])
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_a_death_while_a_version_is_made_changes_nothing(update, hook):
+    """Three deaths of one run, at versions that are far from each other."""
     arguments = {"optimizer": problems.ADAM}
     expected = by_reference(problems.conv_bn(), update, **arguments)
-    for ticket in (0, 5, 11):
-        fault = PlantedFault(Fault.KILL, hook, ticket)
-        with planted(fault):
-            run = train(
-                problems.conv_bn(), update, workers=2, kind="processes", on_worker_failure="replace", **arguments
-            )
-        assert fault.fired and len(run.failures) == 1
-        assert run.digest == expected
+    faults = [PlantedFault(Fault.KILL, hook, ticket) for ticket in (0, 5, 11)]
+    with planted(both(*faults)):
+        run = train(problems.conv_bn(), update, workers=2, kind="processes", on_worker_failure="replace", **arguments)
+    assert all(fault.fired for fault in faults) and len(run.failures) == 3
+    assert run.digest == expected
 
 
 class KillsEveryFifth:
