@@ -1,19 +1,27 @@
 """What a Python prints that starts in milliseconds: it is forked by a server that has torch imported.
 
-For tests of what a command does, with the fork server of a command: a fork of it. What starting the interpreter does,
-and ending it by its own, is for those that start one.
+For tests of what a command does, with the fork server of a command: a fork of it. What starting the interpreter does
+is for those that start one. No run draws its figure, as where there is no matplotlib.
+
+    warm_python, warm_pythons   one, or several side by side, to their end
+    warm_started                one while it runs: its files, its terminal, its signals; and it ends as an interpreter
 """
 
 from __future__ import annotations
 
+import ctypes
+import io
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
@@ -76,6 +84,7 @@ def _python(arguments: list[str], folder: Path, streams: Sequence[Path], environ
 
 def _do(first: str, *others: str) -> None:
     main = sys.modules["__main__"] = ModuleType("__main__")
+    sys.modules["matplotlib"] = None  # type: ignore[assignment] # which whoever looks for it does not find
     if first != "-m":
         fork_server("processes")
     if first == "-m":
@@ -102,3 +111,86 @@ class _AtItsMoment:
     def start_server(self) -> None:
         early.spawn = spawn
         fork_server("processes")
+
+
+NO_READER = "|"  # for `warm_started`: a pipe that nobody reads
+
+
+@contextmanager
+def warm_started(
+    arguments: Sequence[str],
+    folder: Path,
+    output: str | None = "output",
+    errors: str | None = "errors",
+    environment: Mapping[str, str] | None = None,
+    *,
+    terminal: str = "",
+    ignored: Sequence[int] = (),
+) -> Iterator[BaseProcess]:
+    """The same while it runs, with those variables besides; it is killed in the end. It leads a process group, and has
+    the signals of a program in the foreground of a shell.
+
+    Args:
+        output: where its standard output goes, from `folder`; None closes it.
+        errors: the same of standard error.
+        terminal: that of its own session, and its standard streams.
+        ignored: signals that it is started to ignore.
+    """
+    given = (list(arguments), folder, (output, errors), environment or {}, terminal, ignored)
+    process = start_context().Process(target=_started, args=given)
+    assert start_process(process)
+    try:
+        yield process
+    finally:
+        if process.is_alive():
+            with suppress(ProcessLookupError):  # it leads none yet, or has ended
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+
+
+def _started(
+    arguments: list[str],
+    folder: Path,
+    streams: Sequence[str | None],
+    environment: Mapping[str, str],
+    terminal: str,
+    ignored: Sequence[int],
+) -> None:
+    os.chdir(folder)
+    os.environ.update(environment)
+    os.setsid() if terminal else os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if terminal:  # whose first that is opened is the session's
+        os.dup2(os.open(terminal, os.O_RDWR), 0)
+    become_a_program(*(_descriptor(terminal or name or os.devnull) for name in streams))
+    sys.stdout, sys.stderr = _stream(1, streams[0]), _stream(2, streams[1])
+    status = 0
+    try:
+        _do(*arguments)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0
+    ctypes.pythonapi.Py_Exit(status)
+
+
+def _descriptor(name: str) -> int:
+    if name == NO_READER:
+        reader, writer = os.pipe()
+        os.close(reader)
+        return writer
+    return os.open(name, os.O_RDWR if name.startswith("/dev/") else os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+
+def _stream(number: int, name: str | None) -> io.TextIOWrapper:
+    """As the interpreter opens it."""
+    if name is None:
+        os.close(number)
+        return None  # type: ignore[return-value]
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    file = open(number, "wb", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115 - to the end
+    encoding, errors = os.environ.get("PYTHONIOENCODING", "utf-8"), "strict" if number == 1 else "backslashreplace"
+    lines = number == 2 or file.isatty()
+    return io.TextIOWrapper(file, encoding, errors, line_buffering=lines, write_through=unbuffered)

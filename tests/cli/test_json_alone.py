@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from traits import KINDS
-from warm_pythons import warm_python
+from warm_pythons import NO_READER, warm_python, warm_started
 
 from hogwild.cli import main
 
@@ -111,7 +111,8 @@ def test_help_and_version_are_on_standard_output_all_the_same(
 
 
 def test_a_reader_of_the_result_that_leaves_is_told_by_the_status_alone(printing: Path) -> None:
-    command = f"{sys.executable} -m hogwild run printing.py --kind threads --quiet --json --out out 2> aside | true"
-    done = subprocess.run(["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], cwd=printing.parent, timeout=120)
-    assert done.returncode == 141
+    command = ["-m", "hogwild", "run", "printing.py", "--kind", "threads", "--quiet", "--json", "--out", "out"]
+    with warm_started(command, printing.parent, NO_READER, "aside") as process:
+        process.join(120)
+        assert process.exitcode == 141
     assert "Traceback" not in (printing.parent / "aside").read_text()

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +23,44 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from warm_pythons import NO_READER, warm_started
 
 import hogwild
 from hogwild.cli import COMMANDS
 
 HOGWILD = [sys.executable, "-m", "hogwild"]
-LONG = [
-    "run",
-    "digits",
-    "--update",
-    "ordered",
-    "--epochs",
-    "1000",
-    "--quiet",
-    "--out",
-    "out",
-    "--checkpoint-every",
-    "50",
-]
+SMALL = """
+import time
+import hogwild
+import torch
+def build(pause: float = 0.0) -> hogwild.Problem:
+    def loss(model, batch):
+        time.sleep(pause)
+        return model(batch).square().mean()
+    return hogwild.Problem(torch.nn.Linear(2, 2), torch.randn(100, 2), loss)
+hogwild.define_experiment(build, epochs=1, batch_size=10, optimizer="sgd", lr=0.01)
+"""
+ENDLESS = "run small.py --update ordered --updates 100000 --pause 0.002 --out out --checkpoint-every 20"
+LONG = f"{ENDLESS} --quiet"
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path) -> Path:
+    """The file of a training of whatever length."""
+    (tmp_path / "small.py").write_text(SMALL)
+    return tmp_path
+
+
+@contextmanager
+def _warm(command: str, folder: Path, *streams: str | None, **options: Any) -> Iterator[BaseProcess]:
+    with warm_started(["-m", "hogwild", *command.split()], folder, *streams, **options) as process:
+        yield process
+
+
+def _ended(process: BaseProcess) -> int | None:
+    process.join(120)
+    assert process.exitcode is not None, "it does not end"
+    return process.exitcode
 
 
 def _heed_signals() -> None:
@@ -71,7 +92,7 @@ def _wait_for(path: Path, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +101,15 @@ def _wait_for(path: Path, seconds: float = 120) -> None:
 def test_a_signal_saves_what_was_trained(
     number: signal.Signals, status: int, whole_group: bool, tmp_path: Path
 ) -> None:
-    with _started(LONG, tmp_path) as process:
+    with _warm(LONG, tmp_path) as process:
         _wait_for(tmp_path / "out" / "checkpoint.safetensors")
-        os.killpg(process.pid, number) if whole_group else process.send_signal(number)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == status, err
+        os.killpg(process.pid, number) if whole_group else os.kill(process.pid, number)
+        assert _ended(process) == status
+    out, err = (tmp_path / "output").read_text(), (tmp_path / "errors").read_text()
     assert out == "" and "Traceback" not in err
     assert "saved in out" in err and "--resume out" in err
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["stopped"] == "interrupted" and 0 < record["updates"] < 94_000
+    assert record["stopped"] == "interrupted" and 0 < record["updates"] < 100_000
     assert hogwild.digest(load_file(tmp_path / "out" / "model.safetensors")) == record["digest"]
     assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
 
@@ -96,46 +117,27 @@ def test_a_signal_saves_what_was_trained(
 @pytest.mark.parametrize("kind", ["processes", "threads"])
 def test_a_terminal_that_is_closed_saves_what_was_trained(kind: str, tmp_path: Path) -> None:
     """Its end is told to all of its programs, and nothing can be written there any more."""
-    with _in_a_terminal([a for a in LONG if a != "--quiet"] + ["--kind", kind], tmp_path) as (process, terminal):
+    terminal, theirs = pty.openpty()
+    with _warm(f"{ENDLESS} --kind {kind}", tmp_path, terminal=os.ttyname(theirs)) as process:
         deadline = time.monotonic() + 120
         while not (tmp_path / "out" / "checkpoint.safetensors").exists():
             assert time.monotonic() < deadline
-            if select.select([terminal], [], [], 0.05)[0]:
+            if select.select([terminal], [], [], 0.01)[0]:
                 os.read(terminal, 1 << 16)
+        os.close(theirs)
         os.close(terminal)
-        assert process.wait(60) == 129
+        assert _ended(process) == 129
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["stopped"] == "interrupted" and 0 < record["updates"] < 94_000
-
-
-@contextmanager
-def _in_a_terminal(arguments: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A program of a terminal of its own, and that terminal's other end."""
-    ours, theirs = pty.openpty()
-    command = ["setsid", "--ctty", *HOGWILD, *arguments]
-    process = subprocess.Popen(
-        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_heed_signals
-    )
-    os.close(theirs)
-    try:
-        yield process, ours
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+    assert record["stopped"] == "interrupted" and 0 < record["updates"] < 100_000
 
 
 def test_nohup_is_heeded(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        ["nohup", *HOGWILD, *LONG], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
+    """That lets a program ignore SIGHUP. Of two signals that have come, the one of the lower number is heard first."""
+    with _warm(LONG, tmp_path, ignored=[signal.SIGHUP]) as process:
         _wait_for(tmp_path / "out" / "checkpoint.safetensors")
-        process.send_signal(signal.SIGHUP)
-        time.sleep(0.5)
-        assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
-        assert process.returncode == 143
+        os.kill(process.pid, signal.SIGHUP)
+        os.kill(process.pid, signal.SIGTERM)
+        assert _ended(process) == 143
 
 
 SLOW = """
@@ -151,11 +153,12 @@ hogwild.define_experiment(build, epochs=1, optimizer="sgd", lr=0.1)
 @pytest.mark.parametrize("text", [SLOW, SLOW + "build()\n"], ids=["its builder", "itself"])
 def test_sigterm_is_no_fault_of_the_file_that_runs_meanwhile(text: str, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(text)
-    with _started(["run", "slow.py", "--kind", "threads"], tmp_path) as process:
+    with _warm("run slow.py --kind threads", tmp_path) as process:
         _wait_for(tmp_path / "there")
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (143, "") and "sys.exit" not in err and "Traceback" not in err
+        os.kill(process.pid, signal.SIGTERM)
+        assert _ended(process) == 143
+    errors = (tmp_path / "errors").read_text()
+    assert (tmp_path / "output").read_text() == "" and "sys.exit" not in errors and "Traceback" not in errors
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
@@ -165,7 +168,7 @@ def test_ctrl_c_while_torch_is_imported_and_the_fork_server_starts_prints_no_tra
 ) -> None:
     """A terminal sends it to all processes, and the server has nothing to tell."""
     has_come = _has_torch if moment == "torch is imported" else _has_a_server
-    with _started(["run", "digits", "--kind", "processes", "--quiet", "--epochs", "1000"], tmp_path) as process:
+    with _started([*LONG.split(), "--kind", "processes"], tmp_path) as process:
         deadline = time.monotonic() + 60
         while not has_come(process):
             assert process.poll() is None and time.monotonic() < deadline
@@ -236,7 +239,7 @@ def test_what_interrupts_the_import_of_torch_is_not_lost(
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, preexec_fn=_heed_signals)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
-    assert not [*tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["small.py"]
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"new"}))  # which needs no torch
@@ -254,67 +257,75 @@ def _name(call: ast.Call) -> str:
 
 
 def test_a_check_that_is_interrupted_says_that_nothing_is_saved(tmp_path: Path) -> None:
-    check = ["check", "digits", "--kind", "threads", "--epochs", "1000", "--quiet", "--out", "out"]
-    with _started(check, tmp_path) as process:
+    check = "check small.py --kind threads --updates 100000 --pause 0.002 --quiet --out out"
+    with _warm(check, tmp_path) as process:
         _wait_for(tmp_path / "out")
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT)  # a shell calls both 130
-    assert errors.splitlines()[-1] == "hogwild: interrupted; nothing is saved"
+        assert _ended(process) in (130, -signal.SIGINT)  # a shell calls both 130
+    assert (tmp_path / "errors").read_text().splitlines()[-1] == "hogwild: interrupted; nothing is saved"
 
 
 def test_ctrl_c_is_sent_to_one_that_heeds_it_wherever_the_tests_are_run(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         test_a_signal_saves_what_was_trained(signal.SIGINT, 130, True, tmp_path)
+        tells = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT).__name__)"]
+        done = subprocess.run(tells, capture_output=True, text=True, timeout=60, preexec_fn=_heed_signals)
     finally:
         signal.signal(signal.SIGINT, before)
+    assert done.stdout == "default_int_handler\n", done.stderr
 
 
 def test_json_is_the_only_thing_on_standard_output(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*HOGWILD, "run", "digits", "--kind", "threads", "--updates", "50", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["updates"] == 50
-    assert "\x1b" not in done.stderr
+    with _warm("run small.py --kind threads --updates 50 --json", tmp_path) as process:
+        assert _ended(process) == 0
+    assert json.loads((tmp_path / "output").read_text())["updates"] == 50
+    assert "\x1b" not in (tmp_path / "errors").read_text()
 
 
 def test_a_reader_that_leaves_is_not_an_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m hogwild list | head -c 1"
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stderr == ""
+    with _warm("list", tmp_path, NO_READER) as process:
+        _ended(process)
+    assert (tmp_path / "errors").read_text() == ""
 
 
-SHORT = "run digits --updates 10 --kind threads --quiet"
+SHORT = "run small.py --updates 10 --kind threads --quiet"
 FULL = "hogwild: standard output cannot be written: No space left on device\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
-@pytest.mark.parametrize(("command", "unbuffered"), [("list", "1"), ("--version", ""), (f"{SHORT} --json", "")])
+@pytest.mark.parametrize(("command", "unbuffered"), [("list", "1"), (f"{SHORT} --json", "")])
 def test_a_full_disk_under_standard_output_is_one_line(command: str, unbuffered: str, tmp_path: Path) -> None:
+    with _warm(command, tmp_path, "/dev/full", environment={"PYTHONUNBUFFERED": unbuffered}) as process:
+        assert _ended(process) == 3
+    assert (tmp_path / "errors").read_text() == FULL
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line_where_the_interpreter_has_just_started(unbuffered: str, tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        done = _run(command, tmp_path, stdout=full, stderr=subprocess.PIPE, env=environment)
+        done = _run("--version", tmp_path, stdout=full, stderr=subprocess.PIPE, env=environment)
     assert (done.returncode, done.stderr) == (3, FULL)
 
 
-@pytest.mark.parametrize(
-    ("command", "closed", "status"),
-    [(SHORT, 1, 0), ("run digits --lr x", 2, 2), ("run --resume", 1, 2)],
-)
-def test_a_closed_stream_is_nobody_who_listens(command: str, closed: int, status: int, tmp_path: Path) -> None:
+def test_a_closed_standard_output_is_nobody_who_listens(tmp_path: Path) -> None:
+    with _warm(SHORT, tmp_path, None) as process:
+        assert _ended(process) == 0
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
+@pytest.mark.parametrize(("command", "closed"), [("run digits --lr x", 2), ("run --resume", 1)])
+def test_a_closed_stream_is_nobody_who_listens(command: str, closed: int, tmp_path: Path) -> None:
     done = _run(command, tmp_path, preexec_fn=lambda: os.close(closed), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert done.returncode == status and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
 def test_a_terminal_of_few_letters_loses_none_of_a_run(tmp_path: Path) -> None:
-    done = _run(SHORT, tmp_path, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0 and done.stdout.startswith("digits ? hogwild ? 2 threads ? 10 updates")
+    with _warm(SHORT, tmp_path, environment={"PYTHONIOENCODING": "ascii"}) as process:
+        assert _ended(process) == 0
+    assert (tmp_path / "output").read_text().startswith("small ? hogwild ? 2 threads ? 10 updates")
 
 
 def _run(command: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -323,25 +334,19 @@ def _run(command: str, folder: Path, **options: Any) -> subprocess.CompletedProc
 
 def test_a_terminal_shows_progress_and_gets_its_cursor_back(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    arguments = ["run", "digits", "--updates", "400", "--json"]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    process = subprocess.Popen(
-        [*HOGWILD, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, env=environment
-    )
-    os.close(theirs)
+    environment: Mapping[str, str] = {"TERM": "xterm-256color", "COLUMNS": "100"}
+    command = "run small.py --updates 400 --pause 0.002 --json"
     shown = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # the other side is closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(ours)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    assert json.loads(out)["updates"] == 400
+    with _warm(command, tmp_path, "output", os.ttyname(theirs), environment=environment) as process:
+        while not shown:  # it has opened it
+            shown += os.read(ours, 1 << 16)
+        os.close(theirs)
+        with suppress(OSError):  # the other side is closed
+            while chunk := os.read(ours, 1 << 16):
+                shown += chunk
+        os.close(ours)
+        assert _ended(process) == 0
+    assert json.loads((tmp_path / "output").read_text())["updates"] == 400
     assert b"starting the workers" in shown and b"of 400 updates" in shown and b"worker 1" in shown
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor stays hidden"
 
