@@ -19,9 +19,14 @@ from typing import TextIO
 
 import psutil
 
+import hogwild.api
+import hogwild.cli.running  # noqa: F401
 from hogwild.workers.process import spawn
 from hogwild.workers.process.early import fork_server
 from hogwild.workers.process.spawn import start_context, start_process
+
+# The fork server of the tests imports what a program imports first; that of a program does not, as no user's does.
+spawn._AHEAD = (*spawn._AHEAD, "hogwild.api", "hogwild.cli.running")  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
+from warm_pythons import warm_started
 
 PROGRAM = """
 import itertools, os, sys, threading, time
@@ -46,29 +49,30 @@ def _hosted() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
 
 
-def _started(program: str, store: TCPStore) -> subprocess.Popen[str]:
+@contextmanager
+def _started(program: str, store: TCPStore, folder: Path) -> Iterator[BaseProcess]:
     """That program, once it has heard the first answers."""
-    command = [sys.executable, "-c", program, str(store.port)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    for number in range(4):
-        store.set(str(number), "")
-    return process
+    with warm_started(["-c", program, str(store.port)], folder) as process:
+        for number in range(4):
+            store.set(str(number), "")
+        yield process
 
 
-def test_a_program_ends_between_two_calls():
+def test_a_program_ends_between_two_calls(tmp_path):
     """A thread that came back afterwards would abort it, before Python 3.14."""
     store = _hosted()
-    with _started(PROGRAM, store) as process:
+    with _started(PROGRAM, store, tmp_path) as process:
         number = 4
-        while process.poll() is None:
+        while process.is_alive():
             time.sleep(0.02)
             store.set(str(number), "")
             number += 1
-        assert (process.returncode, process.communicate()[1]) == (0, "")
+        assert (process.exitcode, (tmp_path / "errors").read_text()) == (0, "")
 
 
 @pytest.mark.parametrize("program", [PROGRAM, PROGRAM + OF_A_FORK], ids=["itself", "a fork of it"])
-def test_a_store_that_answers_nobody_does_not_keep_it(program):
+def test_a_store_that_answers_nobody_does_not_keep_it(program, tmp_path):
     store = _hosted()
-    with _started(program, store) as process:
-        assert process.wait(60) == 0
+    with _started(program, store, tmp_path) as process:
+        process.join(60)
+        assert process.exitcode == 0
