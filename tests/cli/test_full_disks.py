@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 from offered import Offer
+from warm_pythons import warm_python
 
 import hogwild
 from hogwild.cli import main
@@ -66,11 +65,11 @@ def test_under_the_findings_of_a_study(out: Path, offer: Offer, capsys: pytest.C
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of a file's size is as a full disk, there")
 def test_under_a_checkpoint(tmp_path: Path) -> None:
     """Nor is a module's compiled text written, of which the import system would leave a part for all programs."""
-    limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    limited = "import resource, signal, sys; sys.dont_write_bytecode = True; "
+    limited += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); from hogwild.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", limited, "run", "digits", *SHORT, "--checkpoint-every", "5", "--out", "out"]
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    command = ["-c", limited, "run", "digits", *SHORT, "--checkpoint-every", "5", "--out", "out"]
+    done = warm_python(command, tmp_path)
     assert done.returncode == 3 and "File too large" in done.stderr, done.stderr
 
 
