@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import psutil
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 import torch
+from warm_pythons import warm_started
 
 from hogwild.cli import main
 from hogwild.determinism.subject import OwnTraining
@@ -54,10 +56,10 @@ class Overtaken:
             self.first = None
 
 
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+def until(what: Callable[[], bool], otherwise: str = "a worker waits for the other, and does not race") -> None:
+    deadline = time.monotonic() + 30
     while not what():
-        assert time.monotonic() < deadline, "a worker waits for the other, and does not race"
+        assert time.monotonic() < deadline, otherwise
         time.sleep(0.001)
 
 
@@ -125,16 +127,13 @@ def test_what_a_command_started_ends_with_the_check(tmp_path):
     sleeps = f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(60)"
     (tmp_path / "sleeps.py").write_text(sleeps)
     command = f"{sys.executable} {tmp_path}/sleeps.py; true {{out}}"
-    check = subprocess.Popen([sys.executable, "-m", "hogwild", "check", "--command", command, "--runs", "2"])
     pid = tmp_path / "pid"
-    while not (pid.exists() and pid.read_text()):
-        time.sleep(0.05)
-    check.terminate()
-    assert check.wait(timeout=20) == 143
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(int(pid.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not psutil.pid_exists(int(pid.read_text()))
+    with warm_started(["-m", "hogwild", "check", "--command", command, "--runs", "2"], tmp_path) as check:
+        until(lambda: pid.exists() and pid.read_text() != "")
+        os.kill(check.pid, signal.SIGTERM)
+        check.join(20)
+        assert check.exitcode == 143
+    until(lambda: not psutil.pid_exists(int(pid.read_text())), "what the command started outlives the check")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from programs import left_running_in, running_in
+from warm_pythons import warm_started
 
 import hogwild
 from hogwild.cli import main
@@ -107,25 +107,16 @@ def test_a_failed_run_is_listed_and_the_others_are_done_and_not_repeated(tmp_pat
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130)])
 def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tmp_path, capsys):
     arguments = ["sweep", "slow.py", "--pause", "0.01", "--updates", "100000", "--seed", "0..1", "--jobs", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hogwild", *arguments, "--out", str(tmp_path / "out")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
+    command = ["-m", "hogwild", *arguments, "--out", str(tmp_path / "out")]
+    with warm_started(command, tmp_path, "printed", "errors") as process:
         deadline = time.monotonic() + 120
         while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 or len(running_in(tmp_path / "out")) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
+            assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.05)
         os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == status, err
+        process.join(120)
+    out, err = (tmp_path / "printed").read_text(), (tmp_path / "errors").read_text()
+    assert process.exitcode == status, err
     assert out == "" and "Traceback" not in err
     assert "stopping; 2 under way will be saved" in err and f"hogwild sweep --resume {tmp_path}/out goes on" in err
     assert not left_running_in(tmp_path / "out")
@@ -137,17 +128,18 @@ def test_ctrl_c_saves_what_is_under_way_and_leaves_no_process(number, status, tm
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 def test_a_fork_server_that_is_killed_fails_the_runs_that_it_forked_and_no_others(tmp_path, capsys):
     arguments = ["sweep", "slow.py", "--pause", "0.05", "0.051", "0", "--updates", "300", "--jobs", "2"]
-    command = [sys.executable, "-m", "hogwild", *arguments, "--out", str(tmp_path / "out"), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = ["-m", "hogwild", *arguments, "--out", str(tmp_path / "out"), "--json"]
+    with warm_started(command, tmp_path, "printed", "errors") as process:
         deadline = time.monotonic() + 120
         while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 or len(running := running_in(tmp_path / "out")) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
+            assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.05)
         (server,) = {one.ppid() for one in running} - {one.pid for one in running}
         assert psutil.Process(server).ppid() == process.pid
         os.kill(server, signal.SIGKILL)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 3 and "Traceback" not in err, err
+        process.join(120)
+    out, err = (tmp_path / "printed").read_text(), (tmp_path / "errors").read_text()
+    assert process.exitcode == 3 and "Traceback" not in err, err
     rows = json.loads(out)["rows"]
     assert [row["status"] for row in rows] == ["failed", "failed", "done"]
     assert rows[0]["error"] == rows[1]["error"] == "the fork server of the sweep was killed"

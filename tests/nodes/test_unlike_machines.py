@@ -213,8 +213,10 @@ def test_another_default_type_trains_too(tmp_path):
 
 
 def test_ctrl_c_is_heard_while_a_machine_waits_for_the_first(tmp_path):
-    with machines(1, tmp_path, own=[{"environment": {"WORLD_SIZE": "2", "RANK": "1"}}], **SETTINGS) as programs:
-        time.sleep(3.0)
+    own = [{"environment": {"WORLD_SIZE": "2", "RANK": "1"}}]
+    with machines(1, tmp_path, 'print("begins", flush=True)\n', own=own, **SETTINGS) as programs:
+        assert programs[0].output.readline() == "begins\n"
+        time.sleep(1.5)
         os.kill(programs[0].process.pid, signal.SIGINT)
         began = time.monotonic()
         assert told_by(programs[0])["error"] == "KeyboardInterrupt"
