@@ -44,17 +44,30 @@ def short_fits():
         return _equation.fit(start, _equation.by_grad, 30), _equation.fit_by_workers(start, _equation.CREWS, 30)
 
 
+@pytest.fixture(scope="session")
+def few_episodes():
+    """The policy of `loss_list`, and 24 episodes played with it."""
+    pytest.importorskip("gymnasium")
+    from hogwild.experiments import loss_list
+    from hogwild.experiments._common import measuring
+
+    with measuring(0), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loss_list, "COUNTS", (1, 24))
+        return loss_list.collect(0)
+
+
 @pytest.fixture
-def cut_loss_list(monkeypatch, short_actors):
-    """The study with that training in place of a long one, and without the counts of episodes that no claim is about,
-    only the figure; the claims that need the long one."""
+def cut_loss_list(monkeypatch, few_episodes, short_actors):
+    """The study with that training in place of a long one, with those episodes, and without the counts of them that no
+    claim is about, only the figure; the claims that need the long one, and more turns on a clock than one."""
     from hogwild.experiments import _actors, loss_list
 
-    monkeypatch.setattr(loss_list, "COUNTS", (loss_list.COUNTS[0], loss_list.COUNTS[-1]))
-    measure = loss_list.measure
-    monkeypatch.setattr(loss_list, "measure", lambda policy, episodes, repeats: measure(policy, episodes, 4))
+    monkeypatch.setattr(loss_list, "COUNTS", (1, 24))
+    monkeypatch.setattr(loss_list, "MOST_TURNS", 1)
+    monkeypatch.setattr(loss_list, "collect", lambda seed: few_episodes)
     monkeypatch.setattr(_actors, "measure", lambda seed, crews: short_actors)
     return {
+        "potentially even a faster execution",
         "asynchronous actor learners (ordered, staleness 3) solve CartPole-v1: 475 or more",
         "two workers without any lock (hogwild) solve it too",
     }
@@ -62,11 +75,11 @@ def cut_loss_list(monkeypatch, short_actors):
 
 @pytest.fixture
 def cut_accumulation(monkeypatch, short_shared):
-    """Likewise, and six epochs by one worker, in which it shows that not zeroing fails."""
+    """Likewise, and three epochs of smaller batches by one worker, in which it shows that not zeroing fails."""
     from hogwild.experiments import accumulation
 
     load = accumulation.load
-    monkeypatch.setattr(accumulation, "load", lambda settings: dataclasses.replace(load(settings), epochs=6))
+    monkeypatch.setattr(accumulation, "load", lambda settings: dataclasses.replace(load(settings), epochs=3, batch=16))
     monkeypatch.setattr(accumulation, "with_workers", lambda start, data, seed, full: short_shared)
     racing = "zeroed backward() into one shared .grad (racing): every gradient is applied once"
     return {
@@ -78,9 +91,14 @@ def cut_accumulation(monkeypatch, short_shared):
 
 @pytest.fixture
 def cut_two_apis(monkeypatch, short_fits):
-    """Likewise."""
-    from hogwild.experiments import _equation
+    """Likewise, with half of the steps by hand, a quarter of the passes in each race, and four times as many races,
+    where they go on until something is seen."""
+    from hogwild.experiments import _equation, _race, two_apis
 
+    races, distinct = two_apis.count_races, _race.distinct
+    monkeypatch.setattr(_equation, "STEPS", 1000)
+    monkeypatch.setattr(two_apis, "count_races", lambda passes, attempts: races(passes // 4, 4 * attempts))
+    monkeypatch.setattr(_race, "distinct", lambda work, kind, count, runs: distinct(work, kind, count // 4, runs))
     monkeypatch.setattr(_equation, "fit_by_workers", lambda start, crews, steps: short_fits[1])
     return {
         "fitted by a worker (ordered, staleness 0): the bits of the loop written by hand",

@@ -19,11 +19,9 @@ def unsettled(claims):
     return [claim.text for claim in claims if not claim.settled]
 
 
-@pytest.fixture(scope="module")
-def played():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        policy, episodes = loss_list.collect(0)
+@pytest.fixture
+def played(few_episodes):
+    policy, episodes = few_episodes
     return policy, episodes[:8]
 
 
@@ -93,6 +91,14 @@ def test_loss_list_times_until_one_way_is_ahead(monkeypatch):
     pace["one backward each"] = [1.0, 3.0]
     listed, each = seconds()
     assert len(listed) == loss_list.MOST_TURNS and loss_list.lead(listed, each) == 0
+
+
+@pytest.mark.deep
+def test_one_backward_each_is_faster(few_episodes):
+    """By the clock of this thread, whatever else slows its turns down."""
+    policy, episodes = few_episodes
+    turns = loss_list.time_each(policy, [*episodes, *episodes, *episodes][: loss_list.COUNTS[-1]], 7)
+    assert loss_list.lead(*(of_way[-1] for of_way in turns.values())) >= loss_list.LEAD
 
 
 def test_loss_list_reports_graphs_that_are_kept(played):

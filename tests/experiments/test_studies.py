@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 
 import pytest
 import torch
-from hogwild.experiments import _equation, _race, accumulation, minibatch, reductions, two_apis
+from hogwild.experiments import _equation, _race, _shared_grad, accumulation, minibatch, reductions, two_apis
 from torch import nn
 
 from hogwild.autograd import average_gradients, graph_summary, reduction_gradients
@@ -55,11 +56,21 @@ def test_every_claim_is_settled(name, tmp_path, request, fonts):
     assert torch.get_num_threads() == 1
 
 
-@pytest.mark.parametrize("name", ["reductions", "minibatch"])
-def test_a_study_without_a_race_or_a_clock_repeats_itself(name, tmp_path):
-    study = importlib.import_module(f"hogwild.experiments.{name}").experiment
+@pytest.fixture
+def small(monkeypatch):
+    """Studies that train nothing, on half of the digits and undrawn."""
+    monkeypatch.setattr(reductions, "BATCH", 32)
+    monkeypatch.setattr(reductions, "_plot", lambda ways, true, path: path)
+    monkeypatch.setattr(minibatch, "_plot", lambda growth, path: path)
+    monkeypatch.setattr(minibatch, "_draw", lambda model, images, labels, out: ())
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("study", [reductions, minibatch])
+def test_a_study_without_a_race_or_a_clock_repeats_itself(study, tmp_path):
     first, second = (study.run(StudySettings(out=tmp_path)) for _ in range(2))
     assert first == second
+    assert not unsettled(first.claims), "so what is reported below comes from the fault"
 
 
 # reductions
@@ -88,6 +99,7 @@ def always_copied(model, batch, *, copy=True, **how):
 FOUR_WAYS = reductions.four_ways
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("instrument", "fault"),
     [
@@ -102,7 +114,7 @@ def test_reductions_reports_a_broken_instrument(instrument, fault, monkeypatch, 
     assert unsettled(reductions.run(StudySettings(out=tmp_path)).claims)
 
 
-# accumulation, on one epoch: too short for the failure to show, long enough for bits to part
+# accumulation, on ten updates: too few for the failure to show, enough for bits to part
 
 LATE = {
     "autograd.grad trains",
@@ -113,7 +125,13 @@ LATE = {
 
 
 def short_accumulation(monkeypatch, tmp_path, cut_accumulation):
-    monkeypatch.setattr(accumulation, "load", lambda settings: dataclasses.replace(LOAD(settings), epochs=1))
+    def load(settings):
+        data = LOAD(settings)
+        return dataclasses.replace(data, train=(data.train[0][:160], data.train[1][:160]), batch=16, epochs=1)
+
+    monkeypatch.setattr(accumulation, "load", load)
+    monkeypatch.setattr(accumulation, "_plot", lambda runs, data, path: path)
+    monkeypatch.setattr(_shared_grad, "plot", lambda found, path: path)
     return set(unsettled(accumulation.run(StudySettings(out=tmp_path)).claims)) - LATE - cut_accumulation
 
 
@@ -152,6 +170,8 @@ def test_accumulation_reports_a_backward_that_does_not_accumulate(monkeypatch, t
     assert text not in cut_accumulation, "it is settled where nothing is broken"
     always_zeroed = accumulation.LOOPS["backward, zeroed"]
     monkeypatch.setitem(accumulation.LOOPS, "backward, not zeroed", always_zeroed)
+    monkeypatch.setattr(accumulation, "train", functools.cache(accumulation.train))  # several of the same
+    monkeypatch.setattr(accumulation, "_plot", lambda runs, data, path: path)
     assert text in unsettled(accumulation.run(StudySettings(out=tmp_path)).claims)
 
 
@@ -304,6 +324,7 @@ def parameters_with_the_rest(loss):
     return dataclasses.replace(found, parameter_bytes=found.parameter_bytes + found.bytes)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("instrument", "fault"),
     [
