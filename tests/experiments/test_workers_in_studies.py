@@ -61,9 +61,10 @@ def test_players_that_draw_from_elsewhere_leave_a_trace(monkeypatch):
         _actors.measure(0, (("threads", 1), ("threads", 2), ("threads", 4)), 4)
 
 
-def test_two_workers_in_order_solve_cartpole():
+def test_two_workers_in_order_solve_cartpole(monkeypatch):
     run = _actors.train(3, "ordered", "processes", 2)
     assert run.stopped == "stop"
+    monkeypatch.setattr(_actors, "JUDGED", 20)  # for those that end it are a hundred
     assert _actors.judged(run, 3) >= _cartpole.SOLVED
 
 
