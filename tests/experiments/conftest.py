@@ -7,6 +7,12 @@ import dataclasses
 import pytest
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """For commands whose figure nobody looks at, which takes longer than their training."""
+    monkeypatch.setattr("hogwild.cli.running.can_plot", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def short_actors():
     """Eight updates by each crew: too few for a policy that balances anything."""

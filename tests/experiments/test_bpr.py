@@ -140,7 +140,7 @@ def test_it_finds_the_groups(tmp_path, capsys, fonts):
     assert found["metrics"]["precision"] > 0.12
 
 
-def test_the_same_bits(tmp_path, capsys, fonts):
+def test_the_same_bits(tmp_path, capsys, undrawn):
     digests = set()
     for more in (["--workers", "1"], ["--workers", "2"], ["--kind", "processes"]):
         flags = ["--update", "ordered", "--epochs", "2", "--width", "8", "--quiet", "--json"]
@@ -149,7 +149,7 @@ def test_the_same_bits(tmp_path, capsys, fonts):
     assert len(digests) == 1
 
 
-def test_few_likes_train_at_the_rate_of_the_run(tmp_path, capsys, fonts):
+def test_few_likes_train_at_the_rate_of_the_run(tmp_path, capsys, undrawn):
     """The kernel's own, 1, is too high for them: its loss is infinite at once."""
     random = np.random.default_rng(0)
     lines = [f"u{user},i{item}" for user, item in random.integers((30, 20), size=(400, 2))]

@@ -30,7 +30,7 @@ def told(folder, capsys, *replaced):
     return ast.literal_eval(capsys.readouterr().out)
 
 
-def test_whom_the_rows_belong_to_is_saved_and_the_pages_program_recommends(tmp_path, capsys, fonts, monkeypatch):
+def test_whom_the_rows_belong_to_is_saved_and_the_pages_program_recommends(tmp_path, capsys, undrawn, monkeypatch):
     """Those of two camps like the tea, or the coffee, of their own."""
     monkeypatch.chdir(tmp_path)
     camps = {"tea": ["ann", *(f"t{n}" for n in range(30))], "coffee": [f"c{n}" for n in range(30)]}
@@ -43,7 +43,7 @@ def test_whom_the_rows_belong_to_is_saved_and_the_pages_program_recommends(tmp_p
     assert sorted(told("runs/likes", capsys, ("topk(3)", "topk(6)"))) == [f"tea{n}" for n in range(6)]
 
 
-def test_the_pages_program_finds_the_words_nearest_to_one(tmp_path, capsys, fonts, monkeypatch):
+def test_the_pages_program_finds_the_words_nearest_to_one(tmp_path, capsys, undrawn, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "\n".join(" ".join(words) for words in word2vec.sentences(0, 3000))
     Path("corpus.txt").write_text(text)
@@ -56,7 +56,7 @@ def test_the_pages_program_finds_the_words_nearest_to_one(tmp_path, capsys, font
     assert ", ".join(found) == nearest["nearest to thing3-1"].rsplit(", ", 1)[0]
 
 
-def test_the_pages_program_scores_facts(tmp_path, capsys, fonts, monkeypatch):
+def test_the_pages_program_scores_facts(tmp_path, capsys, undrawn, monkeypatch):
     monkeypatch.chdir(tmp_path)
     facts = [(f"a{n}", "knows", f"b{n % 3}") for n in range(60)] + [("ann", "knows", "b1\u2028x"), ("ann", "is", "b")]
     Path("facts.tsv").write_text("".join("\t".join(fact) + "\n" for fact in facts), encoding="utf-8")

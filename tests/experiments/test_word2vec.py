@@ -142,7 +142,7 @@ def test_it_finds_what_stands_in_the_same_places(tmp_path, flags, capsys, fonts)
     assert hogwild.load_run(out).model_state["input"].shape == (294, 40)
 
 
-def test_the_same_bits_from_the_command_line(tmp_path, capsys, fonts):
+def test_the_same_bits_from_the_command_line(tmp_path, capsys, undrawn):
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(" ".join(words) for words in word2vec.sentences(0, 1500)))
     digests = set()
