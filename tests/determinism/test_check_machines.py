@@ -7,10 +7,8 @@ import os
 import problems
 import pytest
 from checks import check
-from warm_pythons import warm_pythons
 
 import hogwild
-from hogwild.determinism import fresh
 
 
 def scaled_on_machine_1(model, batch):
@@ -18,22 +16,10 @@ def scaled_on_machine_1(model, batch):
     return 1.1 * loss if os.environ.get("RANK") == "1" else loss
 
 
-@pytest.fixture
-def forked_machines(monkeypatch):
-    """They are forked, where another test shows that fresh interpreters do the same."""
-
-    def in_own_groups(commands, folder, environments):
-        variables = [{**os.environ, **own} for own in environments]
-        done = warm_pythons([command[1:] for command in commands], [folder] * len(commands), variables)
-        return [(one.returncode, one.stdout + one.stderr) for one in done]
-
-    monkeypatch.setattr(fresh, "in_own_groups", in_own_groups)
-
-
 FEW = {"updates": 20, "controls": False}
 
 
-@pytest.mark.usefixtures("forked_machines")
+@pytest.mark.usefixtures("forked_interpreters")
 def test_machines_that_train_together_have_the_bits_of_one():
     verdict = check(update="ordered", staleness=2, nodes=3, **FEW)
     assert [(found.nodes, found.comparison.identical) for found in verdict.controls.machines] == [(2, True), (3, True)]
@@ -52,7 +38,7 @@ def test_what_differs_from_machine_to_machine_is_found():
     assert found.comparison.divergence.relative_l2 > 0
 
 
-@pytest.mark.usefixtures("forked_machines")
+@pytest.mark.usefixtures("forked_interpreters")
 def test_machines_that_average_are_compared_with_as_many():
     verdict = check(update="ordered", average_every=5, nodes=2, **FEW)
     assert verdict.passed

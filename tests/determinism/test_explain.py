@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import problems
+import pytest
 import torch
 from checks import Fickle, check
 from torch import nn
@@ -115,6 +116,7 @@ def test_what_changes_now_and_then_is_not_laid_to_torchs_threads():
     assert "No source that can be varied explains it" in verdict.conclusion
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_hash_seed_is_no_source_within_one_process():
     numbers = iter(range(100))
     conclusion = hogwild.check(lambda: {"w": torch.full((2,), float(next(numbers)))}, runs=2).conclusion

@@ -43,10 +43,10 @@ class Doubles(Locked):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rule_that_drops_every_hundredth_update_is_reported_as_exactly_that(kind):
-    found = hogwild.probe(Drops(), kind, updates=2000, size=100)
+    found = hogwild.probe(Drops(), kind, updates=600, size=100)
     assert found.applied == 0.99
-    assert (found.lost, found.doubled, found.touched) == (20 * 100, 0, 100)
-    assert (found.least, found.most) == (1980, 1980)
+    assert (found.lost, found.doubled, found.touched) == (6 * 100, 0, 100)
+    assert (found.least, found.most) == (594, 594)
     assert not found.exact
     assert "99 % applied" in found.summary()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 
 import numpy as np
@@ -29,6 +30,19 @@ def replay(out, model="conv_bn", data=None):
     return hogwild.replay(
         out, model=MODELS[model](), data=data or problems.data(), loss=problems.cross_entropy, optimizer=problems.ADAM
     )
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A folder of a run under a rule; each is a copy of one that was trained once."""
+    made = {}
+
+    def copied(update, to):
+        if update not in made:
+            record(made.setdefault(update, tmp_path_factory.mktemp(update)), update)
+        shutil.copytree(made[update], to, dirs_exist_ok=True)
+
+    return copied
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -115,8 +129,8 @@ def test_another_optimizer_is_no_other_machine(tmp_path):
     assert "the optimizer or the schedule is not that of the run (what makes up for stale" in other.conclusion
 
 
-def test_a_wrong_initial_bit_is_found_and_named(tmp_path):
-    record(tmp_path, "ordered")
+def test_a_wrong_initial_bit_is_found_and_named(tmp_path, recorded):
+    recorded("ordered", tmp_path)
     model = problems.conv_bn()
     with torch.no_grad():
         weight = model[5].weight
@@ -131,8 +145,8 @@ def test_a_wrong_initial_bit_is_found_and_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["journal.npy", "model.safetensors"])
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
-def test_one_changed_byte_is_caught(name, place, tmp_path):
-    record(tmp_path, "ordered")
+def test_one_changed_byte_is_caught(name, place, tmp_path, recorded):
+    recorded("ordered", tmp_path)
     data = bytearray((tmp_path / name).read_bytes())
     data[int(place * len(data))] ^= 1
     (tmp_path / name).write_bytes(data)
@@ -148,8 +162,8 @@ def reseal(folder, name):
     path.write_text(json.dumps(content))
 
 
-def test_a_changed_weight_is_found_even_where_the_checksum_was_mended(tmp_path):
-    record(tmp_path, "ordered")
+def test_a_changed_weight_is_found_even_where_the_checksum_was_mended(tmp_path, recorded):
+    recorded("ordered", tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     state["5.bias"].view(torch.int32)[1] ^= 1
     save_file(state, tmp_path / "model.safetensors")
@@ -163,8 +177,8 @@ def test_a_changed_weight_is_found_even_where_the_checksum_was_mended(tmp_path):
     assert result.first_difference.version == result.updates
 
 
-def test_a_changed_version_read_is_found_even_where_the_checksum_was_mended(tmp_path):
-    record(tmp_path, "snapshot")
+def test_a_changed_version_read_is_found_even_where_the_checksum_was_mended(tmp_path, recorded):
+    recorded("snapshot", tmp_path)
     journal = np.load(tmp_path / "journal.npy")
     row = int(np.flatnonzero(journal["version_read"] > 0)[3])
     journal["version_read"][row] -= 1
@@ -176,8 +190,8 @@ def test_a_changed_version_read_is_found_even_where_the_checksum_was_mended(tmp_
 
 
 @pytest.mark.parametrize("how", ["a later version is read", "rows of another form", "a row is missing", "pickled"])
-def test_an_impossible_journal_is_one_line(how, tmp_path):
-    record(tmp_path, "snapshot")
+def test_an_impossible_journal_is_one_line(how, tmp_path, recorded):
+    recorded("snapshot", tmp_path)
     journal = np.load(tmp_path / "journal.npy")
     if how == "a later version is read":
         journal["version_read"][4] = 9
@@ -195,8 +209,8 @@ def test_an_impossible_journal_is_one_line(how, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 99}', "[" * 100_000])
-def test_a_malformed_record_is_one_line(content, tmp_path):
-    record(tmp_path, "ordered")
+def test_a_malformed_record_is_one_line(content, tmp_path, recorded):
+    recorded("ordered", tmp_path)
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(hogwild.RunDirectoryError) as caught:
         replay(tmp_path)
@@ -209,8 +223,8 @@ def test_what_raced_cannot_be_replayed(tmp_path):
         replay(tmp_path)
 
 
-def test_replay_needs_all_of_what_was_trained(tmp_path):
-    record(tmp_path, "ordered")
+def test_replay_needs_all_of_what_was_trained(tmp_path, recorded):
+    recorded("ordered", tmp_path)
     with pytest.raises(hogwild.ArgumentError, match="give all four"):
         hogwild.replay(tmp_path, model=problems.mlp())
 
