@@ -138,15 +138,19 @@ def test_exact_delay_is_measured_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_problems_can_be_learned(problem: BenchProblem, optimizer: str) -> None:
-    model, rows = problem.model(), problem.generate()
+    """Within 60 updates; those of the large one are of few samples, for they take the longest."""
+    model, rows, batch = problem.model(), problem.generate(), 16 if problem.name == "large" else 64
     assert len({len(tensor) for tensor in rows}) == 1 and len(rows[0]) >= 8192
-    step = problem.optimizer(optimizer, 64)(list(model.parameters()))
+    step = problem.optimizer(optimizer, batch)(list(model.parameters()))
     before = problem.judge(model, rows)
-    for start in range(0, 64 * 60, 64):
+    for update in range(60):
         step.zero_grad()
-        problem.loss(model, tuple(tensor[start : start + 64] for tensor in rows)).backward()  # type: ignore[no-untyped-call]
+        chosen = slice(batch * update, batch * (update + 1))
+        problem.loss(model, tuple(tensor[chosen] for tensor in rows)).backward()  # type: ignore[no-untyped-call]
         step.step()
-    assert problem.judge(model, rows) < 0.97 * before
+        if update % 10 == 9 and problem.judge(model, rows) < 0.97 * before:
+            return
+    raise AssertionError("it has not learned")
 
 
 # --- processes that fail

@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import nn
 from traits import KINDS
 
+from hogwild.bench import padded
 from hogwild.bench.measure import Case, Spread
 from hogwild.bench.padded import Padded, PaddedPlan, PaddedResult, Runner, measure_padded
 from hogwild.bench.padded_table import padded_report, padded_summary
@@ -26,6 +27,12 @@ from hogwild.cli.bench import BenchCommand
 from hogwild.errors import ArgumentError
 
 IDLE = Machine("a system", "a processor", 4, "3", "2", 0.1)
+
+
+@pytest.fixture(autouse=True)
+def _profiled_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is predicted is looked at roughly."""
+    monkeypatch.setattr(padded, "_PROFILED", 0.03)
 
 
 def tiny() -> nn.Module:

@@ -28,6 +28,12 @@ from hogwild.optim.stepping import SharedOptimizer
 from hogwild.workers import worker_info
 
 
+@pytest.fixture(autouse=True)
+def _few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many bytes: they are the most of what a short profile takes."""
+    monkeypatch.setattr(profile, "_COPIES", 1)
+
+
 class Hand:
     """A clock that goes on only when it is told to, in nanoseconds."""
 

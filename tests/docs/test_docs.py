@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from warm_pythons import warm_python
 
 from hogwild import experiment
 from hogwild.cli import COMMANDS, main
@@ -86,13 +87,14 @@ def test_a_snippet_runs(block, tmp_path, monkeypatch):
 def test_a_training_needs_no_guard(tmp_path):
     """As a script, and from standard input, where there is no file that a worker could import."""
     (tmp_path / "snippet.py").write_text(OURS.text, encoding="utf-8")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    script = subprocess.Popen([sys.executable, "snippet.py"], **pipes, text=True, cwd=tmp_path)
-    typed = subprocess.Popen([sys.executable, "-"], **pipes, text=True, cwd=tmp_path)
-    for process, given in ((script, ""), (typed, OURS.text)):
-        _, errors = process.communicate(given, timeout=120)
-        assert process.returncode == 0, errors
-        assert "Traceback" not in errors
+    script = warm_python(["snippet.py"], tmp_path)
+    command = [sys.executable, "-"]
+    typed = subprocess.run(
+        command, check=False, cwd=tmp_path, capture_output=True, text=True, input=OURS.text, timeout=120
+    )
+    for done in (script, typed):
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_the_readmes_own_file_is_run_replayed_and_swept(tmp_path, monkeypatch, capsys, fonts):
