@@ -138,19 +138,18 @@ def test_exact_delay_is_measured_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_problems_can_be_learned(problem: BenchProblem, optimizer: str) -> None:
-    """Within 60 updates; those of the large one are of few samples, for they take the longest."""
-    model, rows, batch = problem.model(), problem.generate(), 16 if problem.name == "large" else 64
+    """Within 60 updates; most need fewer, and those of the large one take a while."""
+    model, rows = problem.model(), problem.generate()
     assert len({len(tensor) for tensor in rows}) == 1 and len(rows[0]) >= 8192
-    step = problem.optimizer(optimizer, batch)(list(model.parameters()))
-    before = problem.judge(model, rows)
-    for update in range(60):
-        step.zero_grad()
-        chosen = slice(batch * update, batch * (update + 1))
-        problem.loss(model, tuple(tensor[chosen] for tensor in rows)).backward()  # type: ignore[no-untyped-call]
-        step.step()
-        if update % 10 == 9 and problem.judge(model, rows) < 0.97 * before:
-            return
-    raise AssertionError("it has not learned")
+    step = problem.optimizer(optimizer, 64)(list(model.parameters()))
+    before, losses = problem.judge(model, rows), []
+    while len(losses) < 6 and min(losses, default=before) >= 0.97 * before:
+        for start in range(640 * len(losses), 640 * (len(losses) + 1), 64):
+            step.zero_grad()
+            problem.loss(model, tuple(tensor[start : start + 64] for tensor in rows)).backward()  # type: ignore[no-untyped-call]
+            step.step()
+        losses.append(problem.judge(model, rows))
+    assert min(losses) < 0.97 * before
 
 
 # --- processes that fail
