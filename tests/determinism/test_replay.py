@@ -15,6 +15,7 @@ from traits import VERSIONED
 
 import hogwild
 from hogwild.run.saved.directory import file_digest
+from hogwild.shared.words import Word
 from hogwild.testing import Hook, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore:staleness")
@@ -72,8 +73,11 @@ def test_a_stopped_run_that_had_gone_past_a_late_update_is_replayed(tmp_path):
     """Then the journal has updates beyond their number, each of several batches."""
 
     def late(hook, seat):
-        if hook is Hook.COMPUTING and seat.ticket == 3:
-            time.sleep(4.0)  # long enough for the others to begin, and to make what they may
+        """Until the others have made all versions that they may without it."""
+        deadline = time.monotonic() + 60
+        while hook is Hook.COMPUTING and seat.ticket == 3 and seat.control[Word.HEAD] < 20:
+            assert time.monotonic() < deadline, "the others wait for it"
+            time.sleep(1e-3)
 
     with planted(late):
         run = record(

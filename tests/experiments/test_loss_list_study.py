@@ -93,14 +93,6 @@ def test_loss_list_times_until_one_way_is_ahead(monkeypatch):
     assert len(listed) == loss_list.MOST_TURNS and loss_list.lead(listed, each) == 0
 
 
-@pytest.mark.deep
-def test_one_backward_each_is_faster(few_episodes):
-    """By the clock of this thread, whatever else slows its turns down."""
-    policy, episodes = few_episodes
-    turns = loss_list.time_each(policy, [*episodes, *episodes, *episodes][: loss_list.COUNTS[-1]], 7)
-    assert loss_list.lead(*(of_way[-1] for of_way in turns.values())) >= loss_list.LEAD
-
-
 def test_loss_list_reports_graphs_that_are_kept(played):
     """The instrument itself: all graphs together, against the largest of one at a time."""
     policy, episodes = played

@@ -16,7 +16,6 @@ from hogwild.experiments.digits import split
 from hogwild.experiments.embeddings import GROUPS, Factors, Recovered, plant
 from torch import Tensor
 from torch.nn.functional import interpolate
-from traits import KINDS
 
 from hogwild import experiment
 from hogwild.errors import ArgumentError
@@ -31,8 +30,7 @@ def _train(name: str, **given: Any) -> Run:
     return train_experiment(found, experiment.settings_of(found, given))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("update", ["hogwild", "locked"])
+@pytest.mark.parametrize(("update", "kind"), [("hogwild", "processes"), ("locked", "threads")])
 def test_digits_reach_96_percent(update: str, kind: str) -> None:
     run = _train("digits", update=update, kind=kind)
     assert run.metrics["accuracy"] >= 0.96
@@ -47,8 +45,9 @@ def test_digits_conv_reaches_96_percent_with_its_running_statistics(update: str)
     assert bool((run.state["1.running_var"] > 0).all())
 
 
-@pytest.mark.parametrize(("update", "kind"), [("hogwild", "processes"), ("locked", "threads")])
+@pytest.mark.parametrize(("update", "kind"), [("hogwild", "threads"), ("locked", "processes")])
 def test_embeddings_find_the_planted_groups(update: str, kind: str) -> None:
+    """By the pairs of rule and kind that the digits are not trained by: how a rule writes hangs on neither."""
     run = _train("embeddings", update=update, kind=kind, epochs=6)
     assert run.metrics["accuracy"] >= 0.9
     assert run.metrics["explained"] >= 0.75
