@@ -8,7 +8,7 @@ import signal
 import problems
 import pytest
 import torch
-from traits import NAMES, SAME_BITS, VERSIONED, hooks_of
+from traits import NAMES, ONE_OF_EACH, SAME_BITS, VERSIONED, hooks_of
 
 import hogwild
 from hogwild.testing import Fault, Hook, PlantedFault, RandomDelays, both, planted
@@ -49,9 +49,18 @@ def check(run, update, undisturbed):
         assert sorted({*done, *run.in_doubt}) == list(range(UPDATES)), "at most one update in doubt per kill"
 
 
-@pytest.mark.parametrize("policy", ["replace", "continue"])
-@pytest.mark.parametrize(("update", "hook"), [(update, hook) for update in NAMES for hook in hooks_of(update)])
+POLICIES = "replace", "continue"
+KILLS = [
+    (update, hook, POLICIES[(number + [*Hook].index(hook)) % 2])
+    for number, update in enumerate(NAMES)
+    for hook in hooks_of(update)
+]
+
+
+@pytest.mark.parametrize(("update", "hook", "policy"), KILLS)
 def test_a_kill_at(update, hook, policy, undisturbed):
+    """What is settled hangs on the rule and the hook; the policy, by turns, is only asked once that is done. Each
+    policy meets each rule, and each hook of those in place and of those that make versions."""
     at = UPDATES // 2 * (4 if update == "sync" else 1)
     fault = PlantedFault(Fault.KILL, hook, at)
     with planted(both(fault, RandomDelays(seed=1))):
@@ -62,9 +71,12 @@ def test_a_kill_at(update, hook, policy, undisturbed):
     check(run, update, undisturbed)
 
 
-@pytest.mark.parametrize("fault", [Fault.TERMINATE, Fault.SEGFAULT, Fault.EXIT])
-@pytest.mark.parametrize("update", NAMES)
+OTHER_ENDS = [*zip(NAMES, [Fault.TERMINATE, Fault.SEGFAULT, Fault.EXIT] * 2, strict=True)]
+
+
+@pytest.mark.parametrize(("update", "fault"), OTHER_ENDS)
 def test_other_ends(update, fault, undisturbed):
+    """What ended a process is only told. Each end befalls a rule in place and one that makes versions."""
     plant = PlantedFault(fault, Hook.COMPUTING, 10)
     with planted(plant):
         run = train(update)
@@ -125,9 +137,16 @@ def raise_():
     raise ValueError("once")
 
 
-@pytest.mark.parametrize(("kind", "how"), [("processes", kill), ("processes", raise_), ("threads", raise_)])
-@pytest.mark.parametrize("update", NAMES)
+AGAIN = [
+    *((update, "processes", kill) for update in NAMES),
+    *((update, "processes", raise_) for update in ONE_OF_EACH),
+    *((update, "threads", raise_) for update in NAMES),
+]
+
+
+@pytest.mark.parametrize(("update", "kind", "how"), AGAIN)
 def test_what_was_logged_of_a_batch_that_is_computed_again_is_there_once(update, kind, how, tmp_path):
+    """A process that raises tells what one that is killed told, and is settled as a thread that raises is."""
     died = torch.zeros(1, dtype=torch.int64).share_memory_()
     loss = logging_and_dying(died, how)
     run = problems.train(update=update, kind=kind, loss=loss, on_worker_failure="replace", out=tmp_path / "run")

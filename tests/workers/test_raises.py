@@ -18,6 +18,15 @@ from hogwild.testing import Fault, Hook, PlantedError, PlantedFault, RandomDelay
 UPDATES = 24
 MICRO_BATCHES = 4
 every_way = [(update, kind) for update in NAMES for kind in KINDS]
+POLICIES = "replace", "continue"
+by_turns = pytest.mark.parametrize(
+    ("update", "kind", "policy"),
+    [
+        (update, kind, POLICIES[(number + of_kind) % 2])
+        for number, update in enumerate(NAMES)
+        for of_kind, kind in enumerate(KINDS)
+    ],
+)
 
 
 def train(update, kind, **arguments):
@@ -58,9 +67,9 @@ def check(run, update, undisturbed):
         assert sorted({*done, *run.in_doubt}) == list(range(UPDATES)), "at most one update in doubt per failure"
 
 
-@pytest.mark.parametrize("policy", ["replace", "continue"])
-@pytest.mark.parametrize(("update", "kind"), every_way)
+@by_turns
 def test_a_worker_whose_loss_raises_once(update, kind, policy, undisturbed):
+    """The supervisor asks for the policy once all is settled that hangs on rule and kind: each meets each of those."""
     loss, raised = raising(7)
     run = train(update, kind, loss=loss, on_worker_failure=policy)
     assert raised[0] == 1
@@ -72,10 +81,18 @@ def test_a_worker_whose_loss_raises_once(update, kind, policy, undisturbed):
     check(run, update, undisturbed)
 
 
-@pytest.mark.parametrize(
-    ("update", "kind", "hook"), [(update, kind, hook) for update, kind in every_way for hook in hooks_of(update)]
-)
+RAISES = [
+    (update, kind, hook)
+    for number, update in enumerate(NAMES)
+    for hook in hooks_of(update)
+    for kind in (KINDS if (number + [*Hook].index(hook)) % 2 else ["threads"])
+]
+
+
+@pytest.mark.parametrize(("update", "kind", "hook"), RAISES)
 def test_an_exception_at(hook, update, kind, undisturbed):
+    """It goes through the same lines in threads and processes, which are killed at all of these besides. So processes
+    have every other one: each rule, and each hook of those in place and of those that make versions."""
     fault = PlantedFault(Fault.RAISE, hook, UPDATES // 2 * (MICRO_BATCHES if update == "sync" else 1))
     with planted(both(fault, RandomDelays(seed=1))):
         run = train(update, kind)
@@ -87,8 +104,7 @@ def test_an_exception_at(hook, update, kind, undisturbed):
     check(run, update, undisturbed)
 
 
-@pytest.mark.parametrize("policy", ["replace", "continue"])
-@pytest.mark.parametrize(("update", "kind"), every_way)
+@by_turns
 def test_nobody_is_replaced_once_all_is_done(update, kind, policy):
     settings = {"update": update, "workers": 2, "updates": 6, "max_restarts": 0, "on_worker_failure": policy}
     run = hogwild.launch(raises_at_the_end, problems.mlp(), optimizer=problems.SGD, kind=kind, **settings)
