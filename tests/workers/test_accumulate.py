@@ -27,7 +27,8 @@ train = partial(problems.train, optimizer=problems.ADAM, accumulate=3)
 @by_rule
 @pytest.mark.parametrize("model", [problems.conv_bn, norms])
 def test_every_rule(setting, model):
-    same_bits(model, accumulate=3, optimizer=problems.MOMENTUM, **setting)
+    """In two epochs, of 13 batches."""
+    same_bits(model, accumulate=3, updates=7, optimizer=problems.MOMENTUM, **setting)
 
 
 @by_rule
@@ -107,34 +108,42 @@ def test_it_is_the_loop_that_everybody_writes():
 @pytest.mark.parametrize("loss", [listed, streamed])
 @pytest.mark.parametrize("update", NAMES)
 def test_losses_in_parts(update, loss):
-    same_bits(problems.conv_bn, loss=loss, update=update, accumulate=3)
+    same_bits(problems.conv_bn, loss=loss, update=update, accumulate=3, updates=7)
 
 
 # --- whoever computes it
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("update", SAME_BITS)
-def test_any_number_of_workers(update, kind):
-    settings = {"update": update, "staleness": 3, "micro_batches": 4, "updates": 24, "recheck": 0.2}
+def test_any_number_of_workers(update):
+    settings = {"update": update, "staleness": 3, "micro_batches": 4, "updates": 12, "recheck": 0.2}
     digests = set()
-    for workers in (1, 2, 4):
+    for workers, kind in [(1, "threads"), (2, "processes"), (4, "threads"), (4, "processes")]:
         with planted(RandomDelays(seed=workers)):
             run = train(problems.conv_bn(), workers=workers, kind=kind, **settings)
-        assert run.updates == 24 and run.rechecked > 0
+        assert run.updates == 12 and run.rechecked > 0
         digests.add(run.digest)
     assert len(digests) == 1
 
 
+KILLED = {"staleness": 3, "micro_batches": 2, "updates": 12}
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return {
+        name: train(problems.conv_bn(), update=name, workers=1, kind="threads", **KILLED).digest for name in SAME_BITS
+    }
+
+
 @pytest.mark.parametrize("hook", [Hook.COMPUTING, Hook.COMMITTING, Hook.WRITING])
 @pytest.mark.parametrize("update", SAME_BITS)
-def test_a_kill(update, hook):
-    settings = {"update": update, "staleness": 3, "micro_batches": 2, "updates": 24, "kind": "processes"}
-    fault = PlantedFault(Fault.KILL, hook, 10)
+def test_a_kill(update, hook, undisturbed):
+    fault = PlantedFault(Fault.KILL, hook, 8)
     with planted(fault):
-        run = train(problems.conv_bn(), **settings)
+        run = train(problems.conv_bn(), update=update, kind="processes", **KILLED)
     assert fault.fired and len(run.failures) == 1
-    assert run.digest == train(problems.conv_bn(), workers=1, **settings).digest
+    assert run.digest == undisturbed[update]
 
 
 @pytest.mark.parametrize("update", VERSIONED)
@@ -226,7 +235,8 @@ def test_what_is_logged_of_an_update_that_is_computed_again_counts_once(update, 
 
 
 def test_one_gradient_more_is_held():
-    """When a batch begins, the sum of those before is all there is."""
+    """When a batch begins, the sum of those before is all there is. What a training has made is of the youngest
+    generation of the collector, which is off: so not all there is in this program has to be looked at."""
     held = []
 
     class Wide(nn.Module):
@@ -235,12 +245,17 @@ def test_one_gradient_more_is_held():
             self.weight = nn.Parameter(torch.zeros(3, 1237))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.shape == (3, 1237)]
+            found = [t for t in gc.get_objects(generation=0) if type(t) is torch.Tensor and t.shape == (3, 1237)]
             held.append(len([t for t in found if t.data_ptr() != self.weight.data_ptr()]))
             return x @ self.weight[:, :8].T
 
     settings = {"update": "ordered", "staleness": 0, "workers": 1, "optimizer": problems.SGD, "recheck": 0}
-    problems.train(Wide(), accumulate=4, updates=5, **settings)
+    gc.collect()
+    gc.disable()
+    try:
+        problems.train(Wide(), accumulate=4, updates=5, **settings)
+    finally:
+        gc.enable()
     begun, last = held[-4], held[-1]
     assert last == begun + 1, "one more than where the update began"
 
