@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import subprocess
@@ -14,29 +15,35 @@ import torch
 
 from hogwild.bench.children import in_children
 
-# Faults of 5 steps that each take and free three blocks, once the heap has its shape. The least of five counts: what
+# Faults of 2 steps that each take and free three blocks, once the heap has its shape. The least of five counts: what
 # is given back is faulted in again at every step, while a kernel that reclaims pages of a program that waits for a core
-# (seen with DAMON, at a load of 9 on 2 cores: 7,740 faults in 20 steps) adds to some of them.
+# (seen with DAMON, at a load of 9 on 2 cores: 7,740 faults in 20 steps) adds to some of them. What is asked for holds
+# for the whole process, so a fork says what there is without.
 PROGRAM = """
-import resource, sys, torch
+import os, resource, sys, torch
 from hogwild.workers.surroundings.allocator import ask_for_huge_pages, keep_freed_memory
-if sys.argv[1] == "kept":
-    ask_for_huge_pages()
-    assert keep_freed_memory()
-def step():
-    blocks = [torch.ones(int(sys.argv[2]) << 18) for _ in range(3)]
-for _ in range(10):
-    step()
+def step(size):
+    blocks = [torch.ones(size << 18) for _ in range(3)]
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-def counted():
+def counted(size, steps):
     before = faults()
-    for _ in range(5):
-        step()
+    for _ in range(steps):
+        step(size)
     return faults() - before
-print(min(counted() for _ in range(5)))
+def tell(how):
+    for size in map(int, sys.argv[1:]):
+        counted(size, 5)
+        print(how, size, min(counted(size, 2) for _ in range(5)), sep=",", flush=True)
+if not os.fork():
+    tell("as it comes")
+    os._exit(0)
+assert os.wait()[1] == 0
+ask_for_huge_pages()
+assert keep_freed_memory()
+tell("kept")
 """
-
+SIZES = 8, 48  # MiB of a block that is kept, and of one that is mapped
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 with_huge_pages = pytest.mark.skipif(
@@ -44,21 +51,26 @@ with_huge_pages = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(scope="module")
+def faults():
+    """By what was asked for, and size."""
+    # Without the adjustments that glibc makes by itself, in some orders of allocations and not in others.
+    fixed = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
+    command = [sys.executable, "-c", PROGRAM, *map(str, SIZES)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=fixed)
+    told = [line.split(",") for line in done.stdout.splitlines()]
+    return {(how, int(size)): int(count) for how, size, count in told}
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
 @pytest.mark.parametrize("size", [8, pytest.param(48, marks=with_huge_pages)], ids=["kept", "in huge pages"])
-def test_a_step_does_not_fault_in_again_what_the_last_one_freed(size):
-    def faults(how: str) -> int:
-        # Without the adjustments that glibc makes by itself, in some orders of allocations and not in others.
-        fixed = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
-        command = [sys.executable, "-c", PROGRAM, how, str(size)]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True, env=fixed).stdout)
-
-    pages = 5 * 3 * (size << 20) // 4096
-    assert faults("kept") < pages / 20
-    assert faults("as it comes") > pages / 2
+def test_a_step_does_not_fault_in_again_what_the_last_one_freed(size, faults):
+    pages = 2 * 3 * (size << 20) // 4096
+    assert faults["kept", size] < pages / 20
+    assert faults["as it comes", size] > pages / 2
 
 
-OF_THREADS = "-m hogwild run own.py --updates 2 --kind threads"
+HOW = ["own.py", "run own.py --updates 2 --kind processes", "run own.py --updates 2 --kind threads"]
 SWITCH = "THP_MEM_ALLOC_ENABLE"
 OWN_FILE = """
 import os, torch, hogwild
@@ -79,6 +91,37 @@ if __name__ == "__main__":
     hogwild.train(problem.model, problem.data, loss, optimizer=torch.optim.SGD, updates=2, kind="processes")
 else:
     hogwild.define_experiment(build, epochs=1)
+"""
+# Each in a fork of a program that has imported torch and made no tensor: as where nothing was done yet. The fork server
+# of the file is started anew, and those of commands are forks of them.
+PROGRAMS = """
+import json, os, runpy, sys, traceback
+import hogwild.api, hogwild.cli.running, hogwild.workers.loop, hogwild.workers.process.process_main, torch._dynamo
+from hogwild.workers.process import early
+
+class WithoutTorch:
+    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
+    def __getattr__(self, name):
+        return getattr(sys, name)
+
+early.sys = WithoutTorch()
+for folder, how, switch in json.loads(sys.argv[1]):
+    if os.fork():
+        os.wait()
+        continue
+    try:
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        if switch is not None:
+            os.environ["THP_MEM_ALLOC_ENABLE"] = switch
+        if how == "own.py":
+            runpy.run_path(how, run_name="__main__")
+        else:
+            assert hogwild.cli.main(how.split()) == 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
 """
 
 
@@ -103,17 +146,25 @@ def huge_pages():
     return int(Path("/proc/self/smaps_rollup").read_text().split("AnonHugePages:")[1].split()[0])
 
 
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What a worker of each program found, by how the program was called and what its environment said."""
+    programs = [(str(tmp_path_factory.mktemp("program")), how, switch) for how in HOW for switch in (None, "0")]
+    for folder, *_ in programs:
+        (Path(folder) / "own.py").write_text(OWN_FILE)
+    before = {name: value for name, value in os.environ.items() if name != SWITCH}
+    command = [sys.executable, "-c", PROGRAMS, json.dumps(programs)]
+    ran = subprocess.run(command, env=before, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and "Traceback" not in ran.stderr, ran.stderr
+    return {(how, switch): (Path(folder) / "found").read_text().split() for folder, how, switch in programs}
+
+
 @pytest.mark.usefixtures("_asked_for")
 @pytest.mark.parametrize("switch", [None, "0"])
-@pytest.mark.parametrize("how", ["own.py", "-m hogwild run own.py --updates 2 --kind processes", OF_THREADS])
-def test_a_worker_is_given_huge_pages_unless_the_caller_says_no(how, switch, tmp_path):
+@pytest.mark.parametrize("how", HOW)
+def test_a_worker_is_given_huge_pages_unless_the_caller_says_no(how, switch, found):
     """Torch hears it once, so the fork server's is to hear it, also where that is a fork of the command line."""
-    (tmp_path / "own.py").write_text(OWN_FILE)
-    before = {name: value for name, value in os.environ.items() if name != SWITCH}
-    environment = {**before, **({} if switch is None else {SWITCH: switch})}
-    ran = subprocess.run([sys.executable, *how.split()], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    kilobytes, heard = (tmp_path / "found").read_text().split()
+    kilobytes, heard = found[how, switch]
     assert (int(kilobytes) > 0) == (switch is None)
     assert heard == str(switch), "a worker has its program's environment"
 
