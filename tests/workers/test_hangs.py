@@ -328,6 +328,7 @@ def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
 
 def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
     """In a program that ends meanwhile it would come back from torch into an interpreter that is gone."""
+    monkeypatch.setattr(threads, "_PATIENCE", 0.1)
     monkeypatch.setattr(threads, "_LEAVING", 30.0)
     hung, released = [], threading.Event()
 
@@ -336,6 +337,7 @@ def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
             hung.append(threading.current_thread())
             while not released.is_set():
                 torch.ones(50, 50) @ torch.ones(50, 50)
+                time.sleep(0.002)
         return problems.cross_entropy(model, batch)
 
     try:

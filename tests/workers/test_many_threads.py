@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +14,7 @@ import pytest
 import torch
 from side_by_side import at_once
 from torch import Tensor, nn
+from warm_pythons import warm_python
 
 import hogwild
 from hogwild.shared.arena import Arena
@@ -172,10 +171,10 @@ print(resident(2), resident({many}))
 """
 
 
-def test_a_worker_thread_costs_less_than_5_mib():
+def test_a_worker_thread_costs_less_than_5_mib(tmp_path):
     tests = Path(problems.__file__).parent
     script = MEMORY.format(tests=str(tests), many=MANY)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
+    done = warm_python(["-c", script], tmp_path, timeout=200)
     assert done.returncode == 0, done.stderr
     few, many = map(int, done.stdout.split())
     assert (many - few) / (MANY - 2) < 5 * MIB

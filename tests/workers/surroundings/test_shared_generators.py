@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from traits import OTHER_BITS, SAME_BITS
+from warm_pythons import warm_python
 
 import hogwild
 from hogwild import NotReproducible
@@ -80,7 +79,7 @@ def test_a_draw_for_some_samples_only_is_named(draw):
             seen.append(index)
             return problems.data()[0][index], 0
 
-    problems.train(data=Noting(), updates=12, workers=1, update="ordered")
+    problems.train(data=Noting(), updates=12, workers=1, update="ordered", recheck=0)
     rare = seen[-1]
     with preserved_generators(), pytest.raises(NotReproducible, match=DRAWS[draw][1]):
         problems.train(data=Augmented(), updates=12, update="ordered")
@@ -191,5 +190,6 @@ for thread in threads:
 """
 
 
-def test_threads_that_ask_torch_for_its_state_while_garbage_is_collected_do_not_wait_for_ever():
-    subprocess.run([sys.executable, "-c", MEETING], check=True, timeout=100)
+def test_threads_that_ask_torch_for_its_state_while_garbage_is_collected_do_not_wait_for_ever(tmp_path):
+    done = warm_python(["-c", MEETING], tmp_path, timeout=100)
+    assert done.returncode == 0, done.stderr
