@@ -17,6 +17,7 @@ import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 from torch import nn
 from traits import KINDS
+from warm_pythons import warm_python
 
 from hogwild.shared.limits import usable_cores
 from hogwild.workers.surroundings.blas_threads import BlasThreads
@@ -38,11 +39,14 @@ PRODUCTS = """
 import sys
 import numpy as np, torch
 import hogwild
+from threadpoolctl import threadpool_limits
 
 try:
     from scipy.linalg import blas  # a library of its own
 except ImportError:
     blas = None
+for number in sys.argv[2:]:
+    threadpool_limits(int(number), "blas")
 draws = np.random.default_rng(0)
 A = draws.standard_normal((300, 300))
 
@@ -68,18 +72,26 @@ if sys.argv[1] == "threads":
 """
 
 
-def output_of(arguments: list[str], folder: Path, **variables: str) -> list[str]:
+def output_of(arguments: list[str], folder: Path) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    command, environment = [sys.executable, *arguments], environment | variables
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
+def products(folder: Path, kind: str, threads: int) -> list[str]:
+    done = warm_python(["-c", PRODUCTS, kind, str(threads)], folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 def test_products_in_the_loss_and_the_evaluation_are_the_same_whatever_their_threads(tmp_path):
-    as_they_are = {kind: output_of(["-c", PRODUCTS, kind], tmp_path) for kind in KINDS}
-    alone = {kind: output_of(["-c", PRODUCTS, kind], tmp_path, OPENBLAS_NUM_THREADS="1") for kind in KINDS}
-    assert len({run[0] for run in (*as_they_are.values(), *alone.values())}) == 1
+    """As they are by themselves in worker processes, whose server is started; else as many as are set."""
+    as_they_are = {kind: products(tmp_path, kind, 2) for kind in KINDS}
+    alone = {kind: products(tmp_path, kind, 1) for kind in KINDS}
+    by_themselves = output_of(["-c", PRODUCTS, "processes"], tmp_path)
+    assert len({run[0] for run in (*as_they_are.values(), *alone.values(), by_themselves)}) == 1
     if usable_cores() >= 2 and np.show_config("dicts")["Build Dependencies"]["blas"]["name"].endswith("openblas"):
         assert as_they_are["threads"][1] != alone["threads"][1], "or this test shows nothing"
 
