@@ -56,8 +56,7 @@ def test_the_same_bits_with_any_number_and_kind_of_workers(update):
             (1, "threads", 0),
             (2, "threads", 0.25),
             (4, "threads", 0),
-            (1, "processes", 0.25),
-            (4, "processes", 0),
+            (3, "processes", 0.25),
         ]
     }
     assert len(digests) == 1
@@ -350,7 +349,7 @@ def test_narrow_indices_name_the_rows_that_they_name(update, dtype):
     model = torch.nn.Embedding(1000, 4)
     torch.nn.init.zeros_(model.weight)
     kernel = hogwild.Kernel(draw, step, {"many": "weight", "few": "weight"}, tickets=4)
-    hogwild.train_kernel(model, kernel, epochs=1, update=update, workers=1)
+    hogwild.train_kernel(model, kernel, epochs=1, update=update, workers=1, kind="threads")
     counted = model.weight.detach()[:, 0]
     assert counted[:100].sum() == 20 * 4 and not counted[100:].any()
 

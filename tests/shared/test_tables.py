@@ -172,12 +172,13 @@ class Killed:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@by_optimizer
-@pytest.mark.parametrize("staleness", [1, 2])
 @pytest.mark.parametrize("hook", [Hook.WRITING, Hook.LOGGED, Hook.PUBLISHING])
+@pytest.mark.parametrize(("optimizer", "staleness"), [*zip(BY_HAND, (1, 2, 1, 2), strict=True), ("row adagrad", 1)])
 def test_the_same_bits_after_one_was_killed_in_the_middle_of_its_rows(
     optimizer: str, staleness: int, hook: Hook, tmp_path: Path
 ) -> None:
+    """Each optimizer at each hook, each staleness at each hook: how many logs there are asks nobody how rows are
+    stepped, but for the columns that are logged, and one optimizer with such is seen with each."""
     expected = train(made(), optimizer, update="ordered", staleness=staleness).digest
     killed = Killed(hook, tmp_path / "killed")
     with planted(killed):
@@ -190,10 +191,10 @@ def test_the_same_bits_after_one_was_killed_in_the_middle_of_its_rows(
 @by_optimizer
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_the_same_bits_with_any_number_of_workers_of_either_kind(update: str, optimizer: str) -> None:
+    """Each number and each kind, and not each number of each kind: a worker does not ask for its kind."""
     digests = {
         train(made(), optimizer, update=update, staleness=2, micro_batches=3, kind=kind, workers=workers).digest
-        for kind in KINDS
-        for workers in (1, 2, 3)
+        for workers, kind in [(1, "threads"), (3, "threads"), (2, "processes")]
     }
     assert len(digests) == 1
 
