@@ -9,23 +9,19 @@ from pathlib import Path
 
 import pytest
 from late import late
+from warm_pythons import warm_python
 
 pytestmark = pytest.mark.stress
 
 LATE = [sys.executable, str(Path(__file__).with_name("late.py"))]
-RUN = [sys.executable, "-m", "hogwild", "run", "digits", "--update", "ordered", "--updates", "20", "--json", "--quiet"]
+RUN = ["-m", "hogwild", "run", "digits", "--update", "ordered", "--updates", "20", "--json", "--quiet"]
 
 
 def test_the_workers_are_late_and_the_bits_are_the_same(tmp_path: Path) -> None:
-    plain, *slow = (
-        json.loads(subprocess.check_output([*under, *RUN, "--kind", kind, *given], cwd=tmp_path, timeout=120))
-        for kind, under, given in (
-            ("threads", [], ["--workers", "2", "--out", "plain"]),
-            ("threads", [*LATE, "--first", "2", "--often", "1"], ["--workers", "1", "--staleness", "1"]),
-            ("processes", [*LATE, "--first", "2", "--often", "1"], ["--workers", "1", "--staleness", "1"]),
-        )
-    )
-    for one in slow:
+    plain = json.loads(warm_python([*RUN, "--kind", "threads", "--workers", "2", "--out", "plain"], tmp_path).stdout)
+    command = [*LATE, "--first", "2", "--often", "1", sys.executable, *RUN, "--workers", "1", "--staleness", "1"]
+    for kind in ("threads", "processes"):
+        one = json.loads(subprocess.check_output([*command, "--kind", kind], cwd=tmp_path, timeout=120))
         assert one["digest"] == plain["digest"]
         assert one["startup_seconds"] >= 2  # until the first claim, which the worker that is late makes
         assert one["seconds"] > 0.4  # 20 waits of 0.05 s on average

@@ -9,21 +9,20 @@ from pathlib import Path
 
 import pytest
 from stalls import under_stalls
+from warm_pythons import warm_python
 
 pytestmark = pytest.mark.stress
 
 STALLS = [sys.executable, str(Path(__file__).with_name("stalls.py")), "--longest", "0.2", "--every", "0.02"]
-RUN = [sys.executable, "-m", "hogwild", "run", "digits", "--kind", "processes", "--updates", "400", "--json", "--quiet"]
+RUN = ["-m", "hogwild", "run", "digits", "--kind", "processes", "--updates", "400", "--json", "--quiet"]
 
 
 @pytest.mark.parametrize("update", ["ordered", "sync"])
 def test_the_bits_are_the_same(update: str, tmp_path: Path) -> None:
-    plain, stalled = (
-        subprocess.run(
-            [*under, *RUN, "--update", update, "--out", name], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        for name, under in (("plain", []), ("stalled", STALLS))
-    )
+    run = [*RUN, "--update", update, "--out"]
+    plain = warm_python([*run, "plain"], tmp_path)
+    command = [*STALLS, sys.executable, *run, "stalled"]
+    stalled = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (plain.returncode, stalled.returncode) == (0, 0), stalled.stderr
     assert json.loads(plain.stdout)["digest"] == json.loads(stalled.stdout)["digest"]
     assert int(stalled.stderr.split()[-2]) > 0
