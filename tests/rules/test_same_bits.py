@@ -31,10 +31,10 @@ def digest(model, optimizer, updates=48, **arguments):
     return run.digest
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "momentum"), ("conv_bn", "adam"), ("dropout", "momentum")])
 def test_ordered_has_one_digest(model, optimizer):
-    """Each number of workers and each kind, and not each number of each kind: a worker does not ask for its kind."""
+    """Each number of workers and each kind, and not each number of each kind: a worker does not ask for its kind.
+    Nor does an optimizer for what is trained: each model meets one here and the other under sync."""
     ordered = {"update": "ordered", "staleness": 7, "updates": 30}
     crews = [(1, "processes"), (2, "processes"), (4, "processes"), (8, "processes")]
     if model != "dropout":
@@ -47,8 +47,7 @@ def test_ordered_has_one_digest(model, optimizer):
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "adam"), ("conv_bn", "momentum"), ("dropout", "adam")])
 def test_sync_has_one_digest(model, optimizer):
     """As of ordered."""
     crews = [(1, "processes"), (2, "processes"), (4, "processes")]
