@@ -33,7 +33,7 @@ SAFE = "PYTHONSAFEPATH"
 CALLERS_SAFE = "HOGWILD_CALLERS_PYTHONSAFEPATH"
 """What the caller's environment has in place of the former, while the fork server starts."""
 _DEAF = "_begins_deaf"  # which attribute says so
-_AHEAD = ("torch._dynamo", "pytest")  # a step of torch's own imports the one, a module of tests the other
+_AHEAD = ("torch._dynamo", "pytest", "numba")  # a step of torch's own, a module of tests, a kernel import them
 SERVER_LOST = 255  # what multiprocessing takes for the exit status of all that a fork server forked, when that dies
 start_lock = threading.Lock()
 """Held while a process is being started: what is set for the start is the whole program's."""
