@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import problems
 import pytest
+from warm_pythons import warm_python
 
 import hogwild
 from hogwild.cli import main
@@ -155,7 +154,7 @@ def test_a_study_has_no_events(tmp_path, capsys):
     assert "--tensorboard is for trainings" in capsys.readouterr().err
 
 
-def test_it_is_imported_where_it_is_asked_for_alone():
+def test_it_is_imported_where_it_is_asked_for_alone(tmp_path):
     code = "import sys, hogwild.cli.running; print('tensorboard' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    done = warm_python(["-c", code], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

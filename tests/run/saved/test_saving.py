@@ -6,18 +6,18 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 
 import problems
+import psutil
 import pytest
 import torch
 from programs import started
 from safetensors.torch import load_file
 from torch import nn
+from warm_pythons import warm_started
 
 import hogwild
 from hogwild.run import result
@@ -152,8 +152,8 @@ def test_a_save_that_was_not_whole_is_never_shown(tmp_path):
 
 LARGE = """
 import torch, functools, hogwild
-model = torch.nn.Linear(3000, 3000)
-hogwild.train(model, torch.randn(64, 3000), lambda m, x: m(x).square().mean(), update="ordered", kind="processes",
+model = torch.nn.Linear(1500, 1500)
+hogwild.train(model, torch.randn(64, 1500), lambda m, x: m(x).square().mean(), update="ordered", kind="processes",
               optimizer=functools.partial(torch.optim.SGD, lr=1e-3), updates=4000, batch_size=4, out={out!r},
               checkpoint_every=1)
 """
@@ -166,21 +166,30 @@ def is_being_saved(out):
     return False
 
 
+def is_stopped(program):
+    """Those that it has started included."""
+    family = [program, *program.children(recursive=True)]
+    return all(process.status() == psutil.STATUS_STOPPED for process in family)
+
+
 def test_a_kill_during_a_checkpoint_leaves_nothing_once_the_folder_is_used_again(tmp_path):
-    """The whole group is killed while a worker writes; the library's own temporary file lies there then too."""
+    """The whole group is killed while a worker writes; the library's own temporary file lies there then too. It is
+    stopped before, and goes on where the write has ended meanwhile."""
     out = tmp_path / "run"
-    program = subprocess.Popen([sys.executable, "-c", LARGE.format(out=str(out))], process_group=0)
-    deadline = time.monotonic() + 120
-    try:
-        while not (is_being_saved(out) and (out / "checkpoint.safetensors").exists()):
-            assert time.monotonic() < deadline, "nothing was saved"
+    with warm_started(["-c", LARGE.format(out=str(out))], tmp_path) as process:
+        program, deadline, caught = psutil.Process(process.pid), time.monotonic() + 120, False
+        while not caught:
+            assert time.monotonic() < deadline, (tmp_path / "errors").read_text()
             time.sleep(0.0005)
-    finally:
-        os.killpg(program.pid, signal.SIGKILL)
-        program.wait()
-    time.sleep(0.2)
+            if (out / "checkpoint.safetensors").exists() and is_being_saved(out):
+                os.killpg(program.pid, signal.SIGSTOP)
+                while not is_stopped(program):
+                    time.sleep(0.001)
+                caught = is_being_saved(out)
+                os.killpg(program.pid, signal.SIGKILL if caught else signal.SIGCONT)
+        process.join()
     left = {path.name for path in out.iterdir()}
-    assert any(name.startswith(".hogwild-saving-") for name in left), "the kill came too late to show anything"
+    assert any(name.startswith(".hogwild-saving-") for name in left)
     with occupied(out), pytest.raises(hogwild.RunDirectoryError):
         problems.train(**SETTINGS, resume=out, out=out)
     with pytest.raises(hogwild.HogwildError):  # of another model: refused, but the folder is tidied
@@ -227,18 +236,16 @@ with occupied(Path(sys.argv[1])):
     print("in", flush=True)
     time.sleep(60)
 """
-    (tmp_path / "kept").touch()
-    program = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert program.stdout is not None and program.stdout.readline() == "in\n"
-        with pytest.raises(hogwild.RunDirectoryError, match="another run is being written"), occupied(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "kept").touch()
+    with started(code, str(folder), errors=tmp_path / "errors.txt") as program:
+        assert program.output.readline() == "in\n"
+        with pytest.raises(hogwild.RunDirectoryError, match="another run is being written"), occupied(folder):
             pass
-    finally:
-        program.kill()
-        program.communicate()
-    with occupied(tmp_path):  # the lock of a program that was killed is nobody's
+    with occupied(folder):  # the lock of a program that was killed is nobody's
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert [path.name for path in folder.iterdir()] == ["kept"]
 
 
 # --- modes
