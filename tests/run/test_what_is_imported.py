@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,52 @@ import problems
 import pytest
 from traits import KINDS, NAMES
 
+BARE = """
+import json, os, sys, traceback
+import torch
+
+for line in sys.stdin:
+    source, folder = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(1, 2)
+        status = 1
+        try:
+            exec(source, {"__name__": "__main__"})
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def bare():
+    """A program that has imported torch and nothing else, and forks one for each script."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", BARE], **pipes) as program:
+        yield program
+        program.stdin.close()
+
+
+@pytest.fixture
+def printed_by(bare, tmp_path):
+    """What a script prints in such a program."""
+
+    def ask(script: str) -> str:
+        print(json.dumps([script, str(tmp_path)]), file=bare.stdin, flush=True)
+        status, printed = bare.stdout.readline(), (tmp_path / "output").read_text()
+        assert status == "0\n", printed
+        return printed
+
+    return ask
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -23,11 +70,10 @@ print(*sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith
 
 
 @pytest.mark.parametrize("update", ["hogwild", "ordered"])
-def test_a_run_imports_its_own_rule_alone(update):
+def test_a_run_imports_its_own_rule_alone(update, printed_by):
     script = SCRIPT.format(tests=str(Path(problems.__file__).parent), update=update)
     # `hogwild.reference` and the tests' helpers import no rule
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert {*done.stdout.split()} & {*NAMES} == {update}
+    assert {*printed_by(script).split()} & {*NAMES} == {update}
 
 
 IMPORTED = """
@@ -57,36 +103,35 @@ print(*(name for name in MODULES if name in sys.modules))
 """
 
 
-def found(folder: Path, optimizers: Sequence[str], kinds: Sequence[str], first: str = "") -> list[list[str]]:
-    """Of each training in one program: the optimizer, the kind, how many rows were logged, and what is imported where a
-    loss is computed, and in the program; at last, what is once an optimizer was made there."""
+def asking(optimizers: Sequence[str], kinds: Sequence[str], first: str = "") -> str:
+    """A script that prints of each training in one program: the optimizer, the kind, how many rows were logged, and
+    what is imported where a loss is computed, and in the program; at last, what is once an optimizer was made there."""
     named = {"tests": str(Path(problems.__file__).parent), "optimizers": optimizers, "kinds": kinds, "first": first}
-    return [line.split() for line in printed_by(IMPORTED.format(**named), folder).splitlines()]
+    return IMPORTED.format(**named)
 
 
-def printed_by(script: str, folder: Path) -> str:
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=folder).stdout
+def words(printed: str) -> list[list[str]]:
+    return [line.split() for line in printed.splitlines()]
 
 
-def test_no_run_imports_torchs_compiler_for_its_optimizer_nor_pytest(tmp_path):
+def test_no_run_imports_torchs_compiler_for_its_optimizer_nor_pytest(printed_by):
     """Nor for its record, of which the numerical fingerprint takes steps of its own. What was told to a method of
     `Optimizer`, so that it does not import the compiler, is taken back: then it is as torch makes it."""
     optimizers = ["SGD", "MOMENTUM", "ADAM"]
-    *trainings, last = found(tmp_path, optimizers, KINDS)
+    *trainings, last = words(printed_by(asking(optimizers, KINDS)))
     assert trainings == [[optimizer, kind, "4"] for optimizer in optimizers for kind in KINDS]
     assert last == ["torch._dynamo"]
 
 
-def test_workers_find_pytest_where_the_program_has_imported_it(tmp_path):
+def test_workers_find_pytest_where_the_program_has_imported_it(printed_by):
     """A module of tests imports it, and each worker that is given a function of one would, anew."""
-    training, _ = found(tmp_path, ["SGD"], ["processes"], first="import pytest")
+    training, _ = words(printed_by(asking(["SGD"], ["processes"], first="import pytest")))
     assert training == ["SGD", "processes", "4", "pytest", "pytest"]
 
 
-def test_a_module_of_tests_imports_no_checker_with_what_it_asserts_by(tmp_path):
+def test_a_module_of_tests_imports_no_checker_with_what_it_asserts_by(printed_by):
     script = "import sys, hogwild.testing; print([name for name in sys.modules if name.startswith('hogwild.determ')])"
-    assert printed_by(script, tmp_path) == "[]\n"
+    assert printed_by(script) == "[]\n"
 
 
 TWO_AT_ONCE = """
@@ -122,11 +167,9 @@ print(*seen, "torch._dynamo" in sys.modules)
 """
 
 
-def test_two_threads_may_make_optimizers_at_once():
+def test_two_threads_may_make_optimizers_at_once(printed_by):
     """What one of them is done with, the other still needs."""
-    done = subprocess.run([sys.executable, "-c", TWO_AT_ONCE], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stderr == ""
-    assert done.stdout.split() == ["True", "True", "False", "False"]
+    assert printed_by(TWO_AT_ONCE).split() == ["True", "True", "False", "False"]
 
 
 IMPORTS = """
