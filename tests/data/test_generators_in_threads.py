@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import textwrap
 import warnings
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import torch
 from side_by_side import at_once
 from torch import nn
+from warm_pythons import warm_python
 
 from hogwild.data import seeding
 from hogwild.data.generators import torch_state
@@ -60,8 +59,8 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def test_whoever_asks_for_the_state_keeps_nobody_who_seeds():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
+def test_whoever_asks_for_the_state_keeps_nobody_who_seeds(tmp_path):
+    done = warm_python(["-c", SCRIPT], tmp_path, timeout=60)
     assert (done.stderr, done.returncode) == ("", 0)
 
 

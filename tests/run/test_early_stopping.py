@@ -68,11 +68,20 @@ def test_the_lowest_loss_is_best():
     assert train(EarlyStopping("loss", 3), evaluate=measured("loss")).updates == 20
 
 
-@pytest.mark.parametrize("method", ["on_evaluation", "should_stop"])
-@pytest.mark.parametrize("place", [0, 1], ids=["before", "after"])
-@pytest.mark.parametrize("at", [5, 35, 40, 45])
-def test_a_run_that_is_resumed_counts_on(tmp_path, at, place, method):
-    whole = train(EarlyStopping("accuracy", 3))
+@pytest.fixture(scope="module")
+def whole():
+    return train(EarlyStopping("accuracy", 3))
+
+
+METHODS = ("on_evaluation", "should_stop")
+
+
+@pytest.mark.parametrize(
+    ("at", "place", "method"),
+    [(at, place, METHODS[(number + place) % 2]) for number, at in enumerate([5, 35, 40, 45]) for place in (0, 1)],
+)
+def test_a_run_that_is_resumed_counts_on(whole, tmp_path, at, place, method):
+    """Interrupted before it is told (place 0) or after that, at each of these versions by both methods."""
     given = [EarlyStopping("accuracy", 3)]
     given.insert(place, Breaking(at, method))
     with pytest.raises(KeyboardInterrupt):
