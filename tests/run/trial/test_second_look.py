@@ -181,10 +181,16 @@ PURE: dict[str, Arguments] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("update", SAME_BITS)
-@pytest.mark.parametrize("pure", PURE)
+@pytest.mark.parametrize(
+    ("pure", "update", "kind"),
+    [
+        (pure, update, KINDS[(number + place) % len(KINDS)])
+        for number, pure in enumerate(PURE)
+        for place, update in enumerate(SAME_BITS)
+    ],
+)
 def test_nothing_is_refused_that_is_pure(pure, update, kind):
+    """By each rule and in each kind of workers: the second look is had before either begins."""
     assert problems.train(**{"updates": 4, **PURE[pure]}, update=update, kind=kind).updates > 0
 
 
