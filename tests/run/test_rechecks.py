@@ -70,6 +70,8 @@ CASES = {
 @pytest.mark.parametrize("update", SAME_BITS)
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_are_those_of_a_run_that_computes_nothing_twice(case, update):
+    """By one worker and by two, of both kinds; which of them with which rule is seen above."""
+
     def train(**named):
         arguments = dict(CASES[case])
         model = arguments.pop("model", problems.mlp)()
@@ -77,7 +79,8 @@ def test_the_bits_are_those_of_a_run_that_computes_nothing_twice(case, update):
 
     once = train(recheck=0)
     assert once.rechecked == 0
-    for workers, kind in ((1, "threads"), (2, "threads"), (1, "processes"), (2, "processes")):
+    crews = {"sync": ((1, "threads"), (2, "processes")), "ordered": ((2, "threads"), (1, "processes"))}
+    for workers, kind in crews[update]:
         twice = train(recheck=1, workers=workers, kind=kind)
         assert twice.digest == once.digest
         assert (
@@ -240,10 +243,19 @@ def test_a_worker_that_starts_late_is_waited_for(monkeypatch):
 # --- deaths
 
 
-@pytest.mark.parametrize("policy", ["replace", "continue"])
-@pytest.mark.parametrize("hook", [Hook.COMPARING, Hook.COMPUTING, Hook.WRITING, Hook.CLAIMED, Hook.PUBLISHED])
-@pytest.mark.parametrize("update", SAME_BITS)
+MOMENTS = (Hook.COMPARING, Hook.COMPUTING, Hook.WRITING, Hook.CLAIMED, Hook.PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("update", "hook", "policy"),
+    [
+        (update, hook, ("replace", "continue")[(first + second) % 2])
+        for first, update in enumerate(SAME_BITS)
+        for second, hook in enumerate(MOMENTS)
+    ],
+)
 def test_a_worker_may_die_at_any_moment(update, hook, policy):
+    """Under each rule at each, and with either policy at each: a policy begins when the worker is gone."""
     whole = problems.train(update=update, updates=30, recheck=0.5).digest
     fault = PlantedFault(Fault.KILL, hook, 11)
     with planted(fault):
