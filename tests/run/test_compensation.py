@@ -69,7 +69,6 @@ def test_delays_at_every_hook(optimizer, update):
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    """The digests of trainings in which nobody dies."""
     return {optimizer: by_reference(optimizer=OPTIMIZERS[optimizer]) for optimizer in ("momentum", "adamw")}
 
 
@@ -84,11 +83,10 @@ def undisturbed():
 )
 def test_a_death_anywhere_changes_nothing(hook, _shards, optimizer, undisturbed):
     """Of each hook with each of shards and with each optimizer: where a worker dies hangs on no optimizer."""
-    arguments = {"optimizer": OPTIMIZERS[optimizer]}
     for update in ("ordered", Lays(TAU, "auto")):
         fault = PlantedFault(Fault.KILL, hook, 9)
         with planted(fault):
-            run = train(workers=2, kind="processes", **arguments | {"update": update})
+            run = train(workers=2, kind="processes", update=update, optimizer=OPTIMIZERS[optimizer])
         assert fault.fired and len(run.failures) == 1
         assert run.digest == undisturbed[optimizer]
 
