@@ -15,9 +15,9 @@ def optimizer_in_words(run: Run, usual_lr: str = "") -> str:
     """The optimizer, its learning rate, and why that is the usual one, and the groups that have other options: adam,
     lr 0.001 (its default). Empty where nothing was recorded."""
     found = run.optimizer_settings
-    if found["optimizer"] is None:
+    if found["optimizer"] is None and found["lr"] is None:
         return ""
-    told = str(found["optimizer"])
+    told = found["optimizer"] or "the kernel's own"
     rates = _rates(run) or ([] if found["lr"] is None else [found["lr"]])
     if rates:
         told += f", lr {some_of([setting_text(rate) for rate in rates])}{f' ({usual_lr})' * bool(usual_lr)}"

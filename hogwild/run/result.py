@@ -258,7 +258,7 @@ class Run:
     @property
     def optimizer_settings(self) -> dict[str, Any]:
         """The name of the optimizer and its learning rate, of its first group where there are several; each None where
-        a Python program made the run and it was not saved."""
+        a Python program made the run and it was not saved, and the name where a kernel steps by itself."""
         config, origin = self.config, self.origin
         return {
             "optimizer": config.optimizer or (origin.optimizer if origin is not None else None),

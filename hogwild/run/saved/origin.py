@@ -105,14 +105,14 @@ class Origin:
 
     @property
     def optimizer(self) -> str | None:
-        """The class of its optimizer, or of each of several; None where it is not recorded."""
+        """The class of its optimizer, or of each of several; None where it is not recorded, or a kernel stepped."""
         found = self._optimizer.get("class")
         names = [name.rpartition(".")[2] for name in found.split(" + ")] if isinstance(found, str) else []
         return printable(" + ".join(dict.fromkeys(names))) if names else None
 
     @property
     def lr(self) -> float | None:
-        """The learning rate of the optimizer's first group; None where it is not recorded as a number."""
+        """The learning rate of the optimizer's first group; None likewise, and where it is no number."""
         groups = self._optimizer.get("groups")
         first = groups[0] if isinstance(groups, list) and groups else None
         rate = first.get("lr") if isinstance(first, Mapping) else None
@@ -120,8 +120,10 @@ class Origin:
 
     @property
     def _optimizer(self) -> Mapping[str, Any]:
-        found = self.training.get("optimizer")
-        return found if isinstance(found, Mapping) else {}
+        """Under a kernel, which steps by itself, it is what adds up differences."""
+        found, schedule = self.training.get("optimizer"), self.training.get("lr_schedule")
+        of_a_kernel = isinstance(schedule, Mapping) and schedule.get("name") == _OF_A_KERNEL
+        return found if isinstance(found, Mapping) and not of_a_kernel else {}
 
     @property
     def starts(self) -> tuple[int, ...]:
