@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 from hogwild.data.holders import ATOMS, Budget, holders_of
 from hogwild.workers.process.named_by import Naming, called_code, named_by, set_by
 
+LEVELS = "the levels of forward-mode differentiation (torch.func.jvp)"
 _OF_ALL = frozenset(vars(nn.Module()))
 _OBJECTS = 1000  # that are looked at, at most
 
@@ -85,7 +86,7 @@ class KeptByLoss:
         if self._swapped:
             return "a module beside the model, whose parameters the loss replaces"
         if self._dual:
-            return "the levels of forward-mode differentiation (torch.func.jvp)"
+            return LEVELS
         if any(_is_new(value, self._before.get(place)) for place, value in self._held(self._roots())):
             return "a tensor that the loss or a hook keeps of a step"
         return ""

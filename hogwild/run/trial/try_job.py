@@ -12,6 +12,7 @@ from hogwild.rules.gradients import gradients_of
 from hogwild.rules.registry import quoted, stepping_by_row
 from hogwild.run.job import Job
 from hogwild.run.trial.dry_run import DryRun, as_in_a_worker, dry_run
+from hogwild.run.trial.kept_by_loss import LEVELS
 from hogwild.run.trial.trainee import Trainee, sent_parts
 from hogwild.run.trial.try_kernel import try_kernel
 from hogwild.run.trial.which_kind import LONG, is_to_be_measured
@@ -98,6 +99,8 @@ def refuse_what_workers_miss(job: Job, anatomy: Anatomy, tried: DryRun) -> None:
         shared = f"threads share {tried.kept}, and compute with that of one another"
         if job.rule.same_bits:
             raise NotReproducible(f"{shared}, so {job.rule.name} cannot give the same bits; use kind='processes'")
+        if tried.kept == LEVELS:
+            raise ArgumentError(f"threads share {LEVELS}, where two at once fail or crash; use kind='processes'")
         warn_caller(f"{shared}; use kind='processes'")
     if tried.draws and job.rule.same_bits:
         raise NotReproducible(

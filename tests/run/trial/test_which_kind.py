@@ -25,6 +25,7 @@ from hogwild.model.anatomy import Anatomy
 from hogwild.run.trial import one_step as trial
 from hogwild.run.trial import which_kind
 from hogwild.run.trial.dry_run import dry_run
+from hogwild.run.trial.kept_by_loss import LEVELS
 from hogwild.run.trial.which_kind import LONG
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers.surroundings import interpreter
@@ -160,7 +161,7 @@ def by_teacher(teacher: nn.Module, told: list[float]) -> Any:
 SHARED = {
     "a module beside the model, whose parameters the loss replaces": lambda: by_template(problems.mlp()),
     "a tensor that the loss or a hook keeps of a step": lambda: by_hook({}, nn.Identity()),
-    "the levels of forward-mode differentiation (torch.func.jvp)": lambda: by_jvp,
+    LEVELS: lambda: by_jvp,
 }
 
 
@@ -173,8 +174,7 @@ def test_processes_where_threads_would_share_what_a_loss_keeps(gil, step, what):
     assert chosen(loss=SHARED[what](), workers=1) == ("processes", f"threads would share {what}")
 
 
-@pytest.mark.parametrize("what", SHARED)
-@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("what", [what for what in SHARED if what != LEVELS])
 def test_what_a_loss_keeps_changes_no_bit_then_and_threads_are_warned_of_it(what):
     loss = SHARED[what]()
     train = partial(problems.train, loss=loss, update="ordered", kind="auto", updates=12)
