@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, util
 from typing import Any
 
@@ -55,6 +55,8 @@ def warm_servers() -> Iterator[None]:
         _adopt(0)
         ours.close()
         nursery.join()
+        with suppress(ChildProcessError):  # else it is a child of this process since its server was killed
+            os.waitpid(nursery.pid or 0, 0)
 
 
 @contextmanager

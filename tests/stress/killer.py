@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import suppress
 
 import psutil
 
 
 def worker_processes() -> list[psutil.Process]:
     """The living workers of this process's runs: grandchildren, by way of the fork server."""
-    servers = [
-        child for child in psutil.Process().children() if "multiprocessing.forkserver" in " ".join(child.cmdline())
-    ]
-    return [worker for server in servers for worker in server.children()]
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it has ended
+            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+                found += child.children()
+    return found
 
 
 class Killer(threading.Thread):

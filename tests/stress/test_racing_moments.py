@@ -19,7 +19,7 @@ from torch.nn.functional import softplus
 import hogwild
 from hogwild.rules.registry import names_where
 
-RUNS = int(os.environ.get("HOGWILD_RACES", "1"))
+RUNS = int(os.environ.get("HOGWILD_RACES", "2"))
 NODES, WIDTH, EDGES, BATCH, UPDATES = 3000, 32, 40_000, 256, 600
 OPTIMIZERS: dict[str, Any] = {
     "sparse adagrad": partial(torch.optim.Adagrad, lr=0.1),
