@@ -205,7 +205,6 @@ def settings_of(training: Training, given: Mapping[str, Any], saved: RunConfig |
         given = {key: value for key, value in given.items() if key not in own}
     values = {**base, **given}
     refuse_idle(given, values.get("update", RunConfig.update))
-    optimizer = values["optimizer"] or "sgd"  # a kernel's run is saved without one
-    optimizer_named(optimizer, None)
-    values.setdefault("lr", LEARNING_RATES[optimizer])
+    optimizer_named(values["optimizer"], None)
+    values.setdefault("lr", LEARNING_RATES[values["optimizer"]])
     return RunConfig.from_mapping(values)

@@ -26,7 +26,8 @@ def optimizer_in_words(run: Run, usual_lr: str = "") -> str:
 
 def _rates(run: Run) -> list[float]:
     """The learning rates of the groups that a Python program made, each once; none where the settings have the one."""
-    found = run.origin.training.get("optimizer") if run.config.lr is None and run.origin is not None else None
+    origin = run.origin if run.config.lr is None else None
+    found = origin.training.get("optimizer") if origin is not None and not origin.of_a_kernel else None
     groups = found.get("groups") if isinstance(found, Mapping) else None
     rates = [group.get("lr") for group in groups if isinstance(group, Mapping)] if isinstance(groups, list) else []
     return list(dict.fromkeys(rate for rate in rates if isinstance(rate, int | float)))

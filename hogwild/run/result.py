@@ -260,8 +260,9 @@ class Run:
         """The name of the optimizer and its learning rate, of its first group where there are several; each None where
         a Python program made the run and it was not saved, and the name where a kernel steps by itself."""
         config, origin = self.config, self.origin
+        named = config.optimizer if origin is None or not origin.of_a_kernel else None
         return {
-            "optimizer": config.optimizer or (origin.optimizer if origin is not None else None),
+            "optimizer": named or (origin.optimizer if origin is not None else None),
             "lr": config.lr if config.lr is not None or origin is None else origin.lr,
         }
 

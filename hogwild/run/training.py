@@ -6,7 +6,6 @@ import errno
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from inspect import iscoroutinefunction, isgeneratorfunction, signature
 from os import PathLike
 from pathlib import Path
@@ -148,8 +147,6 @@ def train_experiment(
     warm_up(config.kind)
     with leaving_together(party):
         problem = bound(training, config).build(config.seed, Path(config.data) if config.data else None)
-    if isinstance(problem.data, Kernel) and config.optimizer == "sgd" and resume is None:  # nobody asked for it
-        config = replace(config, optimizer="")
     return train_config(
         config,
         problem.model,

@@ -138,18 +138,19 @@ def test_exact_delay_is_measured_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_problems_can_be_learned(problem: BenchProblem, optimizer: str) -> None:
-    """Within 60 updates; most need fewer, and those of the large one take a while."""
+    """Within 60 updates; of the large one, where they take a while, until it is seen."""
     model, rows = problem.model(), problem.generate()
     assert len({len(tensor) for tensor in rows}) == 1 and len(rows[0]) >= 8192
     step = problem.optimizer(optimizer, 64)(list(model.parameters()))
     before, losses = problem.judge(model, rows), []
-    while len(losses) < 6 and min(losses, default=before) >= 0.97 * before:
+    large = sum(parameter.numel() for parameter in model.parameters()) > 1e6
+    while len(losses) < 6 and not (large and losses and losses[-1] < 0.97 * before):
         for start in range(640 * len(losses), 640 * (len(losses) + 1), 64):
             step.zero_grad()
             problem.loss(model, tuple(tensor[start : start + 64] for tensor in rows)).backward()  # type: ignore[no-untyped-call]
             step.step()
         losses.append(problem.judge(model, rows))
-    assert min(losses) < 0.97 * before
+    assert losses[-1] < 0.97 * before
 
 
 # --- processes that fail

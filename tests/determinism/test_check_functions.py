@@ -165,8 +165,8 @@ def test_a_fresh_interpreter_shows_what_hides_in_a_process(monkeypatch):
     assert not hogwild.check(by_hash, runs=2, fresh_process=True).identical
 
 
-@pytest.mark.usefixtures("forked_interpreters")
-def test_own_trainings_repeat_in_fresh_interpreters():
+def test_own_trainings_repeat_in_fresh_interpreters(monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)  # so each has one of its own
     verdict = check(update="ordered", fresh_process=True, controls=False)
     assert verdict.identical
     assert verdict.runs[0].updates == 40

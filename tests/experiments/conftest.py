@@ -97,14 +97,13 @@ def cut_accumulation(monkeypatch, short_shared):
 
 @pytest.fixture
 def cut_two_apis(monkeypatch, short_fits):
-    """Likewise, with half of the steps by hand, a quarter of the passes in each race, and four times as many races,
-    where they go on until something is seen."""
-    from hogwild.experiments import _equation, _race, two_apis
+    """Likewise, with half of the steps by hand, and a quarter of the passes in each race of `count_races`, of which up
+    to four times as many are run until something is seen."""
+    from hogwild.experiments import _equation, two_apis
 
-    races, distinct = two_apis.count_races, _race.distinct
+    races = two_apis.count_races
     monkeypatch.setattr(_equation, "STEPS", 1000)
     monkeypatch.setattr(two_apis, "count_races", lambda passes, attempts: races(passes // 4, 4 * attempts))
-    monkeypatch.setattr(_race, "distinct", lambda work, kind, count, runs: distinct(work, kind, count // 4, runs))
     monkeypatch.setattr(_equation, "fit_by_workers", lambda start, crews, steps: short_fits[1])
     return {
         "fitted by a worker (ordered, staleness 0): the bits of the loop written by hand",

@@ -26,7 +26,7 @@ def trained(problem: Problem, workers: int, kind: str) -> hogwild.Run:
 
 @pytest.mark.parametrize(
     ("name", "workers", "hook"),
-    [("word2vec", 1, Hook.LOGGED), ("bpr", 2, Hook.COMMITTING), ("kg", 4, Hook.WRITING)],
+    [("kg", 1, Hook.LOGGED), ("bpr", 2, Hook.COMMITTING), ("word2vec", 4, Hook.WRITING)],
 )
 def test_one_digest_for_every_crew_whoever_was_killed(name: str, workers: int, hook: Hook) -> None:
     """Which kernel it is makes no difference to where a worker can be killed, nor to what follows: each sees another

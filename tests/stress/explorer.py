@@ -260,7 +260,8 @@ def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
     found = Explored(protocol.name)
     here = canonical(protocol.first)
     states, number = [here], {here: 0}
-    before: list[list[int]] = [[]]  # of each state, those that a step leads from, the first that was met first
+    before: list[list[int]] = [[]]  # of each state, those that a move leads from, the first that was met first
+    alive: list[list[int]] = [[]]  # and of those the ones where that is no death
     ends: list[int] = []
     waiting = deque([0])
     me = 0
@@ -277,8 +278,11 @@ def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
                 if place == len(states):
                     states.append(after)
                     before.append([])
+                    alive.append([])
                     waiting.append(place)
                 before[place].append(me)
+                if not death:
+                    alive[place].append(me)
             if protocol.over(here):
                 ends.append(me)
                 protocol.final(here)
@@ -286,7 +290,7 @@ def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
                 raise Violation("nothing can happen any more, and the run is not over")
             if len(states) > limit:
                 raise RuntimeError(f"{protocol.name}: more than {limit:,} states")
-        me = _cannot_end(before, ends)
+        me = _cannot_end(alive, ends)
         if me is not None:
             raise Violation("the end cannot be reached from here")
     except Violation as wrong:
@@ -297,7 +301,7 @@ def explore(protocol: Protocol, *, limit: int = 10_000_000) -> Explored:
 
 
 def _cannot_end(before: list[list[int]], ends: list[int]) -> int | None:
-    """The first state from which no way leads to an end."""
+    """The first state from which no way leads to an end, where nobody dies any more."""
     reached = bytearray(len(before))
     waiting = list(ends)
     while waiting:

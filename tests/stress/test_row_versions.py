@@ -12,15 +12,17 @@ import pytest
 from explorer import explore
 from row_versions import RowVersions
 
-MORE = bool(os.environ.get("HOGWILD_EXPLORE"))  # tickets than it takes to use one log a second time
+MORE = bool(os.environ.get("HOGWILD_EXPLORE"))  # tickets, so that others read while a log is used again, and one dies
 SIZES: dict[str, dict[str, Any]] = {
     "serial": {"workers": 1, "total": 3, "staleness": 0, "kills": 2},
     "τ = 1": {"workers": 2, "total": 4, "staleness": 1, "kills": 2},
     "τ = 2": {"workers": 3, "total": 4 + MORE, "staleness": 2, "kills": 1},
+    "τ = 2, a log used again": {"workers": 3, "total": 5, "staleness": 2, "kills": 0},
     "more workers than τ + 1": {"workers": 3, "total": 4, "staleness": 1, "kills": 1},
     "first come": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "first_come": True},
     "by row": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "by_row": True},
     "by row, τ = 2": {"workers": 3, "total": 4 + MORE, "staleness": 2, "kills": 1, "by_row": True},
+    "by row, τ = 2, a log used again": {"workers": 3, "total": 5, "staleness": 2, "kills": 0, "by_row": True},
     "by row, not finite": {"workers": 2, "total": 4, "staleness": 1, "kills": 2, "by_row": True, "spoilt": (0, 2, 3)},
     "first come, one log": {"workers": 3, "total": 3, "staleness": 0, "kills": 0, "first_come": True},
     "first come, three": {"workers": 3, "total": 4, "staleness": 1, "kills": 0, "first_come": True},

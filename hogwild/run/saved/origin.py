@@ -105,25 +105,27 @@ class Origin:
 
     @property
     def optimizer(self) -> str | None:
-        """The class of its optimizer, or of each of several; None where it is not recorded, or a kernel stepped."""
-        found = self._optimizer.get("class")
+        """The class of its optimizer, or of each of several; None where none is recorded, or a kernel steps."""
+        found = None if self.of_a_kernel else self._part("optimizer").get("class")
         names = [name.rpartition(".")[2] for name in found.split(" + ")] if isinstance(found, str) else []
         return printable(" + ".join(dict.fromkeys(names))) if names else None
 
     @property
     def lr(self) -> float | None:
-        """The learning rate of the optimizer's first group; None likewise, and where it is no number."""
-        groups = self._optimizer.get("groups")
-        first = groups[0] if isinstance(groups, list) and groups else None
-        rate = first.get("lr") if isinstance(first, Mapping) else None
+        """The learning rate of the optimizer's first group, or of a kernel at first; None where it is not recorded."""
+        name, part, key = ("lr_schedule", "factors", "0") if self.of_a_kernel else ("optimizer", "groups", "lr")
+        found = self._part(name).get(part)
+        first = found[0] if isinstance(found, list) and found else found
+        rate = first.get(key) if isinstance(first, Mapping) else None
         return rate if isinstance(rate, int | float) and not isinstance(rate, bool) and rate - rate == 0 else None
 
     @property
-    def _optimizer(self) -> Mapping[str, Any]:
-        """Under a kernel, which steps by itself, it is what adds up differences."""
-        found, schedule = self.training.get("optimizer"), self.training.get("lr_schedule")
-        of_a_kernel = isinstance(schedule, Mapping) and schedule.get("name") == _OF_A_KERNEL
-        return found if isinstance(found, Mapping) and not of_a_kernel else {}
+    def of_a_kernel(self) -> bool:
+        """True where a kernel was trained: what is recorded as the optimizer adds up its differences."""
+        return self._part("lr_schedule").get("name") == _OF_A_KERNEL
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        return found if isinstance(found := self.training.get(name), Mapping) else {}
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -334,9 +336,8 @@ def refuse_other_training(recorded: Mapping[str, Any], now: Mapping[str, Any], f
     try:
         found = list(training_differences(recorded, now))
     except (TypeError, AttributeError, KeyError) as error:
-        raise RunDirectoryError(
-            f"{folder / ORIGIN} does not say what a run trained: {printable(str(error))}"
-        ) from error
+        told = f"{folder / ORIGIN} does not say what a run trained: {printable(str(error))}"
+        raise RunDirectoryError(told) from error
     for name, before, after in found:
         if name.startswith("model"):
             told = f"its {name[6:]} was {printable(str(before))} and is {printable(str(after))}"

@@ -83,10 +83,10 @@ class KeptByLoss:
 
     def why_not_shared(self) -> str:
         """After the step, in words, what threads must not share; empty where nothing is seen."""
+        if self._dual:  # first, for it is refused whatever there is besides
+            return LEVELS
         if self._swapped:
             return "a module beside the model, whose parameters the loss replaces"
-        if self._dual:
-            return LEVELS
         if any(_is_new(value, self._before.get(place)) for place, value in self._held(self._roots())):
             return "a tensor that the loss or a hook keeps of a step"
         return ""
