@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
@@ -168,12 +169,24 @@ def _started(
         os.dup2(os.open(terminal, os.O_RDWR), 0)
     become_a_program(*(_descriptor(terminal or name or os.devnull) for name in streams))
     sys.stdout, sys.stderr = _stream(1, streams[0]), _stream(2, streams[1])
-    status = 0
+    ctypes.pythonapi.Py_Exit(_status_of(arguments))
+
+
+def _status_of(arguments: Sequence[str]) -> int:
+    """As the interpreter finds it, which says what it was that ended the program."""
     try:
         _do(*arguments)
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0
-    ctypes.pythonapi.Py_Exit(status)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        traceback.print_exc()
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        return 1
+    return 0
 
 
 def _descriptor(name: str) -> int:

@@ -64,9 +64,11 @@ def own_server() -> Iterator[None]:
     """Inside, this process has a fork server that is started there, and afterwards one that is started then."""
     with warm_servers():
         _end_server()
-        yield
-        _end_server()
-        start_server()
+        try:
+            yield
+        finally:
+            _end_server()
+            start_server()
 
 
 def _end_server() -> None:

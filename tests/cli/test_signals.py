@@ -121,7 +121,7 @@ def test_a_terminal_that_is_closed_saves_what_was_trained(kind: str, tmp_path: P
     with _warm(f"{ENDLESS} --kind {kind}", tmp_path, terminal=os.ttyname(theirs)) as process:
         deadline = time.monotonic() + 120
         while not (tmp_path / "out" / "checkpoint.safetensors").exists():
-            assert time.monotonic() < deadline
+            assert process.is_alive() and time.monotonic() < deadline
             if select.select([terminal], [], [], 0.01)[0]:
                 os.read(terminal, 1 << 16)
         os.close(theirs)
@@ -132,10 +132,12 @@ def test_a_terminal_that_is_closed_saves_what_was_trained(kind: str, tmp_path: P
 
 
 def test_nohup_is_heeded(tmp_path: Path) -> None:
-    """That lets a program ignore SIGHUP. Of two signals that have come, the one of the lower number is heard first."""
+    """That lets a program ignore SIGHUP: it goes on, and writes another checkpoint."""
     with _warm(LONG, tmp_path, ignored=[signal.SIGHUP]) as process:
         _wait_for(tmp_path / "out" / "checkpoint.safetensors")
         os.kill(process.pid, signal.SIGHUP)
+        (tmp_path / "out" / "checkpoint.safetensors").unlink()
+        _wait_for(tmp_path / "out" / "checkpoint.safetensors")
         os.kill(process.pid, signal.SIGTERM)
         assert _ended(process) == 143
 
@@ -339,7 +341,9 @@ def test_a_terminal_shows_progress_and_gets_its_cursor_back(tmp_path: Path) -> N
     shown = b""
     with _warm(command, tmp_path, "output", os.ttyname(theirs), environment=environment) as process:
         while not shown:  # it has opened it
-            shown += os.read(ours, 1 << 16)
+            assert process.is_alive()
+            if select.select([ours], [], [], 0.1)[0]:
+                shown += os.read(ours, 1 << 16)
         os.close(theirs)
         with suppress(OSError):  # the other side is closed
             while chunk := os.read(ours, 1 << 16):

@@ -70,7 +70,7 @@ CASES = {
 @pytest.mark.parametrize("update", SAME_BITS)
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_are_those_of_a_run_that_computes_nothing_twice(case, update):
-    """By one worker and by two, of both kinds; which of them with which rule is seen above."""
+    """By two processes; by one thread, and by two. Which of these with which rule is seen above."""
 
     def train(**named):
         arguments = dict(CASES[case])
@@ -79,7 +79,7 @@ def test_the_bits_are_those_of_a_run_that_computes_nothing_twice(case, update):
 
     once = train(recheck=0)
     assert once.rechecked == 0
-    crews = {"sync": ((1, "threads"), (2, "processes")), "ordered": ((2, "threads"), (1, "processes"))}
+    crews = {"sync": ((1, "threads"), (2, "processes")), "ordered": ((2, "threads"), (2, "processes"))}
     for workers, kind in crews[update]:
         twice = train(recheck=1, workers=workers, kind=kind)
         assert twice.digest == once.digest

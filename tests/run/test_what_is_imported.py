@@ -15,15 +15,16 @@ import pytest
 from traits import KINDS, NAMES
 
 BARE = """
-import json, os, sys, traceback
+import json, os, signal, sys, traceback
 import torch
 
 for line in sys.stdin:
     source, folder = json.loads(line)
     child = os.fork()
     if not child:
+        signal.alarm(120)  # by which it ends where it hangs
         os.chdir(folder)
-        os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(1, 2)
         status = 1
         try:
@@ -83,7 +84,7 @@ sys.path.insert(0, {tests!r})
 import problems
 import torch
 
-MODULES = "torch._dynamo", "pytest"
+MODULES = "torch._dynamo", "pytest", "numba"
 
 def imported(model, batch):
     import sys
@@ -123,10 +124,12 @@ def test_no_run_imports_torchs_compiler_for_its_optimizer_nor_pytest(printed_by)
     assert last == ["torch._dynamo"]
 
 
-def test_workers_find_pytest_where_the_program_has_imported_it(printed_by):
-    """A module of tests imports it, and each worker that is given a function of one would, anew."""
-    training, _ = words(printed_by(asking(["SGD"], ["processes"], first="import pytest")))
-    assert training == ["SGD", "processes", "4", "pytest", "pytest"]
+@pytest.mark.parametrize("module", ["pytest", "numba"])
+def test_workers_find_what_the_program_has_imported(module, printed_by):
+    """A module of tests imports the one and a kernel the other, and each worker that is given such would, anew."""
+    pytest.importorskip(module)
+    training, _ = words(printed_by(asking(["SGD"], ["processes"], first=f"import {module}")))
+    assert training == ["SGD", "processes", "4", module, module]
 
 
 def test_a_module_of_tests_imports_no_checker_with_what_it_asserts_by(printed_by):

@@ -90,7 +90,7 @@ Outcome = State | tuple[State, str] | None
 
 @dataclass(frozen=True)
 class Step:
-    """One atomic step: `mirrors` names the function it stands for, `seen` what the real code is seen to do there."""
+    """One atomic step: `mirrors` names the functions it stands for, `seen` what the real code is seen to do there."""
 
     name: str
     mirrors: str

@@ -24,7 +24,7 @@ class Snapshot(Model):
         return [
             Step("read", "Snapshot.read", self.read),
             Step("gradient", "Rule.gradient", self.gradient, "gradient"),
-            Step("commit.lock", "Snapshot.commit", self.target, "lock commits"),
+            Step("commit.lock", "Snapshot.commit, Snapshot._free_slot", self.target, "lock commits"),
             *self.making("Snapshot.commit"),
             Step("pin", "Snapshot.commit", self.pin, "pin"),
             Step("unlock", "Snapshot.commit", lambda s, i: (s, "finish"), "unlock commits"),
@@ -45,7 +45,6 @@ class Snapshot(Model):
         return self.read_version(s, i, s.workers[i].version, s.workers[i].pin)
 
     def target(self, s: State, i: int) -> Outcome:
-        """`Snapshot._free_slot`, in the lock."""
         if self.lock_commits(s, i) is None:
             return None
         if s.head >= s.total:

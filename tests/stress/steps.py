@@ -108,7 +108,7 @@ class Model(Tickets):
         steps = [
             Step("write", "Versioned.write_version", self.write, "write"),
             Step("written", "Versioned.write_version", self.written),
-            Step("journal", "Journal.write", self.journal, "journal"),
+            Step("journal", "Journal.write, Milestones.reach", self.journal, "journal"),
             Step("show.wait", "Milestones._show", lambda s, i: s if s.evaluated == s.observed else None),
             Step("show.look", "Milestones._show", self.show_look),
             Step("show.copy", "Milestones._show", self.show_copy),
@@ -148,7 +148,7 @@ class Model(Tickets):
         return s.workers[i].ticket, s.workers[i].version
 
     def journal(self, s: State, i: int) -> Outcome:
-        """And it knows whether its version is to be shown: `Milestones.reach`."""
+        """And it knows whether its version is to be shown."""
         me = s.workers[i]
         s = s._replace(journal=changed(s.journal, me.base, self.row(s, i)))
         return (s, "show.wait") if me.base + 1 == self.size.look else (s, self.after_show())

@@ -56,7 +56,7 @@ def test_a_fork_of_a_program_that_trained_trains_with_the_same_bits(before, then
 
 
 def test_a_fork_of_a_program_with_one_thread_is_not_warned(tmp_path):
-    lines, errors = printed(tmp_path, "1", "processes", "threads")
+    lines, errors = printed(tmp_path, "1", "processes", "processes")
     assert lines == ["[True, True] 1", "True"], errors
     assert "Warning" not in errors
 
