@@ -76,7 +76,7 @@ def test_the_other_rules_go_on_too(update, tmp_path):
     resumed = train(update, resume=tmp_path)
     assert sorted(resumed.journal["update"]) == list(range(60))
     assert resumed.updates == 60
-    assert 20 <= done < 60
+    assert 20 - 1 <= done < 60, "of the first 20 the other worker may still have been at one"
 
 
 @pytest.mark.parametrize("every", [1, 7])
