@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
@@ -169,6 +170,7 @@ def _started(
         os.dup2(os.open(terminal, os.O_RDWR), 0)
     become_a_program(*(_descriptor(terminal or name or os.devnull) for name in streams))
     sys.stdout, sys.stderr = _stream(1, streams[0]), _stream(2, streams[1])
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined] # what the server has imported ends with that
     ctypes.pythonapi.Py_Exit(_status_of(arguments))
 
 

@@ -99,7 +99,7 @@ def test_a_fork_server_outlives_a_start_that_is_interrupted(monkeypatch):
         send(*arguments)
 
     monkeypatch.setattr(forkserver.reduction, "sendfds", interrupted)
-    process = spawn.make_process(of_ours, (None, False))
+    process = spawn.make_process(time.sleep, (60,))
     with pytest.raises(KeyboardInterrupt):
         spawn.start_process(process)
     assert process.exitcode == -signal.SIGKILL, "nobody would wait for it"
