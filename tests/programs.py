@@ -28,6 +28,19 @@ from hogwild.workers.process.spawn import start_context, start_process
 # The fork server of the tests imports what a program imports first; that of a program does not, as no user's does.
 spawn._AHEAD = (*spawn._AHEAD, "hogwild.api", "hogwild.cli.running")  # type: ignore[assignment]
 
+UNIMPORTED = """
+import sys
+from hogwild.workers.process import early
+
+class WithoutTorch:
+    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
+    def __getattr__(self, name):
+        return getattr(sys, name)
+
+early.sys = WithoutTorch()
+"""
+"""A program's first lines, by which it is as where nothing was done yet, though torch is imported."""
+
 
 @dataclass(frozen=True)
 class Program:

@@ -1,8 +1,9 @@
-"""Several things done at once in one program, in threads."""
+"""Several things done at once in one program, in threads, and waiting for one of them."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,3 +24,11 @@ def at_once(*bodies: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.join()
     return found
+
+
+def within(seconds: float, so: Callable[[], Any], otherwise: str = "it does not become so") -> None:
+    """Wait until that is so; fail where it is not within those seconds."""
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.001)

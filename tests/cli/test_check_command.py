@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import psutil
 import pytest
 import sklearn.datasets  # noqa: F401 - it sets environment variables when it is first imported
 import torch
+from side_by_side import within
 from warm_pythons import warm_started
 
 from hogwild.cli import main
@@ -36,6 +35,9 @@ def test_ordered_passes(capsys):
     assert "verdict: all runs have the same bits." in " ".join(told.split())
 
 
+WAITS = "a worker waits for the other, and does not race"
+
+
 class Overtaken:
     """The first update of each run is applied after exactly so many later ones; else one thread may do all of them
     before another starts, in every run."""
@@ -49,18 +51,11 @@ class Overtaken:
         if hook is Hook.CLAIMED and seat.ticket == 0 and self.by:
             self.first, self.until = seat, self.by.pop(0)
         elif hook is Hook.COMMITTING and seat is self.first:
-            until(lambda: seat.tickets_handed_out > self.until)
+            within(30, lambda: seat.tickets_handed_out > self.until, WAITS)
         elif hook is Hook.COMMITTING and self.first is not None and seat.ticket == self.until:
-            until(lambda: self.first is None)
+            within(30, lambda: self.first is None, WAITS)
         elif hook is Hook.CLAIMING and seat is self.first:  # it is applied
             self.first = None
-
-
-def until(what: Callable[[], bool], otherwise: str = "a worker waits for the other, and does not race") -> None:
-    deadline = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.001)
 
 
 def test_racing_fails_and_says_why(capsys, tmp_path):
@@ -129,11 +124,11 @@ def test_what_a_command_started_ends_with_the_check(tmp_path):
     command = f"{sys.executable} {tmp_path}/sleeps.py; true {{out}}"
     pid = tmp_path / "pid"
     with warm_started(["-m", "hogwild", "check", "--command", command, "--runs", "2"], tmp_path) as check:
-        until(lambda: pid.exists() and pid.read_text() != "")
+        within(30, lambda: pid.exists() and pid.read_text() != "")
         os.kill(check.pid, signal.SIGTERM)
         check.join(20)
         assert check.exitcode == 143
-    until(lambda: not psutil.pid_exists(int(pid.read_text())), "what the command started outlives the check")
+    within(30, lambda: not psutil.pid_exists(int(pid.read_text())), "what the command started outlives the check")
 
 
 @pytest.mark.parametrize(

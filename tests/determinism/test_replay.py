@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
 import numpy as np
 import problems
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from side_by_side import within
 from traits import VERSIONED
 
 import hogwild
@@ -74,10 +74,8 @@ def test_a_stopped_run_that_had_gone_past_a_late_update_is_replayed(tmp_path):
 
     def late(hook, seat):
         """Until the others have made all versions that they may without it."""
-        deadline = time.monotonic() + 60
-        while hook is Hook.COMPUTING and seat.ticket == 3 and seat.control[Word.HEAD] < 20:
-            assert time.monotonic() < deadline, "the others wait for it"
-            time.sleep(1e-3)
+        if hook is Hook.COMPUTING and seat.ticket == 3:
+            within(60, lambda: seat.control[Word.HEAD] >= 20, "the others wait for it")
 
     with planted(late):
         run = record(

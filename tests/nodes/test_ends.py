@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from queue import SimpleQueue
 
 import problems
 import pytest
 from machines import refusals, together
+from side_by_side import within
 from torch.distributed import HashStore
 
 from hogwild import ArgumentError, NodeError
@@ -126,11 +128,7 @@ def watch():
     assert not made._thread.is_alive()
 
 
-def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+until = partial(within, 30)
 
 
 def test_a_machine_that_was_lost_ends_nothing(watch):

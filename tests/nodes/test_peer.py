@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from queue import SimpleQueue
 
 import pytest
 import torch
+from side_by_side import within
 
 from hogwild.nodes.gloo import GlooMail
 from hogwild.nodes.messages import NOTHING, Kind, Message, Saying
@@ -128,12 +130,7 @@ def peer(mail):
     assert news.empty()
 
 
-def until(condition):
-    """Wait until that is so."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(1e-3)
+until = partial(within, 10)
 
 
 def send(peer, ticket, head=0):

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import problems
 import pytest
 import torch
 from sharing import Lays, SharesAll, SharesSome, SharesSomeOfAll
+from side_by_side import within
 from torch import nn
 from traits import KINDS, SAME_BITS
 
@@ -249,20 +249,13 @@ def test_what_one_began_alone_others_may_make_in_shards_and_the_other_way_round(
 # --- nobody waits for a turn, and nothing is left
 
 
-def until(seen: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + 60
-    while not seen():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.001)
-
-
 class Stays:
     """Stays in the lock after version 5 is published, until the other worker has gone on from the gradient of the next
     update to the last one, of 7."""
 
     def __call__(self, hook: Hook, seat: Any) -> None:
         if hook is Hook.PUBLISHED and seat.control[Word.HEAD] == 5:
-            until(lambda: seat.control[Word.NEXT] == 7, "it waits for the lock")
+            within(60, lambda: seat.control[Word.NEXT] == 7, "it waits for the lock")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -329,7 +322,7 @@ class Meet:
         here = self.here.get(seat.control[Word.HEAD])
         if hook is Hook.STEPPING and here is not None:
             here.add(seat.index)
-            until(lambda: len(here) > 1, "nobody comes to help")
+            within(60, lambda: len(here) > 1, "nobody comes to help")
 
 
 @SHARDED
@@ -348,7 +341,7 @@ def test_where_a_core_is_idle_a_version_is_made_by_several(stepped, monkeypatch)
 
     def published_late(hook: Hook, seat: Any) -> None:
         if hook is Hook.PUBLISHING and seat.control[Word.HEAD] < Meet.FIRST:
-            until(lambda: seat.control.alarms.asleep() == 2, "the others do not sleep")
+            within(60, lambda: seat.control.alarms.asleep() == 2, "the others do not sleep")
 
     with planted(both(published_late, Meet())):
         problems.train(problems.mlp(), **settings(LaysOnly(TAU), workers=3))

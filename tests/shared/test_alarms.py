@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 
 import pytest
+from side_by_side import within
 
 from hogwild.shared.alarms import PLACES, Alarms
 from hogwild.shared.arena import Arena, Space
@@ -32,11 +34,7 @@ class Sleeper(threading.Thread):
         Alarms(self._words).sleep(self._version, lambda: False, LONG)
 
 
-def until(so):
-    ends = time.monotonic() + LONG
-    while not so():
-        assert time.monotonic() < ends
-        time.sleep(0.001)
+until = partial(within, LONG)
 
 
 @pytest.fixture

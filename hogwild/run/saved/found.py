@@ -352,9 +352,9 @@ def _settings(folder: Path, origin: Origin | None) -> dict[str, Any]:
         found[name if parameter in DEFAULTS else parameter] = value
     for name in tables:
         found[name] = "; ".join(map(str, getattr(RunConfig.load(path), name)))
-    if origin is not None and origin.of_a_kernel:
-        found.pop("optimizer", None)
     if origin is not None:
+        if origin.of_a_kernel:
+            found.pop("optimizer", None)
         found |= {name: value for name, value in _own(origin) if found.get(name) in (None, "")}
     return {name: value for name, value in found.items() if value != ""}
 

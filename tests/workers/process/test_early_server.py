@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from programs import started
+from programs import UNIMPORTED, started
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
 
@@ -19,18 +19,6 @@ OWN = """
 import hogwild, torch
 def build() -> hogwild.Problem:
     return hogwild.Problem(torch.nn.Linear(2, 2), torch.ones(4, 2), lambda model, batch: model(batch).sum())
-"""
-# As where nothing was done yet, in a program that has torch imported.
-UNIMPORTED = """
-import sys
-from hogwild.workers.process import early
-
-class WithoutTorch:
-    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
-    def __getattr__(self, name):
-        return getattr(sys, name)
-
-early.sys = WithoutTorch()
 """
 COMMAND = """
 import os, signal, sys

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from programs import UNIMPORTED
 
 from hogwild.bench.children import in_children
 
@@ -94,17 +95,9 @@ else:
 """
 # Each in a fork of a program that has imported torch and made no tensor: as where nothing was done yet. The fork server
 # of the file is started anew, and those of commands are forks of them.
-PROGRAMS = """
-import json, os, runpy, sys, traceback
-import hogwild.api, hogwild.cli.running, hogwild.workers.loop, hogwild.workers.process.process_main, torch._dynamo
-from hogwild.workers.process import early
-
-class WithoutTorch:
-    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
-    def __getattr__(self, name):
-        return getattr(sys, name)
-
-early.sys = WithoutTorch()
+IMPORTS = "hogwild.api, hogwild.cli.running, hogwild.workers.loop, hogwild.workers.process.process_main, torch._dynamo"
+PROGRAMS = f"import json, os, runpy, traceback, {IMPORTS}" + UNIMPORTED
+PROGRAMS += """
 for folder, how, switch in json.loads(sys.argv[1]):
     if os.fork():
         os.wait()
