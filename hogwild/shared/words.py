@@ -173,7 +173,7 @@ class Words:
             self.bell.ring()
 
     def commits(self) -> int:
-        """Updates applied so far, those before a resume included.
+        """Updates applied in place so far, those before a resume included; rules that make versions count none here.
 
         Not a snapshot: commits made while the rows are read may or may not count.
         """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from traits import KINDS
 from warm_pythons import warm_python
 
 from hogwild.shared.limits import usable_cores
+from hogwild.workers.surroundings import blas_threads
 from hogwild.workers.surroundings.blas_threads import BlasThreads
 
 
@@ -179,12 +179,20 @@ def test_of_an_evaluation_what_torch_sets_is_left_alone(two_threads):
     assert numbers() == {2}
 
 
-def test_looking_for_libraries_takes_little_time():
-    """It is done as a run starts, and as a worker does."""
-    threads, took = BlasThreads(), []
-    for _ in range(20):
-        threads._modules = 0
-        began = time.perf_counter()
+def test_libraries_are_looked_for_only_once_something_was_imported(two_threads, monkeypatch):
+    """Looking takes half a millisecond or more, and it is asked for as a run starts and as a worker does."""
+    looks = []
+
+    def look() -> ThreadpoolController:
+        looks.append(len(looks))
+        return ThreadpoolController()
+
+    monkeypatch.setattr(blas_threads, "ThreadpoolController", look)
+    threads = BlasThreads()
+    for _ in range(3):
         with threads.one():
-            took.append(time.perf_counter() - began)
-    assert min(took) < 0.003
+            assert numbers() == {1}
+    assert len(looks) == 1
+    monkeypatch.setitem(sys.modules, "imported_since", sys)
+    with threads.one():
+        assert len(looks) == 2
