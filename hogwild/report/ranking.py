@@ -125,6 +125,11 @@ class Choice:
         """(seed, digest) of its runs."""
         return frozenset((setting_of(run, _SEED), run.digest) for run in self.runs)
 
+    @property
+    def came_to_one_value(self) -> bool:
+        """True where several runs of other bits have the same metric, so that an interval of 0 is no spread."""
+        return self.interval.half == 0 and len({run.digest for run in self.runs}) > 1
+
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
         found = {
@@ -259,7 +264,11 @@ def _best_in_words(found: Sequence[Choice], metric: str, *, lowest: bool) -> str
     if rivals:
         shared = f"{len(rivals)} of the {len(others)} others"
         return f"{told}. Its interval overlaps with {shared}: these runs do not settle it."
-    return f"{told}. Its interval overlaps with none of the others."
+    told += ". Its interval overlaps with none of the others"
+    if alike := [choice for choice in (best, *others) if choice.came_to_one_value]:
+        names = some_of([in_words(choice.settings) for choice in alike], between="; ")
+        return f"{told}, but all runs of {names} came to one value: more seeds would tell how far they spread."
+    return f"{told}."
 
 
 def _diverged_in_words(found: Sequence[Choice], metric: str) -> str:

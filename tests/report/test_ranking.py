@@ -163,7 +163,7 @@ def test_two_experiments_are_not_compared() -> None:
 
 def test_the_conclusion_says_whether_it_is_settled() -> None:
     def told(*values: tuple[float, float]) -> str:
-        runs = [run(n, value, lr=lr, seed=n) for n, (lr, value) in enumerate(values)]
+        runs = [replace(run(n, value, lr=lr, seed=n), digest=f"{n:064x}") for n, (lr, value) in enumerate(values)]
         return conclusion_of(choices(runs, "accuracy", lowest=False), "accuracy", lowest=False)
 
     close = told((0.1, 0.90), (0.1, 0.92), (0.5, 0.80), (0.5, 0.82))
@@ -173,6 +173,11 @@ def test_the_conclusion_says_whether_it_is_settled() -> None:
     )
     clear = told((0.1, 0.90), (0.1, 0.9001), (0.5, 0.80), (0.5, 0.8001))
     assert clear == "highest mean accuracy: lr 0.1. Its interval overlaps with none of the others."
+    flat = told((0.1, 0.90), (0.1, 0.90), (0.5, 0.80), (0.5, 0.8001))
+    assert flat == (
+        "highest mean accuracy: lr 0.1. Its interval overlaps with none of the others, "
+        "but all runs of lr 0.1 came to one value: more seeds would tell how far they spread."
+    )
     assert "more seeds would tell" in told((0.1, 0.9), (0.5, 0.8))
     assert "differ in the seed alone" in told((0.1, 0.9), (0.1, 0.8))
 
