@@ -270,8 +270,7 @@ def _supervisor(run: OpenRun, signals: HeldSignals, machines: Machines | None) -
         look,
         shows=job.evaluate_every > 0 or job.trace is not None,
     )
-    path = job.out / METRICS if job.out is not None else None
-    metrics = MetricsFile(path, evaluator.evaluations, supervisor.history.logged)
+    metrics = MetricsFile(job.out, evaluator.evaluations, supervisor.history, run.logged)
     evaluator.note = metrics.look
     workers = WorkersFile(job.out, supervisor.history, machines.failures if machines is not None else ())
     follower = Follower(job.callbacks, supervisor.history, job.out)

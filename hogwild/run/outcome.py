@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from hogwild.run.machines import Machines
 from hogwild.run.open import OpenRun
 from hogwild.run.result import Run, Staleness, WorkerUsage
 from hogwild.run.saved.befallen import Befallen
-from hogwild.run.saved.metrics import Row, logged_in_order, logged_row
+from hogwild.run.saved.metrics import Row, all_logged
 from hogwild.shared.hashing import digest_bytes
 from hogwild.shared.words import Field
 from hogwild.workers.failures import WorkerHistory
@@ -70,9 +71,7 @@ def with_other_machines(result: Run, machines: Machines, usage: Sequence[WorkerU
 def logged_rows(run: OpenRun, history: WorkerHistory, version: int | None = None) -> tuple[Row, ...]:
     """What was logged; up to a `version`, where one is given and updates are numbered as versions are, so that there is
     none of an update that the end of the run has dropped."""
-    numbered = version if run.job.rule.same_bits else None
-    applied = [logged_row(one) for one in history.logged_once() if numbered is None or one.update < numbered]
-    return logged_in_order([*run.logged, *applied])
+    return all_logged(run.logged, history, math.inf if version is None or not run.job.rule.same_bits else version)
 
 
 def _audit(run: OpenRun, history: WorkerHistory) -> Audit | None:

@@ -2,12 +2,13 @@
 
 An evaluation has `update` and `seconds` first, then its metrics. What a worker logged has `update`, `batch` and
 `worker` first. JSON has no NaN and no infinity: they are null, and the words inf and -inf. Rows are appended while the
-run goes on, so that a kill loses the last moment at most.
+run goes on, so that a kill loses the last moment at most; those of a batch that is computed again are taken out.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from hogwild.errors import RunDirectoryError, printable
 from hogwild.run.saved.directory import METRICS, append_lines, placed, writing
+from hogwild.workers.failures import WorkerHistory
 from hogwild.workers.team import Logged
 from hogwild.workers.worker_info import OF_A_ROW
 
@@ -70,6 +72,12 @@ def logged_row(logged: Logged) -> Row:
     return {"update": logged.update, "batch": logged.batch, "worker": logged.worker, **logged.metrics}
 
 
+def all_logged(before: Iterable[Row], history: WorkerHistory, end: float = math.inf) -> tuple[Row, ...]:
+    """What was logged `before` a resume, and since then by workers, of batches that count and updates before `end`."""
+    since = (logged_row(one) for one in history.logged_once() if one.update < end)
+    return logged_in_order([*before, *since])
+
+
 def logged_in_order(logged: Iterable[Row]) -> tuple[Row, ...]:
     """What workers logged, by update and batch; for one batch in the order in which it came."""
     return tuple(sorted(logged, key=_place))
@@ -109,43 +117,53 @@ def _number(value: Any) -> float:
 
 
 def replace_metrics(out: Path, rows: Sequence[Row]) -> None:
-    """Write those rows in the place of what a run's metrics.jsonl holds, if there are any.
+    """Write those rows in the place of what a run's metrics.jsonl holds; no file where there never was a row.
 
     Raises:
         RunDirectoryError: the file cannot be written; the one before is still there.
     """
-    if rows:
+    if rows or (out / METRICS).exists():
         with writing(out / METRICS), placed(out, METRICS) as path:
             path.write_text(as_json(rows), encoding="utf-8")
 
 
 class MetricsFile:
-    """Appends rows to a run's metrics.jsonl as they come; None is no file.
+    """Appends rows to the metrics.jsonl of a run as they come; None is no directory.
 
     Args:
-        path: of the file.
+        out: the directory of the run.
         evaluations: rows; what is appended to this list from now on is written.
-        logged: what workers logged, likewise.
+        history: what workers logged, likewise. Where some of it is undone, the whole file is written anew.
+        before: what was logged before a resume.
     """
 
-    def __init__(self, path: Path | None, evaluations: Sequence[Row], logged: Sequence[Logged]) -> None:
-        self._path = path
+    def __init__(
+        self, out: Path | None, evaluations: Sequence[Row], history: WorkerHistory, before: Sequence[Row]
+    ) -> None:
+        self._out = out
         self._evaluations = evaluations
-        self._logged = logged
-        self._written = len(evaluations), len(logged)
+        self._history = history
+        self._before = before
+        self._written = len(evaluations), len(history.logged)
+        self._undone = len(history.undone)
         self._last = time.monotonic()
 
     def look(self) -> None:
-        """Append what is new: an evaluation at once, what workers logged once a second.
+        """Append what is new: an evaluation at once, what workers logged once a second; all anew once some was undone.
 
         Raises:
             RunDirectoryError: the file cannot be written.
         """
-        if self._path is None:
+        if self._out is None:
             return
-        evaluations = self._evaluations[self._written[0] :]
-        if not evaluations and (len(self._logged) == self._written[1] or time.monotonic() - self._last < _EVERY):
+        written, history = self._written, self._history
+        evaluations, logged = self._evaluations[written[0] :], history.logged[written[1] :]
+        anew, late = len(history.undone) != self._undone, time.monotonic() - self._last >= _EVERY
+        if not (anew or evaluations or (logged and late)):
             return
-        logged = self._logged[self._written[1] :]
-        self._written, self._last = (len(self._evaluations), len(self._logged)), time.monotonic()
-        append_lines(self._path, as_json(by_update(evaluations, map(logged_row, logged))))
+        self._written = written[0] + len(evaluations), written[1] + len(logged)
+        self._undone, self._last = len(history.undone), time.monotonic()
+        if anew:
+            replace_metrics(self._out, by_update(self._evaluations, all_logged(self._before, history)))
+        else:
+            append_lines(self._out / METRICS, as_json(by_update(evaluations, map(logged_row, logged))))

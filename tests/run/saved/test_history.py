@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import problems
 import pytest
+import torch
 from programs import started
+from side_by_side import within
 from traits import OTHER_BITS, SAME_BITS
 
 import hogwild
+from hogwild.testing import Hook, planted
 
 SETTINGS = {"staleness": 1, "micro_batches": 2, "updates": 60, "evaluate_every": 5}
 
@@ -146,3 +150,32 @@ def test_a_row_after_the_checkpoint_is_not_there_twice(tmp_path):
     (killed / "metrics.jsonl").write_text('{"update": 10, "seconds": 0.1, "weight": 0.0}\n')
     problems.train(out=killed, resume=killed, updates=60, **{k: v for k, v in settings.items() if k != "updates"})
     assert [row["update"] for row in rows(killed)] == [10, 20, 30, 40, 50, 60]
+
+
+def test_what_was_logged_and_is_computed_again_leaves_the_file_while_the_run_goes_on(tmp_path):
+    """Or a kill of the program would leave it there for good."""
+    died, seen = torch.zeros(1, dtype=torch.int64).share_memory_(), []
+
+    def loss(model, batch):
+        if (info := hogwild.worker_info()) is not None:
+            info.log(there=info.batch)
+        return problems.cross_entropy(model, batch)
+
+    def dies(hook, seat):
+        if hook is Hook.COMMITTING and seat.ticket == 9 and died[0] == 0:
+            within(60, lambda: 9 in logged(), "it was never written")
+            died[0] = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def logged() -> list[int]:
+        return [row["batch"] for row in rows(tmp_path) if "batch" in row] if list(tmp_path.glob("metrics*")) else []
+
+    def evaluate(model):
+        seen.append(logged() if died[0] else [])
+        return {"weight": 0.0}
+
+    settings = {"kind": "processes", "on_worker_failure": "replace", "evaluate_every": 15, "updates": 40}
+    with planted(dies):
+        run = problems.train(update="ordered", loss=loss, out=tmp_path, evaluate=evaluate, **settings)
+    assert len(run.failures) == 1 and 9 in seen[-1]
+    assert all(len(set(batches)) == len(batches) for batches in seen)
