@@ -6,6 +6,8 @@ import math
 
 import problems
 import pytest
+from clocks import Clock
+from side_by_side import within
 from torch.distributed import HashStore
 
 import hogwild
@@ -97,12 +99,52 @@ def test_one_machine_joins_nobody():
 
 
 def test_who_waits_for_others_to_come_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(module, "MEETING", 0.6)
-    monkeypatch.setattr(module, "_TELLING", 0.1)
+    monkeypatch.setattr(module, "time", Clock())
     alone = Party(Invitation(3, "host", 29500), 0, HashStore(), "run")
-    with pytest.raises(NodeError, match="machine 1, 2 of 3 did not come within 0.6 s"):
+    with pytest.raises(NodeError, match="machine 1, 2 of 3 did not come within 300 s"):
         module._check_secret(alone)
-    assert caplog.text.count("waiting for machine 1, 2 of 3 at host:29500, 0.6 s at most") == 1
+    assert caplog.text.count("waiting for machine 1, 2 of 3 at host:29500, 300 s at most") == 1
+
+
+def test_who_gives_signs_of_life_is_waited_for_however_long_it_prepares(monkeypatch):
+    monkeypatch.setattr(module, "_BEAT", 0.001)
+    store = HashStore()
+    here, there = (Party(Invitation(2, "host", 29500), node, store, "run") for node in range(2))
+    seen = [0]
+
+    def signs():
+        return here._added(f"{module._ALIVE}/1", 0)
+
+    def meanwhile():
+        """It gives one more, and after a quarter of an hour it is ready."""
+        within(30, lambda: signs() > seen[-1], "it gives no sign of life")
+        seen.append(signs())
+        if len(seen) == 60:
+            there.tell("ready", True)
+
+    clock = Clock(meanwhile)
+    monkeypatch.setattr(module, "_LOOK_EVERY", 15.0)
+    monkeypatch.setattr(module, "time", clock)
+    there.live()
+    try:
+        assert here.hear_all("ready", 3600.0, [1]) == {1: True}
+    finally:
+        there.leave()
+    assert clock.now >= 1000 + 59 * 15
+
+
+def test_who_has_given_signs_of_life_and_gives_none_any_more_is_not_waited_for(monkeypatch):
+    store = HashStore()
+    here, there = (Party(Invitation(2, "host", 29500), node, store, "run") for node in range(2))
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    with pytest.raises(NodeError, match="did not come"):
+        here.hear_all("ready", 100.0, [1])
+    there._added(f"{module._ALIVE}/1", 1)
+    began = clock.now
+    with pytest.raises(NodeError, match="^machine 1 of 2 has given no sign of life for 60 s"):
+        here.hear_all("ready", 3600.0, [1])
+    assert 60 < clock.now - began < 63
 
 
 def test_what_differs_is_told_with_both_values():
