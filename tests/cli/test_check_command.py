@@ -119,14 +119,14 @@ def test_a_command_that_always_writes_to_one_place_is_compared_all_the_same(tmp_
 
 
 def test_what_a_command_started_ends_with_the_check(tmp_path):
-    sleeps = f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    sleeps = f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(600)"
     (tmp_path / "sleeps.py").write_text(sleeps)
     command = f"{sys.executable} {tmp_path}/sleeps.py; true {{out}}"
     pid = tmp_path / "pid"
     with warm_started(["-m", "hogwild", "check", "--command", command, "--runs", "2"], tmp_path) as check:
         within(30, lambda: pid.exists() and pid.read_text() != "")
         os.kill(check.pid, signal.SIGTERM)
-        check.join(20)
+        check.join(60)
         assert check.exitcode == 143
     within(30, lambda: not psutil.pid_exists(int(pid.read_text())), "what the command started outlives the check")
 

@@ -23,6 +23,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from side_by_side import within
 from warm_pythons import NO_READER, warm_started
 
 import hogwild
@@ -163,24 +164,6 @@ def test_sigterm_is_no_fault_of_the_file_that_runs_meanwhile(text: str, tmp_path
     assert (tmp_path / "output").read_text() == "" and "sys.exit" not in errors and "Traceback" not in errors
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
-@pytest.mark.parametrize("moment", ["torch is imported", "the fork server starts", "the fork server has started"])
-def test_ctrl_c_while_torch_is_imported_and_the_fork_server_starts_prints_no_traceback(
-    moment: str, tmp_path: Path
-) -> None:
-    """A terminal sends it to all processes, and the server has nothing to tell."""
-    has_come = _has_torch if moment == "torch is imported" else _has_a_server
-    with _started([*LONG.split(), "--kind", "processes"], tmp_path) as process:
-        deadline = time.monotonic() + 60
-        while not has_come(process):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.002)
-        time.sleep(0.6 if moment == "the fork server has started" else 0)
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in errors
-
-
 def _has_torch(process: subprocess.Popen[str]) -> bool:
     """Whether it has begun to load torch's libraries; a program that has not come to its first line cannot heed what
     is sent to it."""
@@ -189,9 +172,41 @@ def _has_torch(process: subprocess.Popen[str]) -> bool:
 
 def _has_a_server(process: subprocess.Popen[str]) -> bool:
     """Whether it has a child, which has its command line, beside the one that looks after shared memory."""
+    return bool(_servers(process))
+
+
+def _has_a_worker(process: subprocess.Popen[str]) -> bool:
+    """Whether that child has forked another, so it serves."""
     with suppress(psutil.NoSuchProcess):
-        return any("resource_tracker" not in " ".join(one.cmdline()) for one in psutil.Process(process.pid).children())
+        return any(server.children() for server in _servers(process))
     return False
+
+
+def _servers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children()
+        return [one for one in children if "resource_tracker" not in " ".join(one.cmdline())]
+    return []
+
+
+MOMENTS = {
+    "torch is imported": _has_torch,
+    "the fork server starts": _has_a_server,
+    "the fork server has forked a worker": _has_a_worker,
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_while_torch_is_imported_and_the_fork_server_starts_prints_no_traceback(
+    moment: str, tmp_path: Path
+) -> None:
+    """A terminal sends it to all processes, and the server has nothing to tell."""
+    with _started([*LONG.split(), "--kind", "processes"], tmp_path) as process:
+        within(120, lambda: MOMENTS[moment](process) or process.poll() is not None, f"there is no moment when {moment}")
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in errors
 
 
 INTERRUPTED_IMPORT = """
