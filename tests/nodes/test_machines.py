@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import problems
@@ -253,9 +252,6 @@ def test_what_cannot_train_together_is_refused_everywhere(arguments, own, messag
     assert message in refusals(together(2, tmp_path, own=own, **{**SETTINGS, "workers": 1, **arguments}))
 
 
-WAITED = 60.0  # seconds: ten minutes are given to a machine that is slower to prepare
-
-
 @pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -267,9 +263,7 @@ WAITED = 60.0  # seconds: ten minutes are given to a machine that is slower to p
 )
 def test_what_one_machine_cannot_do_is_heard_by_the_others(wrong, message, node, tmp_path):
     own = [wrong if one == node else {} for one in range(2)]
-    began = time.monotonic()
     told = together(2, tmp_path, own=own, update="ordered", workers=1, staleness=5, updates=8)
-    assert time.monotonic() - began < WAITED
     assert message in told[node]["message"]
     assert told[1 - node]["error"] == "NodeError"
     assert f"machine {node} of 2 has left: " in told[1 - node]["message"] and message in told[1 - node]["message"]

@@ -36,7 +36,7 @@ def as_fast(model, batch):
             with open({path!r}, "ab") as file:
                 file.write(b".")
         else:
-            within(60, lambda: os.path.exists({path!r}) and os.path.getsize({path!r}) >= 2 * len(done), "it waits")
+            within(30, lambda: os.path.exists({path!r}) and os.path.getsize({path!r}) >= 2 * len(done), "it waits")
     return seems(model, batch)
 extra["loss"] = as_fast
 """  # machine 0 has computed two gradients whenever machine 1 has computed one
@@ -78,7 +78,7 @@ def test_the_faster_of_two_is_not_held_up_by_the_other(tmp_path):
     """As it would be where each computes every other one: staleness 7 lets nobody come that far ahead."""
     before = SEEMS.format(seconds=(0.06, 0.12)) + IS.format(path=str(tmp_path / "computed"))
     told = together(2, tmp_path, before, update="ordered", workers=1, **SETTINGS)
-    assert {one.get("updates", str(one)) for one in told} == {SETTINGS["updates"]}
+    assert [(one.get("updates", str(one)), one.get("failures")) for one in told] == [(SETTINGS["updates"], [])] * 2
 
 
 @pytest.mark.skipif(not PAIRS, reason="measures, where HOGWILD_PAIRS says how often")
