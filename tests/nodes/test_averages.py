@@ -250,8 +250,8 @@ def evaluate(model):
         raise KeyboardInterrupt
     return {}
 def late(model, batch):
-    if hogwild.worker_info().update >= 40:  # evaluated second: neither is to end before it hears of the interrupt
-        time.sleep(2.0)
+    if hogwild.worker_info().update >= 40:  # evaluated second: neither ends, but by the interrupt
+        time.sleep(600)
     return problems.cross_entropy(model, batch)
 calls = []
 extra = {"loss": late, "evaluate_every": 20, **({"evaluate": evaluate} if os.environ["RANK"] == "0" else {})}
