@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import problems
 import pytest
 import torch
+from held_locks import alone
 from optimizers import OPTIMIZERS, UPDATES, everything, everything_loss, plain, trained
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,6 +18,7 @@ from traits import KINDS, ONE_OF_EACH
 import hogwild
 from hogwild.optim.factory import make_optimizer
 from hogwild.optim.plan import OptimizerPlan
+from hogwild.testing import planted
 
 
 class Counting(Optimizer):
@@ -80,8 +82,10 @@ def test_under_a_lock_no_step_of_two_workers_is_lost(kind, update):
     def loss(model: nn.Module, batch: Any) -> Tensor:
         return model.weight.sum()  # its gradient is one, whatever was read
 
-    problems.train(model, loss=loss, optimizer=partial(torch.optim.SGD, lr=1.0), **steps)
+    with planted(alone):
+        run = problems.train(model, loss=loss, optimizer=partial(torch.optim.SGD, lr=1.0), **steps)
     assert torch.equal(model.weight, torch.full((1, 8), -200.0))
+    assert run.failures == ()
 
 
 def loaded_state(parameters: list[nn.Parameter], *, which: int) -> dict[str, Any]:
