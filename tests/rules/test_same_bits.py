@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from functools import partial
 
 import problems
 import pytest
 import torch
+from side_by_side import within
 from torch import nn
 from traits import SAME_BITS
 
 import hogwild
-from hogwild.testing import RandomDelays, planted
+from hogwild.shared import words
+from hogwild.shared.alarms import Alarms
+from hogwild.shared.words import LOOKING, Field
+from hogwild.testing import Hook, RandomDelays, planted
 
 MODELS = {"mlp": problems.mlp, "conv_bn": problems.conv_bn, "dropout": problems.dropout}
 OPTIMIZERS = {"momentum": partial(torch.optim.SGD, lr=0.02, momentum=0.5), "adam": problems.ADAM}
@@ -181,19 +186,30 @@ def test_snapshot_reads_whole_versions_that_exist():
     assert (run.journal["version_read"] < run.journal["version"]).all()
 
 
+class Watching:
+    """The worker with update 20 waits until the other one, which waits for it, has looked so many times in vain."""
+
+    LOOKS = 20
+
+    def __init__(self):
+        self.seen = torch.zeros(2, dtype=torch.float64).share_memory_()  # the worker that waited, for how many seconds
+
+    def __call__(self, hook, seat):
+        words._YIELDS = 0  # of a wait that may be short
+        if hook is Hook.COMPUTING and seat.ticket == 20:
+            number = 1 - seat.index
+            other = seat.control.row(number)
+            within(60, lambda: other[Field.TICKET] == 22 and other[Field.WAITING] == LOOKING)
+            looks, began = other[Field.LOOKS], time.monotonic()
+            within(60, lambda: other[Field.LOOKS] > looks + self.LOOKS)
+            self.seen[:] = torch.tensor([number, time.monotonic() - began])
+
+
 def test_waiting_takes_no_core():
-    """Of two workers one computes for 20 ms an update and the other waits for it."""
-
-    def loss(model, batch):
-        info = hogwild.worker_info()
-        if info.update % 2 == 0:
-            import time
-
-            time.sleep(0.02)
-        return problems.cross_entropy(model, batch)
-
-    run = problems.train(update="ordered", kind="processes", loss=loss, updates=60)
-    waited = sum(usage.waited_seconds for usage in run.workers)
-    assert waited > 0.3 * run.seconds
-    busy = sum(usage.cpu_seconds for usage in run.workers)
-    assert busy < 0.9 * run.seconds, "two workers that sleep and wait use less than one core between them"
+    """Who waits sleeps between two looks, for at least the shortest time that it sleeps."""
+    watching = Watching()
+    with planted(watching):
+        run = problems.train(update="ordered", staleness=1, recheck=0, kind="processes", workers=2)
+    number, seconds = watching.seen.tolist()
+    assert seconds > Watching.LOOKS * (words._LONGEST_FORESEEN if Alarms.works else words._SHORTEST_SLEEP)
+    assert run.workers[int(number)].waited_seconds > seconds

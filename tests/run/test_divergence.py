@@ -13,6 +13,7 @@ import problems
 import pytest
 import torch
 from rich.console import Console
+from side_by_side import within
 from torch import nn
 from traits import NAMES
 
@@ -20,7 +21,7 @@ import hogwild
 from hogwild.report.tables import run_report
 from hogwild.run import divergence as module
 from hogwild.run.divergence import WINDOW, divergence
-from hogwild.shared.words import Hook, Word
+from hogwild.shared.words import Hook
 from hogwild.testing import planted
 from hogwild.workers.seat import WorkerSeat
 
@@ -105,9 +106,7 @@ def test_which_of_two_workers_commits_first_does_not_matter(monkeypatch, caplog)
 def later(hook: Hook, seat: WorkerSeat) -> None:
     """Update 0 is committed after a later one."""
     if hook is Hook.COMMITTING and seat.ticket == 0:
-        deadline = time.monotonic() + 20
-        while seat.control[Word.HEAD] < 2 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        within(60, lambda: len(seat.state.journal.rows()), "the other worker waits for this one")
 
 
 def infinities(model: nn.Module, batch: Any) -> torch.Tensor:

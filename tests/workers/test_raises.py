@@ -121,15 +121,18 @@ def raises_at_the_end(worker):
 @pytest.mark.parametrize("policy", ["replace", "continue"])
 def test_a_run_that_was_stopped_needs_no_worker_for_a_ticket_that_makes_no_version(policy):
     """Under `snapshot` the versions up to the last may be of later tickets than the one of a worker that is late."""
-    late, stopped = threading.Event(), threading.Event()
+    late, stopped, other = threading.Event(), threading.Event(), []
 
     def loss(model, batch):
         if problems.in_worker_thread() and hogwild.worker_info().index == 0:
             late.set()
-            assert stopped.wait(10)
-            time.sleep(0.2)  # the other one ends
+            assert stopped.wait(60)
+            other[0].join(60)
+            assert not other[0].is_alive()
             raise KeyError("late")
-        assert not problems.in_worker_thread() or late.wait(10)  # it has a ticket then
+        if problems.in_worker_thread():
+            other.append(threading.current_thread())
+            assert late.wait(60)  # it has a ticket then
         return problems.cross_entropy(model, batch)
 
     def stop(progress):
