@@ -7,58 +7,88 @@ import os
 import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import problems
 import psutil
 import pytest
 import torch
-from traits import NAMES, SAME_BITS
+from side_by_side import within
+from traits import KINDS, NAMES, SAME_BITS
 
 import hogwild
-from hogwild.config import RunConfig
-from hogwild.rules import Hogwild
 from hogwild.shared import words
-from hogwild.shared.arena import Arena, Space
 from hogwild.shared.tickets import Control
-from hogwild.shared.words import FOR_A_LOCK, LOOKING, Field
+from hogwild.shared.words import LOOKING, Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers import supervisor, threads
 
-TIMEOUT = 2.0  # seconds, in which a worker that does not hang comes to run, whatever else does
+TIMEOUT = 2.0
 
 
-def hang_once(gate):
+@pytest.fixture
+def hanging(monkeypatch):
+    """Shared words, of which a worker sets its own before it hangs. For who looks for those that hang time passes only
+    while there are such, and from one look to the next only once all others have moved on: none of these is ever taken
+    to hang, however long the system lets it stand still."""
+    hanging = torch.zeros(8, dtype=torch.int64).share_memory_()
+    look_for, start = supervisor.Supervisor._end_what_hangs, supervisor.Supervisor._start
+
+    def moved(watch, worker):
+        point = watch._point(worker)
+        return point is None or point != watch._seen[worker][0] or worker in watch.history.finished
+
+    def end_what_hangs(watch, timeout):
+        passes = hanging.any() and all(hanging[one] or moved(watch, one) for one in watch._team.running())
+        watch._looked = time.monotonic() - (timeout if passes else 0)
+        look_for(watch, timeout)
+
+    def starts(watch, worker):
+        hanging[worker] = 0
+        start(watch, worker)
+
+    monkeypatch.setattr(supervisor.Supervisor, "_end_what_hangs", end_what_hangs)
+    monkeypatch.setattr(supervisor.Supervisor, "_start", starts)
+    return hanging
+
+
+def hang_once(hanging, gate):
     """A loss that hangs at batch 9 the first time somebody computes it in a worker."""
 
     def loss(model, batch):
         info = hogwild.worker_info()
         if info.batch == 9 and gate[0] == 0:
-            gate[0] = 1
-            hanging()
+            gate[0] = hanging[info.index] = 1
+            forever()
         return problems.cross_entropy(model, batch)
 
-    def hanging():
+    def forever():
         threading.Event().wait()
 
     return loss
 
 
 @pytest.mark.parametrize("update", NAMES)
-def test_a_process_that_hangs_is_replaced(update):
+def test_a_process_that_hangs_is_replaced(update, hanging):
     gate = torch.zeros(1, dtype=torch.int64).share_memory_()
-    run = problems.train(update=update, kind="processes", loss=hang_once(gate), worker_timeout=TIMEOUT)
+    run = problems.train(update=update, kind="processes", loss=hang_once(hanging, gate), worker_timeout=TIMEOUT)
     assert run.updates == 40
     assert sorted(run.journal["update"]) == list(range(40))
     (failure,) = run.failures
     assert "hung for 2 s at update" in failure and "(batch 9)" in failure
-    assert "in hanging" in failure, "the stack says where"
+    assert "in forever" in failure, "the stack says where"
 
 
-def slowly(model, batch):
-    """So slow that all workers have begun before the fault comes."""
-    time.sleep(0.01)
-    return problems.cross_entropy(model, batch)
+class Hanging:
+    """A fault that is planted, and of whose victim the words say that it hangs."""
+
+    def __init__(self, fault, hanging):
+        self.fault, self.hanging = fault, hanging
+
+    def __call__(self, hook, seat):
+        if hook is self.fault.hook and not self.fault.fired and self.fault._meets(seat):
+            self.hanging[seat.index] = 1
+            self.fault(hook, seat)
+            self.hanging[seat.index] = 0  # another one came first
 
 
 MOMENTS = [
@@ -70,12 +100,12 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("update", "hook"), MOMENTS)
-def test_a_process_that_hangs_at(update, hook):
+def test_a_process_that_hangs_at(update, hook, hanging):
     """Also between updates, and with a lock held: those that wait for it are not taken for the one that hangs."""
     fault = PlantedFault(Fault.HANG, hook, 60)
     settings = {"staleness": 2, "micro_batches": 3, "updates": 80, "worker_timeout": TIMEOUT, "max_restarts": 9}
-    with planted(fault):
-        run = problems.train(update=update, kind="processes", workers=3, loss=slowly, **settings)
+    with planted(Hanging(fault, hanging)):
+        run = problems.train(update=update, kind="processes", workers=3, **settings)
     assert fault.fired
     done = sorted({*run.journal["update"].tolist(), *run.in_doubt})
     assert run.updates + len(run.in_doubt) == 80 and done == list(range(80))
@@ -83,7 +113,7 @@ def test_a_process_that_hangs_at(update, hook):
     assert len(hung) == len(run.failures) <= 2, "two may come to the first hook at once"
 
 
-def test_a_process_that_hangs_with_the_lock_while_another_is_killed():
+def test_a_process_that_hangs_with_the_lock_while_another_is_killed(hanging):
     """Who settles that death does not wait for the lock, but finds the one that hangs with it."""
     comes, hangs = torch.zeros(2, dtype=torch.int64).share_memory_()
 
@@ -92,6 +122,7 @@ def test_a_process_that_hangs_with_the_lock_while_another_is_killed():
             wait_for(comes)
         if seat.index == 0 and hook is Hook.OWNING and not hangs:
             hangs.fill_(1)
+            hanging[0] = 1
             time.sleep(3600)
         if seat.index == 1 and hook is Hook.COMPUTING and not comes:
             comes.fill_(1)
@@ -129,19 +160,18 @@ def with_a_lock(lock, monkeypatch):
         monkeypatch.setattr("hogwild.shared.mutex.Mutex.works", lambda: False)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("update", "lock"), [("ordered", "mutex"), ("ordered", "file"), ("snapshot", "file"), ("racing", "file")]
 )
-def test_who_looks_does_not_wait_for_a_lock_that_a_process_hangs_with(update, lock, monkeypatch):
+def test_who_looks_does_not_wait_for_a_lock_that_a_process_hangs_with(update, lock, hanging, monkeypatch):
     """Where words are seen under that lock, the parent goes on, and finds who hangs."""
     with_a_lock(lock, monkeypatch)
     looked = []
     fault = PlantedFault(Fault.HANG, Hook.OWNING, 30)
     settings = {"staleness": 2, "micro_batches": 3, "updates": 60, "worker_timeout": TIMEOUT, "max_restarts": 9}
     settings |= {"evaluate": problems.accuracy, "evaluate_every": 20, "progress": looked.append}
-    with planted(WithoutOrder(fault)):
-        run = problems.train(update=update, kind="processes", workers=2, loss=slowly, **settings)
+    with planted(WithoutOrder(Hanging(fault, hanging))):
+        run = problems.train(update=update, kind="processes", workers=2, **settings)
     assert fault.fired and looked
     (failure,) = run.failures
     assert "hung for 2 s" in failure
@@ -198,122 +228,57 @@ def test_a_death_that_ends_the_run_is_told_before_it_is_settled(monkeypatch):
         problems.train(update="ordered", kind="processes", workers=1, on_worker_failure="raise", updates=40)
 
 
-def stopping_the_other(done, begun):
-    """A loss whose update 9 takes half a second, in which the other worker comes to wait, and is stopped, once."""
-    program = os.getpid()
-
-    def loss(model, batch):
-        info = hogwild.worker_info()
-        if os.getpid() != program:
-            begun[info.index] = 1
-        if info.update == 9 and done[0] == 0:
-            done[0] = 1
-            while begun.sum() < 2:
-                time.sleep(0.01)
-            time.sleep(0.5)
-            for process in psutil.Process().parent().children():
-                if process.pid != os.getpid():
-                    process.send_signal(signal.SIGSTOP)
-        return problems.cross_entropy(model, batch)
-
-    return loss
+def looking(seat, ticket):
+    """The row of the other worker of two, once it has that ticket, and looks for what that waits for."""
+    row = seat.control.row(1 - seat.index)
+    within(60, lambda: row[Field.TICKET] == ticket and row[Field.WAITING] == LOOKING, "the other does not wait")
+    return row
 
 
-def test_a_process_that_is_stopped_while_it_waits_is_replaced():
+def test_a_process_that_is_stopped_while_it_waits_is_replaced(hanging):
     """Others then wait for it as it waited for them; it is the one that does not look again."""
-    done, begun = (torch.zeros(size, dtype=torch.int64).share_memory_() for size in (1, 2))
-    loss, settings = stopping_the_other(done, begun), {"update": "ordered", "staleness": 1, "updates": 40}
-    run = problems.train(kind="processes", workers=2, loss=loss, worker_timeout=2, **settings)
+    gate = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def stop_the_other(hook, seat):
+        if hook is Hook.COMPUTING and seat.ticket == 9 and not gate:
+            looking(seat, 11)
+            gate.fill_(1)
+            (other,) = (one for one in psutil.Process().parent().children() if one.pid != os.getpid())
+            other.send_signal(signal.SIGSTOP)
+            hanging[1 - seat.index] = 1
+
+    settings = {"update": "ordered", "staleness": 1, "updates": 40, "recheck": 0}
+    with planted(stop_the_other):
+        run = problems.train(kind="processes", workers=2, worker_timeout=TIMEOUT, **settings)
     (failure,) = run.failures
-    assert "hung for 2 s at update" in failure
+    assert "hung for 2 s at update 11" in failure
     assert sorted(run.journal["update"]) == list(range(40))
     assert run.digest == problems.train(**settings).digest
 
 
-def test_a_slow_worker_does_not_hang():
-    def loss(model, batch):
-        import time
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_waits_for_a_slow_worker_is_seen_to_look(kind):
+    """Again and again, as long as that takes."""
+    seen = torch.zeros(1, dtype=torch.int64).share_memory_()
 
-        time.sleep(0.12)
-        return problems.cross_entropy(model, batch)
+    def slow(hook, seat):
+        if hook is Hook.COMPUTING and seat.ticket == 9:
+            row = looking(seat, 11)
+            looks = row[Field.LOOKS]
+            within(60, lambda: row[Field.LOOKS] > looks + 5, "it does not look again")
+            seen.fill_(1)
 
-    run = problems.train(update="ordered", kind="processes", loss=loss, worker_timeout=TIMEOUT)
-    assert run.failures == ()
-
-
-def test_waiting_for_a_slow_worker_is_not_hanging():
-    def loss(model, batch):
-        import time
-
-        if hogwild.worker_info().update == 9:
-            time.sleep(1.0)
-        return problems.cross_entropy(model, batch)
-
-    run = problems.train(update="ordered", kind="processes", loss=loss, updates=14, worker_timeout=3.0)
-    assert run.failures == ()
+    with planted(slow):
+        run = problems.train(update="ordered", staleness=1, recheck=0, kind=kind, workers=2)
+    assert seen and run.failures == ()
 
 
-def watched(monkeypatch):
-    """(the row of a worker that has ticket 7, what lets so many seconds pass and tells who was ended)."""
-    now, ended, space = [0.0], [], Space()
-    offset = Control.reserve(space, 1, 1)
-    control = Control(Arena(space.nbytes), offset, 1, 1)
-    control.prepare(0, 9)
-    row = control.row(0)
-    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    team = SimpleNamespace(running=lambda: {0}, start=lambda _: None, stacks=lambda _: "")
-    config = RunConfig(updates=9, worker_timeout=0.5)
-    watch = supervisor.Supervisor(team, SimpleNamespace(control=control), Hogwild(), config, lambda: None, shows=False)
-
-    def look_after(seconds):
-        now[0] += seconds
-        watch._end_what_hangs(0.5)
-        return ended
-
-    team.end = lambda worker: ended.append(worker) or True
-    watch._start(0)
-    row[Field.TICKET] = 7
-    return row, look_after
-
-
-def test_who_makes_versions_of_what_others_compute_does_not_hang(monkeypatch):
-    row, look_after = watched(monkeypatch)
-    for version in range(50):
-        row[Field.ENDED] = version + 1
-        assert look_after(0.1) == []
-    for _ in range(5):
-        look_after(0.1)
-    assert look_after(0.1) == [0]
-
-
-def test_who_looks_for_what_it_waits_for_does_not_hang(monkeypatch):
-    row, look_after = watched(monkeypatch)
-    row[Field.WAITING] = LOOKING
-    for _ in range(50):
-        row[Field.LOOKS] += 1
-        assert look_after(0.1) == []
-    for _ in range(5):
-        look_after(0.1)
-    assert look_after(0.1) == [0]
-
-
-def test_time_in_which_nobody_looked_counts_little(monkeypatch):
-    """As after Ctrl-Z, in a frozen container, or beside a long evaluation: the workers may have stood still, too."""
-    row, look_after = watched(monkeypatch)
-    assert look_after(0.1) == [], "it has just moved"
-    assert look_after(1000.0) == [], "nobody looked"
-    row[Field.WAITING] = FOR_A_LOCK
-    assert look_after(1000.0) == look_after(0.1) == [], "it waits for who has the lock"
-    row[Field.WAITING] = 0
-    assert look_after(0.1) == look_after(1000.0) == look_after(0.1) == look_after(0.1) == look_after(0.1) == []
-    assert look_after(0.1) == [0], "it was seen there for 0.125 + 4 × 0.1 s"
-
-
-def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
+def test_a_thread_that_hangs_fails_the_run_with_all_stacks(hanging):
     released = threading.Event()
 
     def loss(model, batch):
         if problems.in_worker_thread() and hogwild.worker_info().update == 9:
+            hanging[hogwild.worker_info().index] = 1
             released.wait(60)
         return problems.cross_entropy(model, batch)
 
@@ -326,7 +291,7 @@ def test_a_thread_that_hangs_fails_the_run_with_all_stacks():
     assert "in supervise" in str(caught.value), "the stacks of the other threads too"
 
 
-def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
+def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(hanging, monkeypatch):
     """In a program that ends meanwhile it would come back from torch into an interpreter that is gone."""
     monkeypatch.setattr(threads, "_PATIENCE", 0.1)
     monkeypatch.setattr(threads, "_LEAVING", 30.0)
@@ -335,6 +300,7 @@ def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
     def loss(model, batch):
         if problems.in_worker_thread() and hogwild.worker_info().update == 9:
             hung.append(threading.current_thread())
+            hanging[hogwild.worker_info().index] = 1
             while not released.is_set():
                 torch.ones(50, 50) @ torch.ones(50, 50)
                 time.sleep(0.002)
@@ -350,8 +316,10 @@ def test_a_thread_that_calls_torch_for_ever_ends_with_the_run(monkeypatch):
 
 
 @pytest.mark.parametrize("update", ["ordered", "locked"])
-def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(update, tmp_path, ctrl_c):
+def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(update, tmp_path, ctrl_c, monkeypatch):
     """The parent goes on without that lock, too: it saves what there is."""
+    monkeypatch.setattr(threads, "_PATIENCE", 0.1)
+    monkeypatch.setattr(supervisor, "_GRACE", 0.1)
     released, threads_of_run, stuck = threading.Event(), {}, []
 
     def plant(hook, seat):
@@ -365,8 +333,10 @@ def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(updat
     try:
         with planted(plant), pytest.raises(KeyboardInterrupt):
             problems.train(out=tmp_path / "run", workers=3, **settings)
-        assert [index for index, thread in sorted(threads_of_run.items()) if thread.is_alive()] == stuck
         assert len(stuck) == 1
+        others = [thread for index, thread in threads_of_run.items() if index not in stuck]
+        within(30, lambda: not any(thread.is_alive() for thread in others), "they wait for the lock")
+        assert threads_of_run[stuck[0]].is_alive()
     finally:
         released.set()
     run = problems.train(resume=tmp_path / "run", **settings)
