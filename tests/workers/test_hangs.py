@@ -12,26 +12,30 @@ import problems
 import psutil
 import pytest
 import torch
+from crews import looking
 from side_by_side import within
 from traits import KINDS, NAMES, SAME_BITS
 
 import hogwild
 from hogwild.shared import words
 from hogwild.shared.tickets import Control
-from hogwild.shared.words import LOOKING, Field
+from hogwild.shared.words import Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
-from hogwild.workers import supervisor, threads
+from hogwild.workers import processes, supervisor, threads
 
 TIMEOUT = 2.0
+STOPPED = 2
 
 
 @pytest.fixture
 def hanging(monkeypatch):
     """Shared words, of which a worker sets its own before it hangs. For who looks for those that hang time passes only
     while there are such, and from one look to the next only once all others have moved on: none of these is ever taken
-    to hang, however long the system lets it stand still."""
+    to hang, however long the system lets it stand still. Nor are the stacks asked for in vain of one that the system
+    lets stand still, but for one that a signal has stopped, whose word is `STOPPED`."""
     hanging = torch.zeros(8, dtype=torch.int64).share_memory_()
     look_for, start = supervisor.Supervisor._end_what_hangs, supervisor.Supervisor._start
+    ask = processes.ProcessTeam.stacks
 
     def moved(watch, worker):
         point = watch._point(worker)
@@ -46,6 +50,13 @@ def hanging(monkeypatch):
         hanging[worker] = 0
         start(watch, worker)
 
+    def stacks(team, worker):
+        if hanging[worker] != STOPPED:
+            os.kill(team._processes[worker].pid, signal.SIGUSR1)
+            assert team._stacks[worker].poll(30), "it tells no stacks"
+        return ask(team, worker)
+
+    monkeypatch.setattr(processes.ProcessTeam, "stacks", stacks)
     monkeypatch.setattr(supervisor.Supervisor, "_end_what_hangs", end_what_hangs)
     monkeypatch.setattr(supervisor.Supervisor, "_start", starts)
     return hanging
@@ -228,13 +239,6 @@ def test_a_death_that_ends_the_run_is_told_before_it_is_settled(monkeypatch):
         problems.train(update="ordered", kind="processes", workers=1, on_worker_failure="raise", updates=40)
 
 
-def looking(seat, ticket):
-    """The row of the other worker of two, once it has that ticket, and looks for what that waits for."""
-    row = seat.control.row(1 - seat.index)
-    within(60, lambda: row[Field.TICKET] == ticket and row[Field.WAITING] == LOOKING, "the other does not wait")
-    return row
-
-
 def test_a_process_that_is_stopped_while_it_waits_is_replaced(hanging):
     """Others then wait for it as it waited for them; it is the one that does not look again."""
     gate = torch.zeros(1, dtype=torch.int64).share_memory_()
@@ -245,7 +249,7 @@ def test_a_process_that_is_stopped_while_it_waits_is_replaced(hanging):
             gate.fill_(1)
             (other,) = (one for one in psutil.Process().parent().children() if one.pid != os.getpid())
             other.send_signal(signal.SIGSTOP)
-            hanging[1 - seat.index] = 1
+            hanging[1 - seat.index] = STOPPED
 
     settings = {"update": "ordered", "staleness": 1, "updates": 40, "recheck": 0}
     with planted(stop_the_other):

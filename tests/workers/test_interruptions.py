@@ -12,12 +12,15 @@ import signal
 import threading
 import time
 from collections import deque
+from functools import partial
 from multiprocessing import connection, forkserver
 
 import problems
 import pytest
 import torch
+from crews import at_rest, looking, watched_runs
 from programs import living
+from side_by_side import within
 from traits import IN_PLACE, KINDS, OWN_GRADIENTS, SAME_BITS, VERSIONED
 from warm_servers import warm_servers
 
@@ -73,10 +76,10 @@ def stop_at_20(progress):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["interrupted", "copied"])
-def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path):
+def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path, monkeypatch):
     """Ctrl-C while version 20 is judged, or a copy of the directory made then, as a kill -9 would leave it."""
     settings = {"update": "ordered", "kind": kind, "updates": 60, "evaluate_every": 10, "stop": stop_at_20}
-    whole = problems.train(**settings, evaluate=problems.accuracy)
+    whole, controls = problems.train(**settings, evaluate=problems.accuracy), watched_runs(monkeypatch)
     assert whole.updates == 20
 
     def evaluate(model):
@@ -84,7 +87,7 @@ def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path):
         if evaluate.calls == 2 and how == "interrupted":
             raise KeyboardInterrupt
         if evaluate.calls == 2:
-            time.sleep(0.3)
+            at_rest(controls[-1])
             shutil.copytree(tmp_path / "run", tmp_path / "copy")
         return {}
 
@@ -148,7 +151,7 @@ def test_an_interruption_says_where_the_run_is_saved_and_what_goes_on(tmp_path, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_after_the_stop_does_not_fail_the_run(kind):
+def test_what_comes_after_the_stop_does_not_fail_the_run(kind, monkeypatch):
     """Update 20 is computed beside the judging of version 20, diverges, and is never come to."""
 
     def loss(model, batch):
@@ -156,9 +159,10 @@ def test_what_comes_after_the_stop_does_not_fail_the_run(kind):
         return value * math.nan if hogwild.worker_info().update >= 20 else value
 
     def evaluate(model):
-        time.sleep(0.1)
+        at_rest(controls[-1])
         return {}
 
+    controls = watched_runs(monkeypatch)
     settings = {"update": "ordered", "evaluate": evaluate, "evaluate_every": 10, "stop": stop_at_20, "loss": loss}
     one, two = (problems.train(**settings, kind=kind, workers=workers) for workers in (1, 2))
     assert one.updates == two.updates == 20
@@ -170,14 +174,15 @@ def test_the_first_update_that_is_not_finite_is_the_one_raised(kind):
     """Though its successor, computed beside it, is found first."""
 
     def loss(model, batch):
-        info = hogwild.worker_info()
-        if info.update >= 20:
-            time.sleep(0.2 if info.update == 20 else 0.0)
         value = problems.cross_entropy(model, batch)
-        return value * math.nan if info.update >= 20 else value
+        return value * math.nan if hogwild.worker_info().update >= 20 else value
 
-    with pytest.raises(hogwild.NonFiniteError, match="update 20 ") as caught:
-        problems.train(update="ordered", kind=kind, loss=loss)
+    def late(hook, seat):
+        if hook is Hook.COMPUTING and seat.ticket == 20:
+            looking(seat, 22)
+
+    with planted(late), pytest.raises(hogwild.NonFiniteError, match="update 20 ") as caught:
+        problems.train(update="ordered", staleness=1, recheck=0, kind=kind, workers=2, loss=loss)
     assert caught.value.update == 20
 
 
@@ -255,33 +260,41 @@ def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update, tmp_pat
     """Python says of all of them that they have ended; two owners of one ticket would be the end of every promise."""
 
     def loss(model, batch):
-        if os.getpid() != here:
-            (tmp_path / f"{hogwild.worker_info().index} {os.getpid()}").touch()
+        index, number = hogwild.worker_info().index, os.getpid()
+        path = tmp_path / f"{index} {number}"
+        if number != here and not path.exists():
+            crews = 2 if server_killed else 1
+            path.touch()
+            first_crew[index] = number if crews == 1 else first_crew[index]
+            within(60, lambda: len([*tmp_path.iterdir()]) >= 2 * crews, "not all workers come")
+        if server_killed and number in first_crew:
+            time.sleep(3600)  # it lives on unless it is killed
         return problems.cross_entropy(model, batch)
 
     def started(process, index):
-        """Start a worker, and note who has the same number and lives on; who was killed ends in a moment."""
+        """Start a worker once who had the same number has ended, which who was killed does in a moment."""
         for path in tmp_path.glob(f"{index} *"):
-            deadline = time.monotonic() + 2
-            while (goes_on := living(int(path.name.split()[1]))) and time.monotonic() < deadline:
-                time.sleep(0.001)
-            both.append(goes_on)
+            within(30, partial(ends, int(path.name.split()[1])), "two have one number")
+            ended.append(index)
         return start(process, index)
 
     def evaluate(model):
-        if not killed:
-            killed.append(forkserver._forkserver._forkserver_pid)
-            os.kill(killed[0], signal.SIGKILL)
+        if not server_killed:
+            server_killed.fill_(1)
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
         return {}
+
+    def ends(number):
+        return not living(number)
 
     here, start = os.getpid(), processes._started
     monkeypatch.setattr(processes, "_started", started)
-    killed, both = [], []
+    server_killed, first_crew = (torch.zeros(size, dtype=torch.int64).share_memory_() for size in (1, 2))
+    ended = []
     settings = {"update": update, "updates": 1000, "evaluate_every": 125}
     with warm_servers():
         run = problems.train(kind="processes", evaluate=evaluate, loss=loss, max_restarts=9, **settings)
-    assert killed and len([*tmp_path.iterdir()]) == 4
-    assert both == [False, False]
+    assert len([*tmp_path.iterdir()]) == 4 and sorted(ended) == [0, 1]
     assert len(run.failures) == 2
     assert sorted([*run.journal["update"].tolist(), *run.in_doubt]) == list(range(1000))
     if update == "ordered":

@@ -1,0 +1,49 @@
+"""The workers of a run as their rows in shared memory show them: who waits, and when nobody goes on."""
+
+from __future__ import annotations
+
+from side_by_side import within
+
+from hogwild.shared.tickets import Control
+from hogwild.shared.words import LOOKING, NOBODY, Field
+from hogwild.workers.seat import WorkerSeat
+from hogwild.workers.supervisor import Supervisor
+
+
+def looking(seat: WorkerSeat, ticket: int) -> memoryview:
+    """The row of the other worker of two, once it has that ticket, and looks for what that waits for."""
+    row = seat.control.row(1 - seat.index)
+    within(60, lambda: row[Field.TICKET] == ticket and row[Field.WAITING] == LOOKING, "the other does not wait")
+    return row
+
+
+def watched_runs(monkeypatch) -> list[Control]:
+    """The words of the runs that this program begins from here on, which what it is called back by may look at."""
+    controls: list[Control] = []
+    supervise = Supervisor.supervise
+
+    def supervised(self: Supervisor) -> None:
+        controls.append(self._control)
+        supervise(self)
+
+    monkeypatch.setattr(Supervisor, "supervise", supervised)
+    return controls
+
+
+def at_rest(control: Control) -> None:
+    """Wait until every worker has ended, or looks again and again for what only this program can bring about."""
+    before: list[tuple[int, ...]] = []
+
+    def rests() -> bool:
+        rows = [control.row(worker) for worker in range(control.workers)]
+        now = [(row[Field.TICKET], row[Field.COMPUTED], row[Field.COMMITS], row[Field.LOOKS]) for row in rows]
+        waits = [row[Field.WAITING] == LOOKING for row in rows]
+        ended = [row[Field.STARTED] > 0 and row[Field.TICKET] == NOBODY and not row[Field.PRESENT] for row in rows]
+        if not all(one or other for one, other in zip(waits, ended, strict=True)):
+            before.clear()
+            return False
+        if not before or [one[:3] for one in before] != [one[:3] for one in now]:
+            before[:] = now
+        return all(end or one[3] > old[3] + 1 for end, one, old in zip(ended, now, before, strict=True))
+
+    within(60, rests, "some worker goes on, or stands still")
