@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import copy
 import threading
-import time
 
 import problems
 import pytest
 import torch
+from crews import watched_runs
+from side_by_side import within
 from torch import nn
 from traits import SAME_BITS
 
 import hogwild
+from hogwild.shared.words import LOOKING, Field
 from hogwild.testing import Hook, PlantedError, planted
+from hogwild.workers.threads import ThreadTeam
 
-PATIENCE = 10.0  # seconds for something that has to happen
+PATIENCE = 60.0  # seconds for something that has to happen
 
 
 class SlowToCopy(nn.Linear):
-    """Counts the copies made in threads other than the main one; they take long enough to meet an evaluation."""
+    """Counts the copies made in threads other than the main one; the third takes as long as it takes to meet an
+    evaluation."""
 
     copies: list[bool] = []  # noqa: RUF012
+    evaluating = threading.Event()
 
     def __deepcopy__(self, memo):
         if problems.in_worker_thread():
-            time.sleep(0.05)
+            assert len(self.copies) < 2 or self.evaluating.wait(PATIENCE)
             self.copies.append(self.training)
         new = type(self).__new__(type(self))
         new.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return new
 
 
-def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode():
+def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode(monkeypatch):
     SlowToCopy.copies.clear()
-    modes, raised = set(), threading.Event()
+    SlowToCopy.evaluating.clear()
+    modes, raised, started, start = set(), threading.Event(), [], ThreadTeam.start
 
     def loss(model, batch):
         modes.add(model.training)
@@ -45,12 +51,18 @@ def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode(
             raised.set()
             raise PlantedError("once")
 
+    def starts(team, index):
+        start(team, index)
+        started.append(index)
+
     def evaluate(model):
         model.eval()
-        if raised.is_set() and len(SlowToCopy.copies) < 3:
-            time.sleep(0.1)
+        if len(started) == 3:
+            SlowToCopy.evaluating.set()
+            within(PATIENCE, lambda: len(SlowToCopy.copies) == 3)
         return {"seen": 1.0}
 
+    monkeypatch.setattr(ThreadTeam, "start", starts)
     with planted(fault):
         run = problems.train(
             SlowToCopy(8, 3), update="hogwild", kind="threads", workers=2, updates=40, loss=loss,
@@ -61,11 +73,10 @@ def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode(
 
 
 class Overlapping:
-    """An evaluation that draws once update 6 is being computed, and waits until a loss was computed after that."""
+    """An evaluation that draws once update 6 is being computed; the first waits until a loss is computed after that."""
 
     def __init__(self) -> None:
         self.losses = 0
-        self.overlapped = 0
         self.computing = threading.Event()
         self.drawn = threading.Event()
 
@@ -73,20 +84,17 @@ class Overlapping:
         if hogwild.worker_info().update == 6:
             self.computing.set()
             assert self.drawn.wait(PATIENCE)
+        value = problems.cross_entropy(model, batch)
         self.losses += 1
         hogwild.worker_info().log(number=self.losses)
-        return problems.cross_entropy(model, batch)
+        return value
 
     def evaluate(self, model):
         assert self.computing.wait(PATIENCE)
-        before = self.losses
+        before, first = self.losses, not self.drawn.is_set()
         torch.rand(3)
         self.drawn.set()
-        deadline = time.monotonic() + 0.5
-        while self.losses == before and time.monotonic() < deadline:
-            time.sleep(0.001)
-        self.overlapped += self.losses > before
-        time.sleep(0.02)
+        within(PATIENCE, lambda: self.losses > before or not first, "no loss is computed while a version is evaluated")
         return {"seen": 1.0}
 
 
@@ -96,7 +104,6 @@ def test_an_evaluation_that_draws_neither_fails_threads_nor_changes_their_bits(u
     beside = Overlapping()
     run = problems.train(problems.conv_bn(), loss=beside.loss, evaluate=beside.evaluate, evaluate_every=4, **settings)
     assert run.digest == problems.train(problems.conv_bn(), **settings).digest
-    assert beside.overlapped, "no loss was computed while a version was evaluated"
     computed = run.updates * (2 if update == "sync" else 1)
     assert beside.losses > computed + 1, "what was computed meanwhile is computed again"  # 1: the dry run
     assert [row["batch"] for row in run.logged] == [*range(computed)], "what was logged meanwhile does not count"
@@ -105,7 +112,7 @@ def test_an_evaluation_that_draws_neither_fails_threads_nor_changes_their_bits(u
 class DrawsOnce(nn.Module):
     """Draws at one update, while a version is evaluated."""
 
-    evaluating = threading.Event()
+    evaluating, drawn = threading.Event(), threading.Event()
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,16 +123,24 @@ class DrawsOnce(nn.Module):
         if info is not None and info.update == 9:
             assert self.evaluating.wait(PATIENCE)
             x = x + torch.rand_like(x)
+            self.drawn.set()
         return self.net(x)
 
 
-def test_a_draw_in_the_training_is_refused_beside_an_evaluation_that_draws():
+def test_a_draw_in_the_training_is_refused_beside_an_evaluation_that_draws(monkeypatch):
     DrawsOnce.evaluating.clear()
+    DrawsOnce.drawn.clear()
+    controls = watched_runs(monkeypatch)
+
+    def looks_at_what_was_drawn():
+        rows = [controls[-1].row(worker) for worker in range(2)]
+        looks = any(row[Field.TICKET] == 9 and row[Field.WAITING] == LOOKING for row in rows)
+        return DrawsOnce.drawn.is_set() and looks
 
     def evaluate(model):
         torch.rand(3)
         DrawsOnce.evaluating.set()
-        time.sleep(0.2)
+        within(PATIENCE, looks_at_what_was_drawn)
         return {"seen": 1.0}
 
     with pytest.raises(hogwild.NotReproducible, match=r"was drawn from by update ([6-9]|1[0-2]) or one that ran"):
