@@ -13,8 +13,10 @@ from pathlib import Path
 import problems
 import pytest
 import torch
+from crews import watched_runs
 from programs import started
 from safetensors.torch import load_file, save_file
+from side_by_side import within
 from torch import nn
 from traits import IN_PLACE, OTHER_BITS, SAME_BITS
 
@@ -235,45 +237,68 @@ class OneAtATime(Hogwild):
 
 
 def counting(model, batch):
-    time.sleep(0.01)
     return model.weight.sum()  # every gradient is one
 
 
-COUNTS = {"update": OneAtATime(), "loss": counting, "optimizer": partial(torch.optim.SGD, lr=1.0), "updates": 14}
+COUNTS = {"update": OneAtATime(), "optimizer": partial(torch.optim.SGD, lr=1.0), "updates": 14}
+
+
+class Saving:
+    """Where the checkpoint of version 10 is saved: what comes after that version waits until it is let go on."""
+
+    def __init__(self, monkeypatch):
+        self.over, self._one, self._controls = threading.Event(), threading.Semaphore(0), watched_runs(monkeypatch)
+        save = checkpoint.Checkpointer.save
+
+        def saved(*arguments, **named):
+            save(*arguments, **named)
+            self.over.set()
+
+        monkeypatch.setattr(checkpoint.Checkpointer, "save", saved)
+
+    def loss(self, model, batch):
+        """`counting`, of the first ten updates, or while a checkpoint is saved of one that was let go on."""
+        if hogwild.worker_info().update >= 10:
+            within(60, lambda: self.over.is_set() or self._one.acquire(blocking=False), "no checkpoint is saved")
+        return counting(model, batch)
+
+    def another(self):
+        """Let another worker apply an update, where one is left."""
+        (control,) = self._controls
+        if self.over.is_set() or control.commits() == COUNTS["updates"]:
+            return
+        commits = control.commits()
+        self._one.release()
+        within(60, lambda: control.commits() > commits, "nobody applies an update")
 
 
 @pytest.fixture(params=["is asked what is done", "has copied the model"])
 def slow_saver(request, monkeypatch):
     """Another worker applies an update each time when the one that saves a checkpoint has come to that."""
-    asked, copied, controls = Control.unfinished, checkpoint.as_tensor, []
-
-    def outpaced():
-        commits, deadline = controls[0].commits(), time.monotonic() + 1.0
-        while controls[0].commits() == commits and time.monotonic() < deadline:
-            time.sleep(0.001)
+    asked, copied, saving = Control.unfinished, checkpoint.as_tensor, Saving(monkeypatch)
 
     def unfinished(control, settle, but):
-        controls[:] = [control]
         found = asked(control, settle, but)
         if request.param == "is asked what is done":
-            outpaced()
+            saving.another()
         return found
 
     def as_tensor(memory):
-        if request.param == "has copied the model" and controls:
-            outpaced()
+        if request.param == "has copied the model":
+            saving.another()
         return copied(memory)
 
     monkeypatch.setattr(Control, "unfinished", unfinished)
     monkeypatch.setattr(checkpoint, "as_tensor", as_tensor)
+    return saving
 
 
 def test_what_is_applied_while_a_checkpoint_is_made_is_in_it_once(slow_saver, monkeypatch, tmp_path):
     model, again = (nn.Linear(8, 1, bias=False) for _ in range(2))
     nn.init.zeros_(model.weight)
-    problems.train(model, **COUNTS, out=tmp_path, checkpoint_every=10)
+    problems.train(model, **COUNTS, loss=slow_saver.loss, out=tmp_path, checkpoint_every=10)
     monkeypatch.undo()
-    run = problems.train(again, **COUNTS, workers=1, resume=tmp_path)
+    run = problems.train(again, **COUNTS, loss=counting, workers=1, resume=tmp_path)
     assert run.updates == len(run.journal) == 14 and run.in_doubt == ()
     assert model.weight.tolist() == again.weight.tolist() == [[-14.0] * 8]
 
@@ -281,28 +306,38 @@ def test_what_is_applied_while_a_checkpoint_is_made_is_in_it_once(slow_saver, mo
 def test_what_was_applied_while_a_checkpoint_was_made_is_in_doubt(slow_saver, monkeypatch, tmp_path):
     """Where others leave no moment for a copy that is whole."""
     monkeypatch.setattr(checkpoint, "_MOST_COPIES", 1)
-    problems.train(nn.Linear(8, 1, bias=False), **COUNTS, out=tmp_path, checkpoint_every=10)
+    problems.train(nn.Linear(8, 1, bias=False), **COUNTS, loss=slow_saver.loss, out=tmp_path, checkpoint_every=10)
     monkeypatch.undo()
-    run = problems.train(nn.Linear(8, 1, bias=False), **COUNTS, workers=1, resume=tmp_path)
+    run = problems.train(nn.Linear(8, 1, bias=False), **COUNTS, loss=counting, workers=1, resume=tmp_path)
     assert run.in_doubt and set(run.in_doubt) <= set(range(14))
 
 
 class SlowToWrite:
-    """A worker is in the middle of its write while another one saves a checkpoint."""
+    """A worker is in the middle of its write until something is so."""
 
-    def __init__(self, seconds=0.5):
-        self.seconds = seconds
+    def __init__(self, so):
+        self.so = so
 
     def __call__(self, hook, seat):
         if hook is Hook.WRITING and seat.ticket == 8:
-            time.sleep(self.seconds)
+            within(60, self.so)
 
 
 @pytest.mark.parametrize("update", [name for name in IN_PLACE if name != "locked"])
 def test_a_worker_that_was_stopped_in_its_write_is_waited_for(update, monkeypatch, tmp_path):
     """As the system stops one that has used up its share of a core; a copy of a small model takes no millisecond."""
-    monkeypatch.setattr(checkpoint, "_MOST_WAITED", 30.0)
-    with planted(SlowToWrite(0.2)):
+    saving, written_now, looks = Saving(monkeypatch), checkpoint._written_now, []
+
+    def look(state):
+        looks.extend(found := written_now(state))
+        return found
+
+    def waited_for():
+        return saving.over.is_set() or looks.count(8) > 3 * checkpoint._MOST_COPIES  # two of a copy are no wait
+
+    monkeypatch.setattr(checkpoint, "_MOST_WAITED", 60.0)
+    monkeypatch.setattr(checkpoint, "_written_now", look)
+    with planted(SlowToWrite(waited_for)):
         problems.train(update=update, updates=14, out=tmp_path, checkpoint_every=10)
     run = problems.train(update=update, updates=14, resume=tmp_path)
     assert run.in_doubt == () and sorted(run.journal["update"]) == list(range(14))
@@ -314,7 +349,8 @@ def test_what_a_worker_was_writing_when_a_checkpoint_was_saved_is_not_lost(updat
         return problems.train(update=update, updates=20, out=tmp_path, checkpoint_every=10, **named)
 
     fault = PlantedFault(Fault.RAISE, Hook.COMPUTING, 14)
-    with planted(both(SlowToWrite(), fault)), pytest.raises(hogwild.WorkerError):
+    writes = SlowToWrite((tmp_path / "checkpoint.safetensors").exists)
+    with planted(both(writes, fault)), pytest.raises(hogwild.WorkerError):
         train(on_worker_failure="raise")
     run = train(resume=tmp_path)
     assert sorted(run.journal["update"]) == list(range(20))
