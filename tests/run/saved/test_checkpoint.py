@@ -313,13 +313,16 @@ def test_what_was_applied_while_a_checkpoint_was_made_is_in_doubt(slow_saver, mo
 
 
 class SlowToWrite:
-    """A worker is in the middle of its write until something is so."""
+    """A worker is in the middle of its write until something is so; no later update is computed before."""
 
     def __init__(self, so):
-        self.so = so
+        self.so, self.writes = so, threading.Event()
 
     def __call__(self, hook, seat):
+        if hook is Hook.COMPUTING and seat.ticket > 8:
+            assert self.writes.wait(60)
         if hook is Hook.WRITING and seat.ticket == 8:
+            self.writes.set()
             within(60, self.so)
 
 
