@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from multiprocessing import connection
+
 from side_by_side import within
 
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import LOOKING, NOBODY, Field
 from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.supervisor import Supervisor
+from hogwild.workers.team import Team
+from hogwild.workers.threads import ThreadTeam
 
 
 def looking(seat: WorkerSeat, ticket: int) -> memoryview:
@@ -20,14 +25,32 @@ def looking(seat: WorkerSeat, ticket: int) -> memoryview:
 def watched_runs(monkeypatch) -> list[Control]:
     """The words of the runs that this program begins from here on, which what it is called back by may look at."""
     controls: list[Control] = []
+    _at_supervision(monkeypatch, lambda supervisor: controls.append(supervisor._control))
+    return controls
+
+
+def crews(monkeypatch) -> list[Team]:
+    """The workers of these runs."""
+    teams: list[Team] = []
+    _at_supervision(monkeypatch, lambda supervisor: teams.append(supervisor._team))
+    return teams
+
+
+def _at_supervision(monkeypatch, call: Callable[[Supervisor], None]) -> None:
     supervise = Supervisor.supervise
 
     def supervised(self: Supervisor) -> None:
-        controls.append(self._control)
+        call(self)
         supervise(self)
 
     monkeypatch.setattr(Supervisor, "supervise", supervised)
-    return controls
+
+
+def has_lost_one(team: Team) -> bool:
+    """Whether a worker has ended, as who looks next will hear."""
+    if isinstance(team, ThreadTeam):
+        return any(not thread.is_alive() for thread in team._threads.values())
+    return bool(connection.wait([process.sentinel for process in team._processes.values()], 0))
 
 
 def at_rest(control: Control) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from functools import partial
 from typing import ClassVar
 
 import problems
 import pytest
 import torch
+from crews import watched_runs
+from side_by_side import within
 from torch import nn
 from traits import EXACT, KINDS, NAMES, SAME_BITS
 
 import hogwild
 from hogwild.rules.locked import Locked
 from hogwild.shared.totals import Totals
+from hogwild.shared.words import FOR_A_LOCK, Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 
 LR = 0.1
@@ -38,16 +41,26 @@ def test_where_no_step_is_lost_the_projection_is_one_up_to_rounding(update, kind
 @pytest.mark.parametrize("update", SAME_BITS)
 def test_a_worker_that_reports_leaves_no_version_unmade(update, monkeypatch):
     """One that ends meanwhile found a lock taken, and left its last version to whoever had it."""
-    added = Totals.add
+    added, reports, last = Totals.add, threading.Event(), 6 * (2 if update == "sync" else 1) - 1
+    controls = watched_runs(monkeypatch)
+
+    def other_waits_for_a_lock():
+        return any(controls[-1].row(worker)[Field.WAITING] == FOR_A_LOCK for worker in range(2))
 
     def add_slowly(totals, *account):
         added(totals, *account)
-        time.sleep(0.01)
+        if not reports.is_set():
+            reports.set()
+            within(60, other_waits_for_a_lock)
+
+    def late(hook, seat):
+        if hook is Hook.COMMITTING and seat.ticket == last:
+            assert reports.wait(60)
 
     monkeypatch.setattr(Totals, "add", add_slowly)
-    for _ in range(20):
-        run = problems.train(update=update, workers=2, updates=6, audit=True, max_restarts=0)
-        assert run.audit.whole
+    with planted(late):
+        run = problems.train(update=update, workers=2, updates=6, recheck=0, audit=True, max_restarts=0)
+    assert run.audit.whole
 
 
 @pytest.mark.parametrize("update", NAMES)

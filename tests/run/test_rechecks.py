@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from collections import Counter
 
 import problems
 import pytest
 import tables
 import torch
+from crews import watched_runs
 from hidden import NOT_SEEN, cache_of_a_later_epoch, name_of
+from side_by_side import within
 from traits import KINDS, OTHER_BITS, SAME_BITS
 
 import hogwild
 from hogwild import NotReproducible
 from hogwild.rules import Ordered
 from hogwild.rules.rechecks import Chosen
-from hogwild.shared.words import Field, Hook
+from hogwild.shared.words import LOOKING, Field, Hook
 from hogwild.testing import Fault, PlantedFault, RandomDelays, planted
 from hogwild.workers.threads import ThreadTeam
 
@@ -228,11 +229,17 @@ def test_a_flipped_bit_is_seen_and_the_parameter_named(name, kind):
 
 
 def test_a_worker_that_starts_late_is_waited_for(monkeypatch):
-    start = ThreadTeam.start
+    start, controls = ThreadTeam.start, watched_runs(monkeypatch)
+
+    def waits(thread):
+        row = controls[-1].row(0)
+        looks = row[Field.TICKET] == 2 and row[Field.WAITING] == LOOKING and row[Field.LOOKS] > 5
+        return looks or not thread.is_alive()
 
     def late(team, index):
+        if index == 1:
+            within(60, lambda: waits(team._threads[0]), "the first worker goes on, or stands still")
         start(team, index)
-        time.sleep(0.5)
 
     monkeypatch.setattr(ThreadTeam, "start", late)
     with planted(FlippedBit("0.weight")), pytest.raises(NotReproducible) as raised:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
 import problems
 import pytest
+import torch
+from crews import crews, has_lost_one
 from safetensors import safe_open
+from side_by_side import within
 
 import hogwild
 from hogwild.run.saved.befallen import Befallen, read_befallen
@@ -43,17 +45,27 @@ def interrupted(tmp_path, request):
     return tmp_path
 
 
-class InterruptingOnce(hogwild.Callback):
-    """Interrupts once a fault has befallen a worker, of whose end nobody has heard yet."""
+class Overtaking(hogwild.Callback):
+    """A fault that befalls a worker while the first evaluation is made, and an interruption of that once the worker has
+    ended, which nobody has heard yet."""
 
-    def __init__(self, fault):
-        self.fault = fault
+    def __init__(self, fault, monkeypatch):
+        self.fault, self.teams = fault, crews(monkeypatch)
+        self.evaluating = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def planted(self):
+        fault, evaluating = self.fault, self.evaluating
+
+        def befalls(hook, seat):
+            if hook is Hook.WRITING and seat.ticket == SOON:
+                within(60, lambda: evaluating[0])
+                fault(hook, seat)
+
+        return planted(befalls)
 
     def on_evaluation(self, progress):
-        deadline = time.monotonic() + 30
-        while not self.fault.fired and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        self.evaluating.fill_(1)
+        within(60, lambda: has_lost_one(self.teams[-1]))
         raise KeyboardInterrupt
 
 
@@ -65,10 +77,10 @@ class InterruptingOnce(hogwild.Callback):
         ("ordered", "threads", Fault.RAISE, "raised PlantedError at update 25 (batch 25): planted at"),
     ],
 )
-def test_a_death_that_an_interruption_overtakes_is_noted(update, kind, fault, told, tmp_path):
-    fault = PlantedFault(fault, Hook.WRITING, SOON)
-    with planted(fault), pytest.raises(KeyboardInterrupt):
-        train(tmp_path, update, kind=kind, callbacks=[InterruptingOnce(fault)])
+def test_a_death_that_an_interruption_overtakes_is_noted(update, kind, fault, told, tmp_path, monkeypatch):
+    overtaking = Overtaking(PlantedFault(fault, Hook.WRITING, SOON), monkeypatch)
+    with overtaking.planted(), pytest.raises(KeyboardInterrupt):
+        train(tmp_path, update, kind=kind, callbacks=[overtaking])
     found, doubted = read_befallen(tmp_path), [SOON] * (update == "hogwild")
     (failure,) = found.failures
     assert told in failure and ("may have been applied in part" in failure) is bool(doubted)
