@@ -10,14 +10,23 @@ from functools import partial
 import pytest
 from side_by_side import within
 
+from hogwild.shared import alarms
 from hogwild.shared.alarms import PLACES, Alarms
 from hogwild.shared.arena import Arena, Space
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field, Word
 from hogwild.workers.process.spawn import start_context, start_lock, start_server, without_main
 
+REQUEUE = 3  # of futex
 LONG = 60.0  # seconds, which no sleep here is to last
 SLEEPY = pytest.mark.skipif(not Alarms.works, reason="no futex on this platform: who waits looks again and again")
+
+
+def asleep(arena, *versions):
+    """How many sleep for these, as the kernel counts them where it is to let them sleep at the same word as before."""
+    found, everybody = alarms_of(arena), 2**31 - 1
+    words = [found._address + 8 * (version % PLACES) for version in versions]
+    return sum(found._futex(alarms._NUMBER, word, REQUEUE, 0, everybody, word, 0) for word in words)
 
 
 class Sleeper(threading.Thread):
@@ -27,8 +36,7 @@ class Sleeper(threading.Thread):
         super().__init__(daemon=True)
         self._words, self._version = arena.words(0, PLACES), version
         self.start()
-        until(lambda: self._words[version % PLACES] != 0)
-        time.sleep(0.05)  # and now it is asleep
+        until(lambda: asleep(arena, version) == 1)
 
     def run(self):
         Alarms(self._words).sleep(self._version, lambda: False, LONG)
@@ -62,7 +70,7 @@ def test_another_process_wakes_who_waits_for_its_version_and_nobody_else(arena):
     mine.join(LONG)
     maker.join(LONG)
     assert maker.exitcode == -9 and not mine.is_alive()
-    assert other.is_alive(), "no version of its own was made"
+    assert asleep(arena, 4) == 1 and other.is_alive(), "no version of its own was made"
     alarms_of(arena).wake(4)
     other.join(LONG)
     assert not other.is_alive()
@@ -73,9 +81,8 @@ def test_one_is_roused_or_all_are(arena):
     alarms_of(arena).sleep(0, lambda: True, LONG)  # leaves its word, and nobody asleep
     sleepers = [Sleeper(arena, version) for version in (1, 2, 3)]
     alarms_of(arena).rouse(1)
+    assert asleep(arena, 1, 2, 3) == 2
     until(lambda: sum(not one.is_alive() for one in sleepers) == 1)
-    time.sleep(0.05)
-    assert sum(one.is_alive() for one in sleepers) == 2
     alarms_of(arena).rouse()
     for one in sleepers:
         one.join(LONG)
@@ -125,13 +132,15 @@ def test_a_wait_for_a_version_ends_with_it(works, monkeypatch):
 
     waiter = threading.Thread(target=control.wait_until, args=(is_there, 0, 7))
     waiter.start()
-    until(lambda: control.row(0)[Field.WAITING])
-    time.sleep(0.3)
+    until(lambda: control.row(0)[Field.LOOKS])
+    began = time.monotonic_ns()
+    until(lambda: len(looks) > 10)
+    at_least = time.monotonic_ns() - began
     for version in range(1, 8):
         control.publish(Word.HEAD, version)
         control.alarms.wake(version)
     waiter.join(LONG)
-    assert not waiter.is_alive() and control.row(0)[Field.WAITED] > 0.3e9 and not control.row(0)[Field.WAITING]
+    assert not waiter.is_alive() and control.row(0)[Field.WAITED] >= at_least and not control.row(0)[Field.WAITING]
     if works:
         waited = control.row(0)[Field.WAITED] / 1e9
         assert len(looks) < 2 * waited / 0.02 + 20, "it slept, and was not sent looking"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import time
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -68,7 +68,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_whoever_catches_it(on: str, kind
 
 
 def test_what_raised_inside_of_claim_keeps_its_cause() -> None:
+    looks = threading.Event()
+
     def ahead(ticket: hogwild.Ticket) -> None:
+        looks.set()
         try:
             raise KeyError("gone")
         except KeyError as error:
@@ -76,7 +79,8 @@ def test_what_raised_inside_of_claim_keeps_its_cause() -> None:
 
     def work(worker: hogwild.Worker) -> None:
         while (ticket := worker.claim(ahead)) is not None:
-            time.sleep(0.2 * (ticket % 2))  # the other worker has to wait for this one, and looks ahead
+            if ticket % 2:
+                assert looks.wait(60)  # the other worker has to wait for this one, and looks ahead
             worker.commit(ticket, *gradients(worker.read(ticket)))
 
     with pytest.raises(hogwild.ArgumentError, match="no such batch") as raised:

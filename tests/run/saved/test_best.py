@@ -6,6 +6,7 @@ import threading
 
 import problems
 import pytest
+from crews import at_rest, watched_runs
 from hills import FILE, SETTINGS, check_kept, highest, hill
 from safetensors.torch import load_file
 from traits import KINDS, NAMES, ONE_OF_EACH, SAME_BITS
@@ -132,9 +133,9 @@ def test_an_evaluation_in_training_mode_does_not_move_what_is_kept():
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_training_waits_for_each_evaluation_where_the_run_is_saved(saved, tmp_path):
+def test_training_waits_for_each_evaluation_where_the_run_is_saved(saved, tmp_path, monkeypatch):
     """So that a checkpoint of a later version never lacks one; in memory there is nothing to wait for."""
-    passed, reached, looks = threading.Event(), [], [True, False]
+    passed, reached, looks, controls = threading.Event(), [], [True, False], watched_runs(monkeypatch)
 
     def loss(model, batch):
         if problems.in_worker_thread() and hogwild.worker_info().update == 15:
@@ -143,7 +144,9 @@ def test_training_waits_for_each_evaluation_where_the_run_is_saved(saved, tmp_pa
 
     def evaluate(model):
         if not reached and looks.pop():  # the first look is on trial
-            reached.append(passed.wait(0.3 if saved else 60))
+            if saved:
+                at_rest(controls[-1])
+            reached.append(passed.wait(0 if saved else 60))
         return hill(model)
 
     settings = {**SETTINGS, "evaluate": evaluate, "evaluate_every": 10}
