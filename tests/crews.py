@@ -1,18 +1,26 @@
-"""The workers of a run as their rows in shared memory show them: who waits, and when nobody goes on."""
+"""The workers of a run as their rows in shared memory show them: who waits, who hangs, and when nobody goes on."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from multiprocessing import connection
 
+import torch
 from side_by_side import within
 
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import LOOKING, NOBODY, Field
+from hogwild.testing import Hook, PlantedFault
+from hogwild.workers.processes import ProcessTeam
 from hogwild.workers.seat import WorkerSeat
 from hogwild.workers.supervisor import Supervisor
 from hogwild.workers.team import Team
 from hogwild.workers.threads import ThreadTeam
+
+STOPPED = 2
 
 
 def looking(seat: WorkerSeat, ticket: int) -> memoryview:
@@ -70,3 +78,50 @@ def at_rest(control: Control) -> None:
         return all(end or one[3] > old[3] + 1 for end, one, old in zip(ended, now, before, strict=True))
 
     within(60, rests, "some worker goes on, or stands still")
+
+
+def said_to_hang(monkeypatch) -> torch.Tensor:
+    """Shared words, of which a worker sets its own before it hangs. For who looks for those that hang time passes only
+    while there are such, and from one look to the next only once all others have moved on: none of these is ever taken
+    to hang, however long the system lets it stand still. Nor are the stacks asked for in vain of one that the system
+    lets stand still, but for one that a signal has stopped, whose word is `STOPPED`."""
+    hanging = torch.zeros(8, dtype=torch.int64).share_memory_()
+    look_for, start = Supervisor._end_what_hangs, Supervisor._start
+    ask = ProcessTeam.stacks
+
+    def moved(watch, worker):
+        point = watch._point(worker)
+        return point is None or point != watch._seen[worker][0] or worker in watch.history.finished
+
+    def end_what_hangs(watch, timeout):
+        passes = hanging.any() and all(hanging[one] or moved(watch, one) for one in watch._team.running())
+        watch._looked = time.monotonic() - (timeout if passes else 0)
+        look_for(watch, timeout)
+
+    def starts(watch, worker):
+        hanging[worker] = 0
+        start(watch, worker)
+
+    def stacks(team, worker):
+        if hanging[worker] != STOPPED:
+            os.kill(team._processes[worker].pid, signal.SIGUSR1)
+            assert team._stacks[worker].poll(30), "it tells no stacks"
+        return ask(team, worker)
+
+    monkeypatch.setattr(ProcessTeam, "stacks", stacks)
+    monkeypatch.setattr(Supervisor, "_end_what_hangs", end_what_hangs)
+    monkeypatch.setattr(Supervisor, "_start", starts)
+    return hanging
+
+
+class Hanging:
+    """A fault that is planted, and of whose victim the words say that it hangs."""
+
+    def __init__(self, fault: PlantedFault, hanging: torch.Tensor) -> None:
+        self.fault, self.hanging = fault, hanging
+
+    def __call__(self, hook: Hook, seat: WorkerSeat) -> None:
+        if hook is self.fault.hook and not self.fault.fired and self.fault._meets(seat):
+            self.hanging[seat.index] = 1
+            self.fault(hook, seat)
+            self.hanging[seat.index] = 0  # another one came first

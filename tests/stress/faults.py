@@ -20,7 +20,9 @@ from typing import Any
 
 import problems
 import psutil
+import pytest
 import torch
+from crews import Hanging, said_to_hang
 from killer import Killer
 from traits import KINDS, NAMES, SAME_BITS, VERSIONED, hooks_of
 
@@ -149,8 +151,11 @@ def open_once(fault: str, gate: torch.Tensor) -> bool:
     return not (passed and fault in RAISES_ONCE)
 
 
-def loss_of(case: Case, gate: torch.Tensor, release: threading.Event) -> Callable[..., torch.Tensor]:
-    """The loss with the case's fault in it; `gate` lets it happen once, `release` lets a thread go."""
+def loss_of(
+    case: Case, gate: torch.Tensor, release: threading.Event, hanging: torch.Tensor | None = None
+) -> Callable[..., torch.Tensor]:
+    """The loss with the case's fault in it; `gate` lets it happen once, `release` lets a thread go, and `hanging` is
+    told who hangs."""
     ticket, fault = case.ticket, case.fault
     hang = release.wait if case.kind == "threads" else time.sleep
 
@@ -168,7 +173,9 @@ def loss_of(case: Case, gate: torch.Tensor, release: threading.Event) -> Callabl
             return value + (0 * next(model.parameters()).sum()).abs().sqrt()
         if fault == HANG and not gate[0]:
             gate[0] = 1
-            hang(60)
+            assert hanging is not None
+            hanging[hogwild.worker_info().index] = 1
+            hang(600)
         return value
 
     return loss
@@ -250,15 +257,19 @@ def tried(case: Case) -> Verdict:
     """Run the case and judge how it ended."""
     gate = torch.zeros(1, dtype=torch.int64).share_memory_()
     release = threading.Event()
-    plant = planted_fault(case)
+    fault = plant = planted_fault(case)
     killer = Killer(random.Random(case.seed), longest=0.1) if case.fault == KILL_ANY_TIME else None
-    arguments: dict[str, Any] = {"loss": loss_of(case, gate, release)}
+    patch = pytest.MonkeyPatch()
+    hanging = said_to_hang(patch)
+    arguments: dict[str, Any] = {"loss": loss_of(case, gate, release, hanging)}
     if case.fault.startswith("the data source"):
         arguments["data"] = Samples(case.ticket, case.fault, gate)
     if case.fault in NONFINITE:
         arguments["on_nonfinite"] = NONFINITE[case.fault][1]
     if case.fault in (HANG, HANG_ANYWHERE):
         arguments["worker_timeout"] = TIMEOUT
+    if case.fault == HANG_ANYWHERE:
+        plant = Hanging(plant, hanging)
     delays = RandomDelays(case.seed, share=0.05)
     run, error = None, None
     try:
@@ -268,7 +279,8 @@ def tried(case: Case) -> Verdict:
         error = f"{type(raised).__name__}: {raised}"
     finally:
         release.set()
-    unmet = (plant is not None and not plant.fired) or (killer is not None and run is not None and not run.failures)
+        patch.undo()
+    unmet = (fault is not None and not fault.fired) or (killer is not None and run is not None and not run.failures)
     return Verdict(met=False) if unmet and error is None else judge(case, run, error)
 
 

@@ -12,7 +12,7 @@ import problems
 import psutil
 import pytest
 import torch
-from crews import looking
+from crews import STOPPED, Hanging, looking, said_to_hang
 from side_by_side import within
 from traits import KINDS, NAMES, SAME_BITS
 
@@ -21,45 +21,14 @@ from hogwild.shared import words
 from hogwild.shared.tickets import Control
 from hogwild.shared.words import Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
-from hogwild.workers import processes, supervisor, threads
+from hogwild.workers import supervisor, threads
 
 TIMEOUT = 2.0
-STOPPED = 2
 
 
 @pytest.fixture
 def hanging(monkeypatch):
-    """Shared words, of which a worker sets its own before it hangs. For who looks for those that hang time passes only
-    while there are such, and from one look to the next only once all others have moved on: none of these is ever taken
-    to hang, however long the system lets it stand still. Nor are the stacks asked for in vain of one that the system
-    lets stand still, but for one that a signal has stopped, whose word is `STOPPED`."""
-    hanging = torch.zeros(8, dtype=torch.int64).share_memory_()
-    look_for, start = supervisor.Supervisor._end_what_hangs, supervisor.Supervisor._start
-    ask = processes.ProcessTeam.stacks
-
-    def moved(watch, worker):
-        point = watch._point(worker)
-        return point is None or point != watch._seen[worker][0] or worker in watch.history.finished
-
-    def end_what_hangs(watch, timeout):
-        passes = hanging.any() and all(hanging[one] or moved(watch, one) for one in watch._team.running())
-        watch._looked = time.monotonic() - (timeout if passes else 0)
-        look_for(watch, timeout)
-
-    def starts(watch, worker):
-        hanging[worker] = 0
-        start(watch, worker)
-
-    def stacks(team, worker):
-        if hanging[worker] != STOPPED:
-            os.kill(team._processes[worker].pid, signal.SIGUSR1)
-            assert team._stacks[worker].poll(30), "it tells no stacks"
-        return ask(team, worker)
-
-    monkeypatch.setattr(processes.ProcessTeam, "stacks", stacks)
-    monkeypatch.setattr(supervisor.Supervisor, "_end_what_hangs", end_what_hangs)
-    monkeypatch.setattr(supervisor.Supervisor, "_start", starts)
-    return hanging
+    return said_to_hang(monkeypatch)
 
 
 def hang_once(hanging, gate):
@@ -87,19 +56,6 @@ def test_a_process_that_hangs_is_replaced(update, hanging):
     (failure,) = run.failures
     assert "hung for 2 s at update" in failure and "(batch 9)" in failure
     assert "in forever" in failure, "the stack says where"
-
-
-class Hanging:
-    """A fault that is planted, and of whose victim the words say that it hangs."""
-
-    def __init__(self, fault, hanging):
-        self.fault, self.hanging = fault, hanging
-
-    def __call__(self, hook, seat):
-        if hook is self.fault.hook and not self.fault.fired and self.fault._meets(seat):
-            self.hanging[seat.index] = 1
-            self.fault(hook, seat)
-            self.hanging[seat.index] = 0  # another one came first
 
 
 MOMENTS = [
