@@ -20,7 +20,7 @@ from hogwild.testing import Hook, planted
 from hogwild.workers.loop import train_loop
 from hogwild.workers.worker import Worker
 
-PATIENCE = 15.0  # seconds for something that has to happen
+PATIENCE = 60.0  # seconds for something that has to happen
 
 
 @pytest.mark.parametrize("update", NAMES)

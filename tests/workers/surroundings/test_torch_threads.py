@@ -30,25 +30,25 @@ class Training(threading.Thread):
         self._born, self._begin, self._began, self._end = (threading.Event() for _ in range(4))
         self.after = 0
         self.start()
-        assert self._born.wait(10)
+        assert self._born.wait(60)
 
     def begin(self) -> None:
         self._begin.set()
-        assert self._began.wait(10)
+        assert self._began.wait(60)
 
     def run(self) -> None:
         torch.get_num_threads()  # as any torch function, gives the thread its number
         self._born.set()
-        self._begin.wait(10)
+        self._begin.wait(60)
         with self._threads.set_to(1):
             assert torch.get_num_threads() == 1
             self._began.set()
-            self._end.wait(10)
+            self._end.wait(60)
         self.after = torch.get_num_threads()
 
     def end(self) -> int:
         self._end.set()
-        self.join(10)
+        self.join(60)
         return self.after
 
 
