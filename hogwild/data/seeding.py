@@ -57,6 +57,7 @@ class _Lending:
 
     The lock is held meanwhile, and only its holder writes here. `begun` and `ended` count, so that others, who read
     without the lock, can tell whether anybody did meanwhile: a count that they missed has moved when they look again.
+    `moved` counts those who found them moved, and is another before they are put back.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class _Lending:
 
     def _begin(self) -> None:
         self.lock = threading.RLock()
-        self.begun = self.ended = 0
+        self.begun = self.ended = self.moved = 0
         self.holder: int | None = None
 
     def forget_others(self) -> None:
@@ -93,9 +94,11 @@ def preserved_generators() -> Iterator[None]:
             _lending.begun += 1
             _lending.holder = me
             states = torch_state(), np.random.get_state(), random.getstate()
+            draws = DrawDetector()
             try:
                 yield
             finally:
+                _lending.moved += bool(draws.drawn())
                 torch.set_rng_state(states[0])
                 np.random.set_state(states[1])
                 random.setstate(states[2])
@@ -107,6 +110,11 @@ def preserved_generators() -> Iterator[None]:
 def loans_of_this_thread() -> int:
     """How many `preserved_generators` this thread is inside."""
     return _lending.begun - _lending.ended if _lending.holder == threading.get_ident() else 0
+
+
+def times_moved() -> int:
+    """How many `preserved_generators` have found that something was drawn or seeded inside, by whatever thread."""
+    return _lending.moved
 
 
 def read_at_rest(read: Callable[[], T], loans: int) -> T | None:

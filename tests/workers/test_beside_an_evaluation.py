@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 
 import problems
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from traits import SAME_BITS
 
 import hogwild
+from hogwild.data import seeding
 from hogwild.shared.words import LOOKING, Field
 from hogwild.testing import Hook, PlantedError, planted
 from hogwild.workers.threads import ThreadTeam
@@ -113,6 +115,7 @@ class DrawsOnce(nn.Module):
     """Draws at one update, while a version is evaluated."""
 
     evaluating, drawn = threading.Event(), threading.Event()
+    after: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,6 +127,7 @@ class DrawsOnce(nn.Module):
             assert self.evaluating.wait(PATIENCE)
             x = x + torch.rand_like(x)
             self.drawn.set()
+            self.after()
         return self.net(x)
 
 
@@ -144,6 +148,31 @@ def test_a_draw_in_the_training_is_refused_beside_an_evaluation_that_draws(monke
         return {"seen": 1.0}
 
     with pytest.raises(hogwild.NotReproducible, match=r"was drawn from by update ([6-9]|1[0-2]) or one that ran"):
+        problems.train(
+            DrawsOnce(), update="ordered", staleness=3, kind="threads", workers=2, updates=24,
+            evaluate=evaluate, evaluate_every=6,
+        )  # fmt: skip
+
+
+def test_a_draw_is_refused_though_the_evaluation_has_put_back_what_it_moved(monkeypatch):
+    """Before the update is over that drew: the generators then stand as before it."""
+    DrawsOnce.evaluating.clear()
+    DrawsOnce.drawn.clear()
+    ended = seeding._lending.ended
+
+    def after():
+        within(PATIENCE, lambda: seeding._lending.ended > ended)
+
+    def evaluate(model):
+        nonlocal ended
+        ended = seeding._lending.ended
+        torch.rand(3)
+        DrawsOnce.evaluating.set()
+        assert DrawsOnce.drawn.wait(PATIENCE)
+        return {"seen": 1.0}
+
+    monkeypatch.setattr(DrawsOnce, "after", staticmethod(after))
+    with pytest.raises(hogwild.NotReproducible, match="was drawn from by update"):
         problems.train(
             DrawsOnce(), update="ordered", staleness=3, kind="threads", workers=2, updates=24,
             evaluate=evaluate, evaluate_every=6,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from hogwild.data.generators import GeneratorWatch, Look
-from hogwild.data.seeding import read_at_rest
+from hogwild.data.seeding import read_at_rest, times_moved
 from hogwild.errors import NotReproducible
 from hogwild.shared.tickets import Control
 
@@ -26,6 +26,7 @@ class SharedGenerators:
         self._loans = loans
         self._worker = worker
         self._rule = rule
+        self._moves, self._again = times_moved(), False
         control.wait_until(self._note, worker)
 
     def moved(self, update: int) -> bool:
@@ -35,10 +36,17 @@ class SharedGenerators:
             NotReproducible: that update drew, or one that ran beside it.
             Aborted: the run has failed.
         """
-        if self._watch.look() == self._untouched:
+        if self._watch.look() == self._untouched and not self._were_put_back():
             return False
         self._control.wait_until(partial(self._is_back, update), self._worker)
         return True
+
+    def _were_put_back(self) -> bool:
+        """True where somebody has put them back, and found them moved, since this was asked last: by that update, too,
+        for all that is known. Not twice in a row: beside who draws again and again no update would end."""
+        before, self._moves = self._moves, times_moved()
+        self._again = self._moves != before and not self._again
+        return self._again
 
     def _note(self) -> bool:
         noted = read_at_rest(_first_look, self._loans)
