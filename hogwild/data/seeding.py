@@ -93,8 +93,8 @@ def preserved_generators() -> Iterator[None]:
         try:
             _lending.begun += 1
             _lending.holder = me
+            draws = DrawDetector()  # before the states: what another thread draws in between is then seen
             states = torch_state(), np.random.get_state(), random.getstate()
-            draws = DrawDetector()
             try:
                 yield
             finally:

@@ -128,7 +128,7 @@ class Choice:
     @property
     def came_to_one_value(self) -> bool:
         """True where several runs of other bits have the same metric, so that an interval of 0 is no spread."""
-        return self.interval.half == 0 and len({run.digest for run in self.runs}) > 1
+        return self.least == self.most and len({run.digest for run in self.runs}) > 1
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""

@@ -173,7 +173,7 @@ def test_the_conclusion_says_whether_it_is_settled() -> None:
     )
     clear = told((0.1, 0.90), (0.1, 0.9001), (0.5, 0.80), (0.5, 0.8001))
     assert clear == "highest mean accuracy: lr 0.1. Its interval overlaps with none of the others."
-    flat = told((0.1, 0.90), (0.1, 0.90), (0.5, 0.80), (0.5, 0.8001))
+    flat = told((0.1, 0.10), (0.1, 0.10), (0.1, 0.10), (0.5, 0.05), (0.5, 0.0501))  # of which the mean is not 0.1
     assert flat == (
         "highest mean accuracy: lr 0.1. Its interval overlaps with none of the others, "
         "but all runs of lr 0.1 came to one value: more seeds would tell how far they spread."

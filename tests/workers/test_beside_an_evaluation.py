@@ -75,28 +75,30 @@ def test_a_thread_that_is_replaced_during_an_evaluation_trains_in_training_mode(
 
 
 class Overlapping:
-    """An evaluation that draws once update 6 is being computed; the first waits until a loss is computed after that."""
+    """An evaluation that draws once update 6 is being computed; the first waits until that loss is there."""
 
     def __init__(self) -> None:
         self.losses = 0
-        self.computing = threading.Event()
-        self.drawn = threading.Event()
+        self.counting = threading.Lock()
+        self.computing, self.drawn, self.computed = (threading.Event() for _ in range(3))
 
     def loss(self, model, batch):
         if hogwild.worker_info().update == 6:
             self.computing.set()
             assert self.drawn.wait(PATIENCE)
         value = problems.cross_entropy(model, batch)
-        self.losses += 1
+        with self.counting:
+            self.losses += 1
+        if hogwild.worker_info().update == 6:
+            self.computed.set()
         hogwild.worker_info().log(number=self.losses)
         return value
 
     def evaluate(self, model):
         assert self.computing.wait(PATIENCE)
-        before, first = self.losses, not self.drawn.is_set()
         torch.rand(3)
         self.drawn.set()
-        within(PATIENCE, lambda: self.losses > before or not first, "no loss is computed while a version is evaluated")
+        assert self.computed.wait(PATIENCE), "no loss is computed while a version is evaluated"
         return {"seen": 1.0}
 
 

@@ -117,7 +117,7 @@ def _number(value: Any) -> float:
 
 
 def replace_metrics(out: Path, rows: Sequence[Row]) -> None:
-    """Write those rows in the place of what a run's metrics.jsonl holds; no file where there never was a row.
+    """Write those rows in the place of what a run's metrics.jsonl holds; no new file where there is no row.
 
     Raises:
         RunDirectoryError: the file cannot be written; the one before is still there.

@@ -36,33 +36,37 @@ class SharedGenerators:
             NotReproducible: that update drew, or one that ran beside it.
             Aborted: the run has failed.
         """
-        if self._watch.look() == self._untouched and not self._were_put_back():
+        put_back = self._were_put_back()
+        if self._watch.look() == self._untouched and not put_back:
             return False
         self._control.wait_until(partial(self._is_back, update), self._worker)
         return True
 
     def _were_put_back(self) -> bool:
-        """True where somebody has put them back, and found them moved, since this was asked last: by that update, too,
+        """True where somebody put them back, and found them moved, since they were seen at rest: by that update, too,
         for all that is known. Not twice in a row: beside who draws again and again no update would end."""
         before, self._moves = self._moves, times_moved()
         self._again = self._moves != before and not self._again
         return self._again
 
     def _note(self) -> bool:
-        noted = read_at_rest(_first_look, self._loans)
+        noted = read_at_rest(lambda: (*_first_look(), times_moved()), self._loans)
         if noted is not None:
-            self._watch, self._untouched = noted
+            self._watch, self._untouched, self._moves = noted
         return noted is not None
 
     def _is_back(self, update: int) -> bool:
-        look = read_at_rest(self._watch.look, self._loans)
-        if look is not None and look != self._untouched:
+        seen = read_at_rest(lambda: (self._watch.look(), times_moved()), self._loans)
+        if seen is None:
+            return False
+        look, self._moves = seen
+        if look != self._untouched:
             names = " and ".join(self._watch.moved(self._untouched, look))
             raise NotReproducible(
                 f"{names}, which all threads share, was drawn from by update {update} or one that ran beside it, so "
                 f"{self._rule} cannot give the same bits; use kind='processes', or hogwild.worker_info().generator"
             )
-        return look is not None
+        return True
 
 
 def _first_look() -> tuple[GeneratorWatch, Look]:

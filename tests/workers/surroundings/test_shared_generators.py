@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import problems
 import pytest
 import torch
+from side_by_side import within
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from traits import OTHER_BITS, SAME_BITS
@@ -18,7 +20,8 @@ from warm_pythons import warm_python
 import hogwild
 from hogwild import NotReproducible
 from hogwild.data.generators import GeneratorWatch
-from hogwild.data.seeding import preserved_generators
+from hogwild.data.seeding import loans_of_this_thread, preserved_generators
+from hogwild.workers.surroundings.shared_generator import SharedGenerators
 
 TORCH, NUMPY, PYTHON = "torch's default generator", "numpy's global generator", "Python's random module"
 DRAWS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -118,6 +121,53 @@ def test_processes_may_draw_from_all_three():
 
 def with_noise(model: nn.Module, batch: Any) -> Tensor:
     return problems.cross_entropy(model, batch) * (1 + torch.rand(()) + np.random.rand() + random.random())
+
+
+# --- what a worker makes of it
+
+
+class Control:
+    """Of which a wait is seen."""
+
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+
+    def wait_until(self, is_so: Callable[[], bool], worker: int) -> None:
+        self.waits.set()
+        within(60, is_so)
+
+
+@pytest.fixture
+def worker() -> SharedGenerators:
+    return SharedGenerators(Control(), 0, "ordered", loans_of_this_thread())
+
+
+def test_what_is_computed_while_somebody_draws_is_computed_again_once(worker):
+    """The second time they had been put back before it began."""
+    found: list[bool] = []
+    worker._control.waits.clear()
+    beside = threading.Thread(target=lambda: found.append(worker.moved(1)))
+    with preserved_generators():
+        torch.rand(())
+        beside.start()
+        assert worker._control.waits.wait(60)
+    beside.join()
+    assert found == [True] and not worker.moved(1)
+
+
+def test_what_is_computed_while_they_are_put_back_is_computed_again_and_not_twice_in_a_row(worker):
+    for update in range(1, 4):
+        for again in (True, False):
+            with preserved_generators():
+                torch.rand(())
+            assert worker.moved(update) == again
+        assert not worker.moved(update)
+
+
+def test_a_loan_in_which_nothing_moved_voids_nothing(worker):
+    with preserved_generators():
+        pass
+    assert not worker.moved(1)
 
 
 # --- the watch itself
