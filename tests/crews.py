@@ -30,14 +30,14 @@ def looking(seat: WorkerSeat, ticket: int) -> memoryview:
     return row
 
 
-def watched_runs(monkeypatch) -> list[Control]:
+def controls_of_runs(monkeypatch) -> list[Control]:
     """The words of the runs that this program begins from here on, which what it is called back by may look at."""
     controls: list[Control] = []
     _at_supervision(monkeypatch, lambda supervisor: controls.append(supervisor._control))
     return controls
 
 
-def crews(monkeypatch) -> list[Team]:
+def teams_of_runs(monkeypatch) -> list[Team]:
     """The workers of these runs."""
     teams: list[Team] = []
     _at_supervision(monkeypatch, lambda supervisor: teams.append(supervisor._team))
@@ -83,8 +83,8 @@ def at_rest(control: Control) -> None:
 def said_to_hang(monkeypatch) -> torch.Tensor:
     """Shared words, of which a worker sets its own before it hangs. For who looks for those that hang time passes only
     while there are such, and from one look to the next only once all others have moved on: none of these is ever taken
-    to hang, however long the system lets it stand still. Nor are the stacks asked for in vain of one that the system
-    lets stand still, but for one that a signal has stopped, whose word is `STOPPED`."""
+    to hang, however long the system lets it stand still. Its stacks are waited for as well, but for those of a process
+    that a signal has stopped, which cannot write them: its word is `STOPPED`. There may be eight workers."""
     hanging = torch.zeros(8, dtype=torch.int64).share_memory_()
     look_for, start = Supervisor._end_what_hangs, Supervisor._start
     ask = ProcessTeam.stacks

@@ -12,8 +12,8 @@ from hogwild.testing import Hook
 
 def alone(hook: Hook, seat: Any) -> None:
     """To be planted: a worker that writes raises, and so is told of as a failure, where another one could write too."""
-    if hook is Hook.WRITING and not isinstance(seat.state.locks.commit, FileLock):  # which a thread takes from another
-        lock = seat.control.commit_lock
+    lock = seat.control.commit_lock
+    if hook is Hook.WRITING and not isinstance(lock, FileLock):  # which keeps no two threads of one process apart
 
         def could_write() -> bool:
             taken = bool(lock.acquire(blocking=False))

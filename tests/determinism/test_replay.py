@@ -74,7 +74,7 @@ def test_a_stopped_run_that_had_gone_past_a_late_update_is_replayed(tmp_path):
     def late(hook, seat):
         """Until the others have made all versions that they may without it."""
         if hook is Hook.COMPUTING and seat.ticket == 3:
-            within(60, lambda: len(seat.state.journal.rows()) >= 20, "the others wait for it")
+            within(60, lambda: len(seat.state.journal.rows()) >= 20, "the others do not go past it")
 
     with planted(late):
         run = record(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from functools import partial
 
 import problems
+import psutil
 import pytest
 import torch
 from side_by_side import within
@@ -192,7 +194,7 @@ class Watching:
     LOOKS = 20
 
     def __init__(self):
-        self.seen = torch.zeros(2, dtype=torch.float64).share_memory_()  # the worker that waited, for how many seconds
+        self.seen = torch.zeros(3, dtype=torch.float64).share_memory_()  # who waited, seconds, and those of a core
 
     def __call__(self, hook, seat):
         words._YIELDS = 0  # of a wait that may be short
@@ -200,16 +202,19 @@ class Watching:
             number = 1 - seat.index
             other = seat.control.row(number)
             within(60, lambda: other[Field.TICKET] == 22 and other[Field.WAITING] == LOOKING)
-            looks, began = other[Field.LOOKS], time.monotonic()
+            (process,) = (one for one in psutil.Process().parent().children() if one.pid != os.getpid())
+            began, computed, looks = time.monotonic(), process.cpu_times().user, other[Field.LOOKS]
             within(60, lambda: other[Field.LOOKS] > looks + self.LOOKS)
-            self.seen[:] = torch.tensor([number, time.monotonic() - began])
+            computed = process.cpu_times().user - computed
+            self.seen[:] = torch.tensor([number, time.monotonic() - began, computed])
 
 
 def test_waiting_takes_no_core():
-    """Who waits sleeps between two looks, for at least the shortest time that it sleeps."""
+    """Who waits sleeps between two looks, for at least the shortest time that it sleeps, and computes little."""
     watching = Watching()
     with planted(watching):
         run = problems.train(update="ordered", staleness=1, recheck=0, kind="processes", workers=2)
-    number, seconds = watching.seen.tolist()
+    number, seconds, computed = watching.seen.tolist()
     assert seconds > Watching.LOOKS * (words._LONGEST_FORESEEN if Alarms.works else words._SHORTEST_SLEEP)
     assert run.workers[int(number)].waited_seconds > seconds
+    assert computed < seconds / 2 or not Alarms.works

@@ -10,7 +10,7 @@ from typing import ClassVar
 import problems
 import pytest
 import torch
-from crews import watched_runs
+from crews import controls_of_runs
 from side_by_side import within
 from torch import nn
 from traits import EXACT, KINDS, NAMES, SAME_BITS
@@ -42,7 +42,7 @@ def test_where_no_step_is_lost_the_projection_is_one_up_to_rounding(update, kind
 def test_a_worker_that_reports_leaves_no_version_unmade(update, monkeypatch):
     """One that ends meanwhile found a lock taken, and left its last version to whoever had it."""
     added, reports, last = Totals.add, threading.Event(), 6 * (2 if update == "sync" else 1) - 1
-    controls = watched_runs(monkeypatch)
+    controls = controls_of_runs(monkeypatch)
 
     def other_waits_for_a_lock():
         return any(controls[-1].row(worker)[Field.WAITING] == FOR_A_LOCK for worker in range(2))

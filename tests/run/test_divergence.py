@@ -106,7 +106,7 @@ def test_which_of_two_workers_commits_first_does_not_matter(monkeypatch, caplog)
 def later(hook: Hook, seat: WorkerSeat) -> None:
     """Update 0 is committed after a later one."""
     if hook is Hook.COMMITTING and seat.ticket == 0:
-        within(60, lambda: len(seat.state.journal.rows()), "the other worker waits for this one")
+        within(60, lambda: len(seat.state.journal.rows()), "the other worker does not go past this one")
 
 
 def infinities(model: nn.Module, batch: Any) -> torch.Tensor:

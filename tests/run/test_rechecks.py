@@ -10,7 +10,7 @@ import problems
 import pytest
 import tables
 import torch
-from crews import watched_runs
+from crews import controls_of_runs
 from hidden import NOT_SEEN, cache_of_a_later_epoch, name_of
 from side_by_side import within
 from traits import KINDS, OTHER_BITS, SAME_BITS
@@ -229,7 +229,7 @@ def test_a_flipped_bit_is_seen_and_the_parameter_named(name, kind):
 
 
 def test_a_worker_that_starts_late_is_waited_for(monkeypatch):
-    start, controls = ThreadTeam.start, watched_runs(monkeypatch)
+    start, controls = ThreadTeam.start, controls_of_runs(monkeypatch)
 
     def waits(thread):
         row = controls[-1].row(0)

@@ -22,7 +22,7 @@ LONG = 60.0  # seconds, which no sleep here is to last
 SLEEPY = pytest.mark.skipif(not Alarms.works, reason="no futex on this platform: who waits looks again and again")
 
 
-def asleep(arena, *versions):
+def sleepers_at(arena, *versions):
     """How many sleep for these, as the kernel counts them where it is to let them sleep at the same word as before."""
     found, everybody = alarms_of(arena), 2**31 - 1
     words = [found._address + 8 * (version % PLACES) for version in versions]
@@ -36,7 +36,7 @@ class Sleeper(threading.Thread):
         super().__init__(daemon=True)
         self._words, self._version = arena.words(0, PLACES), version
         self.start()
-        until(lambda: asleep(arena, version) == 1)
+        until(lambda: sleepers_at(arena, version) == 1)
 
     def run(self):
         Alarms(self._words).sleep(self._version, lambda: False, LONG)
@@ -70,7 +70,7 @@ def test_another_process_wakes_who_waits_for_its_version_and_nobody_else(arena):
     mine.join(LONG)
     maker.join(LONG)
     assert maker.exitcode == -9 and not mine.is_alive()
-    assert asleep(arena, 4) == 1 and other.is_alive(), "no version of its own was made"
+    assert sleepers_at(arena, 4) == 1 and other.is_alive(), "no version of its own was made"
     alarms_of(arena).wake(4)
     other.join(LONG)
     assert not other.is_alive()
@@ -81,7 +81,7 @@ def test_one_is_roused_or_all_are(arena):
     alarms_of(arena).sleep(0, lambda: True, LONG)  # leaves its word, and nobody asleep
     sleepers = [Sleeper(arena, version) for version in (1, 2, 3)]
     alarms_of(arena).rouse(1)
-    assert asleep(arena, 1, 2, 3) == 2
+    assert sleepers_at(arena, 1, 2, 3) == 2
     until(lambda: sum(not one.is_alive() for one in sleepers) == 1)
     alarms_of(arena).rouse()
     for one in sleepers:
@@ -134,7 +134,7 @@ def test_a_wait_for_a_version_ends_with_it(works, monkeypatch):
     waiter.start()
     until(lambda: control.row(0)[Field.LOOKS])
     began = time.monotonic_ns()
-    until(lambda: len(looks) > 10)
+    until(lambda: len(looks) > (40 if works else 10))
     at_least = time.monotonic_ns() - began
     for version in range(1, 8):
         control.publish(Word.HEAD, version)

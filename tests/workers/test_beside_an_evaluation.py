@@ -9,7 +9,7 @@ from collections.abc import Callable
 import problems
 import pytest
 import torch
-from crews import watched_runs
+from crews import controls_of_runs
 from side_by_side import within
 from torch import nn
 from traits import SAME_BITS
@@ -136,7 +136,7 @@ class DrawsOnce(nn.Module):
 def test_a_draw_in_the_training_is_refused_beside_an_evaluation_that_draws(monkeypatch):
     DrawsOnce.evaluating.clear()
     DrawsOnce.drawn.clear()
-    controls = watched_runs(monkeypatch)
+    controls = controls_of_runs(monkeypatch)
 
     def looks_at_what_was_drawn():
         rows = [controls[-1].row(worker) for worker in range(2)]

@@ -19,11 +19,11 @@ from traits import KINDS, NAMES, SAME_BITS
 import hogwild
 from hogwild.shared import words
 from hogwild.shared.tickets import Control
-from hogwild.shared.words import Field
+from hogwild.shared.words import FOR_A_LOCK, Field
 from hogwild.testing import Fault, Hook, PlantedFault, planted
 from hogwild.workers import supervisor, threads
 
-TIMEOUT = 2.0
+TIMEOUT = 2.0  # seconds of the clock of `said_to_hang`
 
 
 @pytest.fixture
@@ -97,8 +97,7 @@ def test_a_process_that_hangs_with_the_lock_while_another_is_killed(hanging):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def wait_for(gate):
-        while not gate:
-            time.sleep(0.01)
+        within(60, lambda: gate)
 
     settings = {"update": "ordered", "staleness": 1, "updates": 40, "recheck": 0}
     with planted(plant):
@@ -286,10 +285,12 @@ def test_threads_that_wait_for_one_that_hangs_with_a_lock_end_with_the_run(updat
         threads_of_run[seat.index] = threading.current_thread()
         if hook is Hook.OWNING and not stuck:  # whoever comes first: under a rule that races, another may never come
             stuck.append(seat.index)
+            others = [seat.control.row(index) for index in range(3) if index != seat.index]
+            within(60, lambda: all(row[Field.WAITING] == FOR_A_LOCK for row in others), "they do not come to the lock")
             _thread.interrupt_main()
             released.wait(60)
 
-    settings = {"update": update, "staleness": 2, "updates": 40}
+    settings = {"update": update, "staleness": 2, "updates": 40, "recheck": 0}
     try:
         with planted(plant), pytest.raises(KeyboardInterrupt):
             problems.train(out=tmp_path / "run", workers=3, **settings)

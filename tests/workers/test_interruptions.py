@@ -18,7 +18,7 @@ from multiprocessing import connection, forkserver
 import problems
 import pytest
 import torch
-from crews import at_rest, looking, watched_runs
+from crews import at_rest, controls_of_runs, looking
 from programs import living
 from side_by_side import within
 from traits import IN_PLACE, KINDS, OWN_GRADIENTS, SAME_BITS, VERSIONED
@@ -79,7 +79,7 @@ def stop_at_20(progress):
 def test_a_version_that_nobody_has_judged_is_not_passed(how, kind, tmp_path, monkeypatch):
     """Ctrl-C while version 20 is judged, or a copy of the directory made then, as a kill -9 would leave it."""
     settings = {"update": "ordered", "kind": kind, "updates": 60, "evaluate_every": 10, "stop": stop_at_20}
-    whole, controls = problems.train(**settings, evaluate=problems.accuracy), watched_runs(monkeypatch)
+    whole, controls = problems.train(**settings, evaluate=problems.accuracy), controls_of_runs(monkeypatch)
     assert whole.updates == 20
 
     def evaluate(model):
@@ -162,7 +162,7 @@ def test_what_comes_after_the_stop_does_not_fail_the_run(kind, monkeypatch):
         at_rest(controls[-1])
         return {}
 
-    controls = watched_runs(monkeypatch)
+    controls = controls_of_runs(monkeypatch)
     settings = {"update": "ordered", "evaluate": evaluate, "evaluate_every": 10, "stop": stop_at_20, "loss": loss}
     one, two = (problems.train(**settings, kind=kind, workers=workers) for workers in (1, 2))
     assert one.updates == two.updates == 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from clocks import Clock
 
 from hogwild.config import RunConfig
 from hogwild.rules import Hogwild
@@ -16,18 +17,18 @@ from hogwild.workers import supervisor
 
 def watched(monkeypatch):
     """(the row of a worker that has ticket 7, what lets so many seconds pass and tells who was ended)."""
-    now, ended, space = [0.0], [], Space()
+    clock, ended, space = Clock(), [], Space()
     offset = Control.reserve(space, 1, 1)
     control = Control(Arena(space.nbytes), offset, 1, 1)
     control.prepare(0, 9)
     row = control.row(0)
-    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(supervisor, "time", clock)
     team = SimpleNamespace(running=lambda: {0}, start=lambda _: None, stacks=lambda _: "")
     config = RunConfig(updates=9, worker_timeout=0.5)
     watch = supervisor.Supervisor(team, SimpleNamespace(control=control), Hogwild(), config, lambda: None, shows=False)
 
     def look_after(seconds):
-        now[0] += seconds
+        clock.now += seconds
         watch._end_what_hangs(0.5)
         return ended
 

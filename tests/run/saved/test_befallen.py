@@ -8,7 +8,7 @@ import shutil
 import problems
 import pytest
 import torch
-from crews import crews, has_lost_one
+from crews import has_lost_one, teams_of_runs
 from safetensors import safe_open
 from side_by_side import within
 
@@ -50,7 +50,7 @@ class Overtaking(hogwild.Callback):
     ended, which nobody has heard yet."""
 
     def __init__(self, fault, monkeypatch):
-        self.fault, self.teams = fault, crews(monkeypatch)
+        self.fault, self.teams = fault, teams_of_runs(monkeypatch)
         self.evaluating = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     def planted(self):

@@ -6,7 +6,7 @@ import threading
 
 import problems
 import pytest
-from crews import at_rest, watched_runs
+from crews import at_rest, controls_of_runs
 from hills import FILE, SETTINGS, check_kept, highest, hill
 from safetensors.torch import load_file
 from traits import KINDS, NAMES, ONE_OF_EACH, SAME_BITS
@@ -135,7 +135,7 @@ def test_an_evaluation_in_training_mode_does_not_move_what_is_kept():
 @pytest.mark.parametrize("saved", [True, False])
 def test_training_waits_for_each_evaluation_where_the_run_is_saved(saved, tmp_path, monkeypatch):
     """So that a checkpoint of a later version never lacks one; in memory there is nothing to wait for."""
-    passed, reached, looks, controls = threading.Event(), [], [True, False], watched_runs(monkeypatch)
+    passed, reached, looks, controls = threading.Event(), [], [True, False], controls_of_runs(monkeypatch)
 
     def loss(model, batch):
         if problems.in_worker_thread() and hogwild.worker_info().update == 15:

@@ -13,7 +13,7 @@ from pathlib import Path
 import problems
 import pytest
 import torch
-from crews import watched_runs
+from crews import controls_of_runs
 from programs import started
 from safetensors.torch import load_file, save_file
 from side_by_side import within
@@ -247,7 +247,7 @@ class Saving:
     """Where the checkpoint of version 10 is saved: what comes after that version waits until it is let go on."""
 
     def __init__(self, monkeypatch):
-        self.over, self._one, self._controls = threading.Event(), threading.Semaphore(0), watched_runs(monkeypatch)
+        self.over, self._one, self._controls = threading.Event(), threading.Semaphore(0), controls_of_runs(monkeypatch)
         save = checkpoint.Checkpointer.save
 
         def saved(*arguments, **named):
@@ -336,7 +336,8 @@ def test_a_worker_that_was_stopped_in_its_write_is_waited_for(update, monkeypatc
         return found
 
     def waited_for():
-        return saving.over.is_set() or looks.count(8) > 3 * checkpoint._MOST_COPIES  # two of a copy are no wait
+        """A copy that waits for nobody looks at a writer twice."""
+        return saving.over.is_set() or looks.count(8) > 3 * checkpoint._MOST_COPIES
 
     monkeypatch.setattr(checkpoint, "_MOST_WAITED", 60.0)
     monkeypatch.setattr(checkpoint, "_written_now", look)

@@ -119,7 +119,7 @@ def test_a_kill_of_the_program_loses_no_row_and_no_second_before_its_checkpoint(
     out = tmp_path / "run"
     with started(SCRIPT, str(out), errors=tmp_path / "errors.txt") as program:
         written = out / "metrics.jsonl"
-        within(60, lambda: written.exists() and '"update": 15' in written.read_text(), "no row after the checkpoint")
+        within(120, lambda: written.exists() and '"update": 15' in written.read_text(), "no row after the checkpoint")
         assert program.killed() == -signal.SIGKILL
     run = problems.train(update="ordered", updates=60, out=out, resume=out, evaluate=evaluate, evaluate_every=5)
     assert [row["update"] for row in rows(out)] == list(range(5, 61, 5))
@@ -160,12 +160,16 @@ def test_what_was_logged_and_is_computed_again_leaves_the_file_while_the_run_goe
 
     def dies(hook, seat):
         if hook is Hook.COMMITTING and seat.ticket == 9 and died[0] == 0:
-            within(60, lambda: 9 in logged(), "it was never written")
+            within(60, lambda: '"batch": 9,' in written(), "it was never written")
             died[0] = 1
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def written() -> str:
+        path = tmp_path / "metrics.jsonl"
+        return path.read_text() if path.exists() else ""
+
     def logged() -> list[int]:
-        return [row["batch"] for row in rows(tmp_path) if "batch" in row] if list(tmp_path.glob("metrics*")) else []
+        return [row["batch"] for row in rows(tmp_path) if "batch" in row]
 
     def evaluate(model):
         seen.append(logged() if died[0] else [])

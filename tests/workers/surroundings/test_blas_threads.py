@@ -180,7 +180,7 @@ def test_of_an_evaluation_what_torch_sets_is_left_alone(two_threads):
 
 
 def test_libraries_are_looked_for_only_once_something_was_imported(two_threads, monkeypatch):
-    """Looking takes half a millisecond or more, and it is asked for as a run starts and as a worker does."""
+    """It is asked for as a run starts, as a worker does, and for each step that is tried."""
     looks = []
 
     def look() -> ThreadpoolController:
