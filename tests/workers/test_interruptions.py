@@ -259,15 +259,17 @@ def norm(model):
 def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update, tmp_path, monkeypatch):
     """Python says of all of them that they have ended; two owners of one ticket would be the end of every promise."""
 
-    def loss(model, batch):
-        index, number = hogwild.worker_info().index, os.getpid()
-        path = tmp_path / f"{index} {number}"
-        if number != here and not path.exists():
+    def comes(hook, seat):
+        """Each waits for the other before it asks for its first ticket."""
+        path = tmp_path / f"{seat.index} {os.getpid()}"
+        if hook is Hook.CLAIMING and not path.exists():
             crews = 2 if server_killed else 1
             path.touch()
-            first_crew[index] = number if crews == 1 else first_crew[index]
+            first_crew[seat.index] = os.getpid() if crews == 1 else first_crew[seat.index]
             within(60, lambda: len([*tmp_path.iterdir()]) >= 2 * crews, "not all workers come")
-        if server_killed and number in first_crew:
+
+    def loss(model, batch):
+        if server_killed and os.getpid() in first_crew:
             time.sleep(3600)  # it lives on unless it is killed
         return problems.cross_entropy(model, batch)
 
@@ -287,12 +289,12 @@ def test_the_death_of_the_fork_server_is_not_that_of_the_workers(update, tmp_pat
     def ends(number):
         return not living(number)
 
-    here, start = os.getpid(), processes._started
+    start = processes._started
     monkeypatch.setattr(processes, "_started", started)
     server_killed, first_crew = (torch.zeros(size, dtype=torch.int64).share_memory_() for size in (1, 2))
     ended = []
     settings = {"update": update, "updates": 1000, "evaluate_every": 125}
-    with warm_servers():
+    with warm_servers(), planted(comes):
         run = problems.train(kind="processes", evaluate=evaluate, loss=loss, max_restarts=9, **settings)
     assert len([*tmp_path.iterdir()]) == 4 and sorted(ended) == [0, 1]
     assert len(run.failures) == 2
