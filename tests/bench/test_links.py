@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,15 +42,17 @@ def bound(host):
     return made[0]
 
 
-def test_each_packet_comes_in_order():
+def test_each_packet_comes_in_order_and_no_sooner_than_it_may():
     with links(3, 0.03) as net:
         first, second, third = map(bound, net.hosts)
         with first, second, third:
+            began = time.monotonic()
             for number in range(10):
                 first.sendto(bytes([number]), (net.hosts[2].address, PORT))
             second.sendto(b"other", (net.hosts[0].address, PORT))
             assert [third.recv(10)[0] for _ in range(10)] == list(range(10))
             assert first.recv(10) == b"other"
+            assert time.monotonic() - began >= 0.03
 
 
 def test_a_cut_is_of_one_host_and_is_mended():
