@@ -29,6 +29,8 @@ extra["loss"] = seems
 IS = """
 from side_by_side import within
 program, done = os.getpid(), []
+def there(wanted):
+    return os.path.exists({path!r}) and os.path.getsize({path!r}) >= wanted
 def as_fast(model, batch):
     if os.getpid() != program:
         done.append(batch)
@@ -36,10 +38,15 @@ def as_fast(model, batch):
             with open({path!r}, "ab") as file:
                 file.write(b".")
         else:
-            within(30, lambda: os.path.exists({path!r}) and os.path.getsize({path!r}) >= 2 * len(done), "it waits")
+            within(120, lambda: there(min(2 * len(done), len(done) + 4)))  # as many as dealing in turn lets it compute
+            within({patience}, lambda: there(2 * len(done)), f"machine 0 is held up before gradient {{2 * len(done)}}")
     return seems(model, batch)
 extra["loss"] = as_fast
-"""  # machine 0 has computed two gradients whenever machine 1 has computed one
+"""  # machine 0 has begun two gradients whenever machine 1 has computed one
+IN_TURN = """
+import hogwild.run.machines as module
+module.turns_of = lambda speeds: ()
+"""
 WAITS = """
 import time
 def waits(model, batch):
@@ -48,13 +55,10 @@ def waits(model, batch):
 extra["loss"] = waits
 """
 TIMED = """
-import hogwild.run.machines as module
-if {in_turn}:
-    module.turns_of = lambda speeds: ()
 def evaluate(model):
     moments.append(time.monotonic())
     more["moments"] = moments
-    return {{}}
+    return {}
 moments = []
 if os.environ["RANK"] == "0":
     extra["evaluate"] = evaluate
@@ -75,10 +79,17 @@ def test_who_computes_twice_as_many_gradients_a_second_is_dealt_twice_as_many(up
 
 
 def test_the_faster_of_two_is_not_held_up_by_the_other(tmp_path):
-    """As it would be where each computes every other one: staleness 7 lets nobody come that far ahead."""
-    before = SEEMS.format(seconds=(0.06, 0.12)) + IS.format(path=str(tmp_path / "computed"))
-    told = together(2, tmp_path, before, update="ordered", workers=1, **SETTINGS)
+    before = SEEMS.format(seconds=(0.06, 0.12)) + IS.format(path=str(tmp_path / "computed"), patience=60)
+    told = together(2, tmp_path, before, update="ordered", workers=1, max_restarts=0, **SETTINGS)
     assert [(one.get("updates", str(one)), one.get("failures")) for one in told] == [(SETTINGS["updates"], [])] * 2
+
+
+def test_it_is_held_up_where_each_computes_every_other_one(tmp_path):
+    """Staleness 7 lets nobody come far enough ahead. While machine 1 computes its fifth gradient, machine 0 can begin
+    its ninth and no tenth."""
+    before = IN_TURN + SEEMS.format(seconds=(0.06, 0.12)) + IS.format(path=str(tmp_path / "computed"), patience=2)
+    told = together(2, tmp_path, before, update="ordered", workers=1, max_restarts=0, **SETTINGS)
+    assert "machine 0 is held up before gradient 10" in told[1].get("message", ""), told
 
 
 @pytest.mark.skipif(not PAIRS, reason="measures, where HOGWILD_PAIRS says how often")
@@ -87,7 +98,7 @@ def test_that_is_faster_than_to_deal_in_turn(tmp_path):
     each computes every other one."""
 
     def rate(*, in_turn: bool) -> float:
-        before = WAITS.format(seconds=(0.06, 0.12)) + TIMED.format(in_turn=in_turn)
+        before = WAITS.format(seconds=(0.06, 0.12)) + TIMED + (IN_TURN if in_turn else "")
         told = together(2, tmp_path, before, update="ordered", workers=1, evaluate_every=40, **SETTINGS | LONGER)
         first, _, last = told[0]["moments"]  # at which update 40, 80 and 120 were evaluated
         return 80 / (last - first)
