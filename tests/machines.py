@@ -53,6 +53,11 @@ print(json.dumps(told), flush=True)
 """
 _BEFORE = "import hogwild, torch\nextra, more = {}, {}\n"
 _PATIENCE = 60.0  # seconds
+WAITS_LONG = """
+from hogwild.nodes import party
+from hogwild.run import machines
+machines._TELLING = machines._LEAVING = party._LEAVING = party._SILENT = 1e6
+"""  # to be run before: where a machine waits for what another one tells in the end, or leaves, it does not end
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import problems
 import pytest
-from machines import one_after_another, refusals, together
+from machines import WAITS_LONG, one_after_another, refusals, together
 from traits import SAME_BITS
 
 import hogwild
@@ -263,7 +263,7 @@ def test_what_cannot_train_together_is_refused_everywhere(arguments, own, messag
 )
 def test_what_one_machine_cannot_do_is_heard_by_the_others(wrong, message, node, tmp_path):
     own = [wrong if one == node else {} for one in range(2)]
-    told = together(2, tmp_path, own=own, update="ordered", workers=1, staleness=5, updates=8)
+    told = together(2, tmp_path, WAITS_LONG, own=own, update="ordered", workers=1, staleness=5, updates=8)
     assert message in told[node]["message"]
     assert told[1 - node]["error"] == "NodeError"
     assert f"machine {node} of 2 has left: " in told[1 - node]["message"] and message in told[1 - node]["message"]

@@ -11,7 +11,7 @@ import signal
 
 import problems
 import pytest
-from machines import machines, refusals, together, told_by
+from machines import WAITS_LONG, machines, refusals, together, told_by
 from rich.console import Console
 from side_by_side import within
 
@@ -128,11 +128,15 @@ class Raising(hogwild.Callback):
             raise hogwild.ArgumentError("no such board")
 extra = {{"callbacks": [Raising()]}}
 """
+ANSWERED_BY_NOBODY = """
+party._LEAVING = 5.0  # in which machine 1, which trains already, does not tell machine 0 that it leaves too
+"""
 
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_machine_whose_callback_raises_before_it_trains_is_heard_at_once(node, tmp_path):
-    told = together(2, tmp_path, RAISES_AT_FIRST.format(node=node), **SETTINGS)
+    before = WAITS_LONG + ANSWERED_BY_NOBODY + RAISES_AT_FIRST.format(node=node)
+    told = together(2, tmp_path, before, node_timeout=1e6, **SETTINGS)
     assert told[node] == {"error": "ArgumentError", "message": "no such board"}
     assert told[1 - node]["error"] == "NodeError"
     assert f"machine {node} has left before it trained: no such board" in told[1 - node]["message"]
