@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import problems
 import pytest
 from clocks import Clock
-from machines import refusals, together
+from machines import WAITS_LONG, refusals, together
 from side_by_side import within
 from torch.distributed import HashStore
 
@@ -56,12 +56,6 @@ def test_what_may_end_the_run_is_given_on_every_machine(tmp_path):
     )
 
 
-WAITS_LONG = """
-from hogwild.run import machines
-machines._TELLING = machines._LEAVING = 1e6  # where one of them waits for the other, it does not end
-"""
-
-
 def test_a_run_that_has_ended_is_given_back_on_every_machine(tmp_path):
     folder = tmp_path / "run"
     ended = problems.train(**SETTINGS, out=folder)
@@ -95,19 +89,18 @@ def test_a_machine_that_dies_while_it_prepares_is_not_waited_for_long(tmp_path):
 PREPARES_LONG = """
 from hogwild.nodes import party
 from side_by_side import within
-party._BEAT, party.signs = 0.01, []  # of a module there is one, however often the loss is copied
+party._BEAT, party.signs, party.seen = 0.01, [], False  # a module is not copied with the loss, as all else is
 program, added = os.getpid(), party.Party._added
 def noted(self, what, amount):
-    if party.signs is not None:
-        party.signs += [what] * amount
+    if amount:
+        party.signs.append(what)
     return added(self, what, amount)
 party.Party._added = noted
 def loss(model, batch):
-    if os.environ["RANK"] == "1" and os.getpid() == program and party.signs is not None:
+    if os.environ["RANK"] == "1" and os.getpid() == program and not party.seen:
         before = len(party.signs)
         within(60, lambda: party.signs[before:].count("alive/1") > 5)
-        party.signs = None
-        more["signs"] = True
+        party.seen = more["signs"] = True
     return problems.cross_entropy(model, batch)
 extra = {"loss": loss}
 """
