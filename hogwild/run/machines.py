@@ -177,6 +177,11 @@ class Machines:
         """The machine that has ended the run for all, and why; no words: it was interrupted. Empty: none has."""
         return self._watch.called_off
 
+    @property
+    def heard_why(self) -> bool:
+        """True where another machine has said why it does not go on, and looks whether this one leaves too."""
+        return bool(self._watch.called_off or self._watch.left)
+
     def call_off(self, why: str = "") -> None:
         """End the run for all, for that reason; without one they are interrupted, for this machine was."""
         self._watch.call_off(why)
@@ -361,7 +366,7 @@ def machines_of(job: Job, state: SharedState, start: int, machines: Machines | N
         own = not isinstance(error, NodeError)  # which the others have not seen
         if isinstance(error, NotReproducible | NonFiniteError) or (job.party.leads and own):
             machines.call_off(with_type(error))
-        if machines.called_off or own:
+        if own or machines.heard_why:
             told_in_time(partial(job.party.leave, with_type(error)), _LEAVING)
         raise
     finally:

@@ -128,14 +128,11 @@ class Raising(hogwild.Callback):
             raise hogwild.ArgumentError("no such board")
 extra = {{"callbacks": [Raising()]}}
 """
-ANSWERED_BY_NOBODY = """
-party._LEAVING = 5.0  # in which machine 1, which trains already, does not tell machine 0 that it leaves too
-"""
 
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_machine_whose_callback_raises_before_it_trains_is_heard_at_once(node, tmp_path):
-    before = WAITS_LONG + ANSWERED_BY_NOBODY + RAISES_AT_FIRST.format(node=node)
+    before = WAITS_LONG + RAISES_AT_FIRST.format(node=node)
     told = together(2, tmp_path, before, node_timeout=1e6, **SETTINGS)
     assert told[node] == {"error": "ArgumentError", "message": "no such board"}
     assert told[1 - node]["error"] == "NodeError"
