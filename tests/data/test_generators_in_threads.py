@@ -83,7 +83,7 @@ def test_the_state_is_that_which_torch_gives():
     ],
 )
 def test_an_interruption_while_they_are_lent_leaves_them_at_rest(place: Any, name: str, monkeypatch: Any) -> None:
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
