@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import connection
 
+import psutil
 import torch
 from side_by_side import within
 
@@ -28,6 +29,12 @@ def looking(seat: WorkerSeat, ticket: int) -> memoryview:
     row = seat.control.row(1 - seat.index)
     within(60, lambda: row[Field.TICKET] == ticket and row[Field.WAITING] == LOOKING, "the other does not wait")
     return row
+
+
+def other_process() -> psutil.Process:
+    """That of the other worker of two, seen from one."""
+    (other,) = (one for one in psutil.Process().parent().children() if one.pid != os.getpid())
+    return other
 
 
 def controls_of_runs(monkeypatch) -> list[Control]:

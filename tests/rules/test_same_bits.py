@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from functools import partial
 
 import problems
-import psutil
 import pytest
 import torch
+from crews import other_process
 from side_by_side import within
 from torch import nn
 from traits import SAME_BITS
@@ -202,7 +201,7 @@ class Watching:
             number = 1 - seat.index
             other = seat.control.row(number)
             within(60, lambda: other[Field.TICKET] == 22 and other[Field.WAITING] == LOOKING)
-            (process,) = (one for one in psutil.Process().parent().children() if one.pid != os.getpid())
+            process = other_process()
             began, computed, looks = time.monotonic(), process.cpu_times().user, other[Field.LOOKS]
             within(60, lambda: other[Field.LOOKS] > looks + self.LOOKS)
             computed = process.cpu_times().user - computed

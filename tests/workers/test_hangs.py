@@ -9,10 +9,9 @@ import threading
 import time
 
 import problems
-import psutil
 import pytest
 import torch
-from crews import STOPPED, Hanging, looking, said_to_hang
+from crews import STOPPED, Hanging, looking, other_process, said_to_hang
 from side_by_side import within
 from traits import KINDS, NAMES, SAME_BITS
 
@@ -204,8 +203,7 @@ def test_a_process_that_is_stopped_while_it_waits_is_replaced(hanging):
         if hook is Hook.COMPUTING and seat.ticket == 9 and not gate:
             looking(seat, 11)
             gate.fill_(1)
-            (other,) = (one for one in psutil.Process().parent().children() if one.pid != os.getpid())
-            other.send_signal(signal.SIGSTOP)
+            other_process().send_signal(signal.SIGSTOP)
             hanging[1 - seat.index] = STOPPED
 
     settings = {"update": "ordered", "staleness": 1, "updates": 40, "recheck": 0}
